@@ -1,0 +1,81 @@
+"""Copy batches to the GPU without waiting for the copy.
+
+Why slow
+    ``batch.to(device)`` makes the host wait until the copy has arrived. The host could meanwhile launch the kernels of
+    the step; the GPU keeps the order by itself.
+
+Example
+    ::
+
+        for images, labels in train_loader:
+            images, labels = images.to(device), labels.to(device)
+
+Use instead
+    ::
+
+        for images, labels in train_loader:
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same.
+
+When refused
+    Only tensors of a batch that comes out of a loader are rewritten, on their way to the device. Never a copy to the
+    host (reading it would race with the copy), never a model, never a change of dtype alone. Nothing is said where the
+    batches cannot be pinned, since the copy then waits anyway. It is refused for batches that are objects of a class
+    of their own, whose ``to`` may not take ``non_blocking``.
+
+Risk
+    exact: the kernels that read the batch run after the copy, in the same stream.
+
+Measured
+    Not measured in isolation; see ``pin-memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Finding, InPlace, Refusal, Risk
+from turbofix.program.model import Framework, TrainingProgram, Transfer
+
+from ._loaders import called, pinning
+
+codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Blocking copies of a loader's batches to a GPU."""
+    if program.framework is not Framework.PYTORCH or not program.complete:
+        return
+    for transfer in unique(program):
+        loader = program.loader(transfer.loader)
+        if loader is None or transfer.pageable or not transfer.to.reaches_cuda or transfer.dtype_only:
+            continue
+        flag = transfer.non_blocking
+        if flag.state == "value" and flag.values[0]:
+            yield codemod.in_place(transfer.site, "the copy does not block the host")
+            continue
+        if flag.state != "absent" or pinning(loader) not in ("pinned", "can be"):
+            continue
+        message = f"the host waits for this copy of a batch of {called(loader)} in every step"
+        if transfer.what == "batch" and transfer.method in ("to", "cuda"):
+            yield codemod.finding(transfer.site, message)
+        elif transfer.what == "object":
+            yield codemod.refuse(
+                transfer.site, message, "the batch is an object of its own class, whose `to` may not take non_blocking"
+            )
+
+
+def unique(program: TrainingProgram) -> Iterator[Transfer]:
+    """The copies in all loops over batches, each once, in the order of the source."""
+    found = {t.site: t for loop in (*program.evaluations, *program.steps) for t in loop.transfers}
+    yield from (found[site] for site in sorted(found))
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Add ``non_blocking=True`` to the call."""
+    edit.argument(finding.site, "non_blocking", "True")

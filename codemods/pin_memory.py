@@ -1,0 +1,116 @@
+"""Pin the loader's memory, so that copies to the GPU can overlap with compute.
+
+Why slow
+    A copy from ordinary (pageable) host memory to the GPU is staged through a pinned buffer of the driver, and the
+    host waits for it. A loader that pins its batches lets the copy run beside the computation of the step before.
+
+Example
+    ::
+
+        train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+        for images, labels in train_loader:
+            images = images.to(device)
+
+Use instead
+    ::
+
+        train_loader = DataLoader(train_set, batch_size=64, shuffle=True, pin_memory=torch.cuda.is_available())
+
+    In a script that only runs on a GPU the value is ``True``. The gain comes with ``non-blocking``: apply both.
+
+When refused
+    Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no
+    batch is copied to a GPU, and where an unpacked mapping may set ``pin_memory`` already. It is refused where the call
+    unpacks a mapping into which the entry would have to go, where the batches are objects of a class of their own
+    (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, and where
+    ``pin_memory=False`` stands with a comment.
+
+Risk
+    exact: where the memory lies changes no number.
+
+Measured
+    0.01 % when the step is bound by compute (Raschka, LLMs-from-scratch), more where copies are long; calling
+    ``.pin_memory()`` by hand in the loop is up to twice slower than not pinning (PyTorch tutorial on ``pin_memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.model import Framework, Loader, TrainingProgram
+
+from ._loaders import called, copies_to_cuda, pinning
+
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EXACT,
+    gain=Gain(1.0, 1.1, "Raschka, LLMs-from-scratch ch05/10; PyTorch tutorial on pin_memory"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The call, and the value in it if one stands there; ``conditional``: the script also runs on a CPU."""
+
+    call: Site
+    value: Site | None
+    conditional: bool
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Loaders whose batches are copied to a GPU and are not pinned."""
+    if program.framework is not Framework.PYTORCH or not program.complete:
+        return
+    for loader in program.loaders:
+        copies = copies_to_cuda(loader)
+        if not copies:
+            continue
+        state = pinning(loader)
+        if state == "pinned":
+            yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
+            continue
+        message = (
+            f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
+            f"(line {copies[0].site.line})"
+        )
+        reason = why_not(loader) if state != "maybe" else None
+        if reason is not None:
+            yield codemod.refuse(loader.site, message, reason)
+        elif state == "can be":
+            pin = loader.argument("pin_memory")
+            plan = Plan(loader.site, pin.edit_at or pin.site, any(copy.to.where != "cuda" for copy in copies))
+            yield codemod.finding(plan.value or loader.site, message, plan=plan)
+
+
+def why_not(loader: Loader) -> str | None:
+    """What makes the rewrite unsafe or useless, where a person could still act on it."""
+    pin = loader.argument("pin_memory")
+    if loader.dataset.on_device or loader.collate_on_device:
+        return None
+    if loader.subclass is not None or loader.batch == "object":
+        return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
+    if pin.state == "absent" and loader.unpacks:
+        return "the call unpacks a mapping; add `pin_memory` to that mapping"
+    if pin.state == "option" and pin.option is not None and pin.edit_at is None:
+        return f"the script has a switch for it: pass {pin.option}"
+    if pin.state != "absent" and pin.comment:
+        return "pin_memory is off with a comment beside it, which may say why"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Add ``pin_memory``, or change the value that stands there."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    value = f"{edit.name('torch.cuda.is_available', plan.call)}()" if plan.conditional else "True"
+    if plan.value is not None:
+        edit.replace(plan.value, value)
+    else:
+        edit.argument(plan.call, "pin_memory", value)

@@ -1,0 +1,30 @@
+"""A workspace that lives in memory, for tests: no disk, no surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path("/project")
+ENTRY = ROOT / "train.py"
+
+
+class MemoryWorkspace:
+    """Texts by path; nothing else exists."""
+
+    def __init__(self, texts: Mapping[Path, str]) -> None:
+        self.texts = dict(texts)
+
+    @classmethod
+    def of(cls, text: str, **others: str) -> MemoryWorkspace:
+        """One entry script, and other modules of the project by name (``engine="..."`` is ``engine.py``)."""
+        return cls({ENTRY: text, **{ROOT / f"{name}.py": body for name, body in others.items()}})
+
+    def read(self, path: Path, /) -> str | None:
+        return self.texts.get(path)
+
+    def with_texts(self, texts: Mapping[Path, str], /) -> MemoryWorkspace:
+        return MemoryWorkspace({**self.texts, **texts})
+
+    def root(self, entry: Path, /) -> Path:
+        return ROOT

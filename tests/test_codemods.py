@@ -1,0 +1,145 @@
+"""Every fixture of every codemod: rewritten as expected, left alone, or refused with the reason."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from memory import ENTRY, ROOT, MemoryWorkspace
+
+from turbofix import config, pipeline, registry
+from turbofix.codemod import Codemod
+from turbofix.findings import Risk
+from turbofix.program.model import Target
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+CODEMODS = {codemod.name: codemod for codemod in registry.load()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fixture: ``kind`` is "in", "noop" or "refuse"; ``path`` a file or a folder whose entry is ``train.py``."""
+
+    codemod: Codemod
+    kind: str
+    path: Path
+
+    @property
+    def expected(self) -> Path:
+        return self.path.with_name(self.path.name.replace(".in", ".out", 1))
+
+    def texts(self) -> dict[Path, str]:
+        return texts_of(self.path)
+
+    def header(self, key: str) -> list[str]:
+        """The values of the ``# key: value`` comments at the top of the entry."""
+        found = []
+        for line in self.texts()[ENTRY].splitlines():
+            match = re.match(r"# (refuse|options): (.*)", line)
+            if match is None:
+                break
+            if match[1] == key:
+                found.append(match[2].strip())
+        return found
+
+    def target(self) -> tuple[Target, Risk]:
+        words = shlex.split(" ".join(self.header("options")))
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        unknown = options.keys() - {"--gpu", "--torch-version", "--risk"}
+        assert not unknown, f"{self.path}: unknown options {unknown}"
+        return (
+            Target(
+                config.capability(options.get("--gpu", "ampere")) or Target().capability,
+                config.parse_torch_version(options.get("--torch-version", "2.4")),
+            ),
+            Risk(options.get("--risk", "equivalent")),
+        )
+
+
+def texts_of(path: Path) -> dict[Path, str]:
+    """The texts of a fixture file or folder, laid out in memory."""
+    if path.is_dir():
+        return {ROOT / each.relative_to(path): each.read_text("utf-8") for each in sorted(path.rglob("*.py"))}
+    return {ENTRY: path.read_text("utf-8")}
+
+
+def cases(*kinds: str) -> Iterator[object]:
+    for codemod in CODEMODS.values():
+        folder = FIXTURES / codemod.name.replace("-", "_")
+        for path in sorted(folder.glob("*")):
+            kind = re.search(r"\.(in|noop|refuse)(\.py)?$", path.name)
+            if kind is not None and kind[1] in kinds:
+                yield pytest.param(Case(codemod, kind[1], path), id=f"{folder.name}/{path.name}")
+
+
+def rewrite(case: Case, texts: dict[Path, str]) -> pipeline.Rewriting:
+    target, risk = case.target()
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), [case.codemod], target, risk)
+    assert not rewriting.report.notes, "\n".join(rewriting.report.notes)
+    assert rewriting.report.error is None, rewriting.report.error
+    return rewriting
+
+
+@pytest.mark.parametrize("case", cases("in"))
+def test_rewrites_as_expected_and_only_once(case: Case) -> None:
+    before = case.texts()
+    expected = texts_of(case.expected)
+    after = before | dict(rewrite(case, before).texts)
+    assert after == expected, "\n" + "".join(differences(expected, after))
+    assert after != before, "a rewriting fixture must rewrite"
+    for path, text in after.items():
+        compile(text, str(path), "exec", dont_inherit=True)
+    assert not rewrite(case, after).texts, "a second run must change nothing"
+
+
+@pytest.mark.parametrize("case", cases("noop"))
+def test_leaves_alone(case: Case) -> None:
+    rewriting = rewrite(case, case.texts())
+    assert not rewriting.texts, "".join(differences(case.texts(), dict(rewriting.texts)))
+    told = [f"{each.site.line}: {each.message} ({each.why_not})" for each in rewriting.report.findings]
+    assert not told, told
+
+
+@pytest.mark.parametrize("case", cases("refuse"))
+def test_refuses_with_the_reason(case: Case) -> None:
+    rewriting = rewrite(case, case.texts())
+    assert not rewriting.texts, "".join(differences(case.texts(), dict(rewriting.texts)))
+    reasons = [each.why_not or "FIXABLE: " + each.message for each in rewriting.report.findings]
+    expected = case.header("refuse")
+    assert expected, "a refuse fixture names its reasons at its top"
+    assert len(reasons) == len(expected), reasons
+    for reason, text in zip(reasons, expected, strict=True):
+        assert text in reason
+
+
+@pytest.mark.parametrize("codemod", CODEMODS.values(), ids=CODEMODS)
+def test_every_rewriting_fixture_has_a_twin_that_stays_untouched(codemod: Codemod) -> None:
+    folder = FIXTURES / codemod.name.replace("-", "_")
+    names = [path.name for path in folder.glob("*")]
+    rewriting = [name for name in names if re.search(r"\.in(\.py)?$", name)]
+    untouched = [name for name in names if re.search(r"\.(noop|refuse)(\.py)?$", name)]
+    assert len(rewriting) >= 6
+    assert len(untouched) >= len(rewriting)
+
+
+@pytest.mark.parametrize("codemod", CODEMODS.values(), ids=CODEMODS)
+def test_every_codemod_has_a_whole_page(codemod: Codemod) -> None:
+    headings = ["Why slow", "Example", "Use instead", "When refused", "Risk", "Measured"]
+    positions = [codemod.page.find(f"\n{heading}\n") for heading in headings]
+    assert -1 not in positions, dict(zip(headings, positions, strict=True))
+    assert positions == sorted(positions)
+
+
+def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str]:
+    for path in sorted(expected.keys() | got.keys()):
+        yield from difflib.unified_diff(
+            expected.get(path, "").splitlines(keepends=True),
+            got.get(path, "").splitlines(keepends=True),
+            f"expected/{path.name}",
+            f"got/{path.name}",
+        )

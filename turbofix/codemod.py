@@ -1,0 +1,127 @@
+"""What a codemod declares: its name, its promise, how it finds and how it rewrites.
+
+A codemod is one module with one ``Codemod`` object. Its docstring is its documentation::
+
+    codemod = Codemod(__name__, group="data", risk=Risk.EXACT, gain=Gain(1.0, 1.2, source="..."))
+
+    @codemod.find
+    def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]: ...
+
+    @codemod.rewrite
+    def rewrite(finding: Finding, edit: Edit) -> None: ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+
+if TYPE_CHECKING:
+    from turbofix.edits import Edit
+    from turbofix.program.model import TrainingProgram
+
+Find = Callable[["TrainingProgram"], "Iterator[Finding | Refusal | InPlace]"]
+Rewrite = Callable[[Finding, "Edit"], None]
+
+GROUPS = (
+    "data",
+    "precision",
+    "optimizer",
+    "sync",
+    "compute",
+    "memory",
+    "distributed",
+    "schedule",
+    "safety",
+)
+
+
+class Codemod:
+    """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
+
+    ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
+    once this one has rewritten the program (the self-check allows for exactly these).
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        module: str,
+        *,
+        group: str,
+        risk: Risk,
+        gain: Gain | None = None,
+        after: tuple[str, ...] = (),
+        unlocks: tuple[str, ...] = (),
+    ) -> None:
+        if group not in GROUPS:
+            raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
+        self.module = module
+        self.name = module.rpartition(".")[2].replace("_", "-")
+        self.group = group
+        self.risk = risk
+        self.gain = gain
+        self.after = after
+        self.unlocks = unlocks
+        self._find: Find | None = None
+        self._rewrite: Rewrite | None = None
+
+    def __repr__(self) -> str:
+        return f"<codemod {self.name}>"
+
+    @property
+    def page(self) -> str:
+        """The codemod's documentation: its module's docstring."""
+        return (sys.modules[self.module].__doc__ or "").strip()
+
+    @property
+    def title(self) -> str:
+        """The first line of the page."""
+        return self.page.partition("\n")[0]
+
+    def find(self, function: Find) -> Find:
+        """Register the function that yields findings, refusals and what is in place (decorator)."""
+        self._find = function
+        return function
+
+    def rewrite(self, function: Rewrite) -> Rewrite:
+        """Register the function that prepares the edit of one finding (decorator)."""
+        self._rewrite = function
+        return function
+
+    def examine(self, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+        """Run the codemod's ``find`` on a program."""
+        if self._find is None:
+            raise TypeError(f"{self.module} declares no find function")
+        return self._find(program)
+
+    def prepare(self, finding: Finding, edit: Edit) -> None:
+        """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""
+        if self._rewrite is None:
+            raise TypeError(f"{self.module} declares no rewrite function")
+        self._rewrite(finding, edit)
+
+    def finding(  # noqa: PLR0913
+        self,
+        site: Site,
+        message: str,
+        *,
+        plan: object = None,
+        risk: Risk | None = None,
+        gain: Gain | None = None,
+        chain: tuple[str, ...] = (),
+    ) -> Finding:
+        """A finding of this codemod; risk and gain are the codemod's own unless given."""
+        return Finding(self.name, self.group, site, message, risk or self.risk, gain or self.gain, plan, chain)
+
+    def refuse(
+        self, site: Site, message: str, why_not: str, *, risk: Risk | None = None, chain: tuple[str, ...] = ()
+    ) -> Refusal:
+        """A refusal of this codemod: worth saying, not rewritten, with the reason."""
+        return Refusal(self.name, self.group, site, message, why_not, risk or self.risk, self.gain, chain)
+
+    def in_place(self, site: Site, message: str) -> InPlace:
+        """Something that the program does right already."""
+        return InPlace(self.name, site, message)

@@ -1,0 +1,469 @@
+"""Source texts in, findings and rewritten texts out: the codemods one after another, each on what the last one left.
+
+Nothing here touches the disk: texts come from a workspace (an overlay over the disk, see ``source``), new texts are
+returned. The engine knows no codemod by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from turbofix.codemod import Codemod
+from turbofix.config import Suppressions, suppressions
+from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from turbofix.edits import Change, Edit
+    from turbofix.program.model import Target, TrainingProgram
+
+PASSES = 4
+"""How often the whole sequence is run at most until it changes nothing any more."""
+
+TRAINING_WORDS = re.compile(r"\b(torch|lightning|pytorch_lightning|transformers|accelerate|deepspeed|ignite|timm)\b")
+
+
+class Workspace(Protocol):
+    """Texts of files, over the disk."""
+
+    def read(self, path: Path, /) -> str | None:
+        """The text of a file, or None where there is none."""
+
+    def with_texts(self, texts: Mapping[Path, str], /) -> Self:
+        """The same workspace with other texts for some files."""
+
+    def root(self, entry: Path, /) -> Path:
+        """The folder of the project that the script belongs to."""
+
+
+Result = TypeVar("Result")
+Said: TypeAlias = Finding | Refusal | InPlace
+
+Keep = Callable[[Path, Codemod], bool]
+"""Whether what a codemod says of a file is wanted (per-file-ignores). Suppression comments are read here."""
+
+
+def keep_everything(path: Path, codemod: Codemod) -> bool:
+    """The default ``Keep``."""
+    return True
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What was found from one entry script: sorted by path, line, column, codemod.
+
+    ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
+    went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line.
+    """
+
+    path: Path
+    framework: str
+    trains: bool
+    findings: tuple[Examined, ...] = ()
+    in_place: tuple[InPlace, ...] = ()
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One codemod's turn: the texts of all files changed so far, after it."""
+
+    codemod: str
+    risk: Risk
+    texts: Mapping[Path, str]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """The outcome of ``apply``: the final text of every changed file, and how it came about, turn by turn.
+
+    ``void`` are findings that were fixable in the text as it was and that an earlier rewrite has made void.
+    """
+
+    entry: Path
+    texts: Mapping[Path, str]
+    stages: tuple[Applied, ...]
+    report: FileReport
+    void: tuple[Examined, ...] = ()
+
+
+def analyze(
+    entry: Path, workspace: Workspace, codemods: Sequence[Codemod], target: Target, keep: Keep = keep_everything
+) -> FileReport:
+    """Everything that the codemods have to say about the program that starts at ``entry``.
+
+    A finding is ``fixable`` only when its edit was prepared on this text and passed its self-check.
+    """
+    text = workspace.read(entry)
+    if text is None:
+        return FileReport(entry, "none", trains=False, error=f"{entry} cannot be read")
+    error = syntax_error(entry, text)
+    if error is not None:
+        return FileReport(entry, "none", trains=False, error=error)
+    if not worth_analysing(entry, text, workspace):
+        return FileReport(entry, "none", trains=False)
+    with paused_gc():
+        return Analysis(entry, workspace, codemods, target, keep).report()
+
+
+def apply(  # noqa: PLR0913
+    entry: Path,
+    workspace: Workspace,
+    codemods: Sequence[Codemod],
+    target: Target,
+    risk: Risk,
+    keep: Keep = keep_everything,
+    *,
+    report: FileReport | None = None,
+) -> Rewriting:
+    """Rewrite the program that starts at ``entry`` with every codemod up to ``risk``, until nothing changes any more.
+
+    ``report`` saves the first analysis where the caller has made it on the same texts already.
+    """
+    report = report or analyze(entry, workspace, codemods, target, keep)
+    if not any(finding.fixable and finding.risk <= risk for finding in report.findings):
+        return Rewriting(entry, {}, (), report)
+    pending = [finding for finding in report.findings if finding.fixable and finding.risk <= risk]
+    stages: list[Applied] = []
+    notes = list(report.notes)
+    texts: dict[Path, str] = {}
+    with paused_gc():
+        for _ in range(PASSES):
+            before = len(stages)
+            for codemod in codemods:
+                turn = Analysis(entry, workspace.with_texts(texts), codemods, target, keep).turn(codemod, risk)
+                notes += turn.notes
+                if turn.edit is None:
+                    continue
+                done = {(f.site.path, f.site.line, f.site.column) for f in turn.findings}
+                pending = [p for p in pending if p.codemod != codemod.name or place(p) not in done]
+                pending = [moved for p in pending if (moved := move(p, turn.edit)) is not None]
+                texts |= turn.texts
+                worst = max(finding.risk for finding in turn.findings)
+                stages.append(Applied(codemod.name, worst, dict(texts), turn.findings))
+            if len(stages) == before:
+                break
+    changed = {path: text for path, text in texts.items() if text != workspace.read(path)}
+    applied = {stage.codemod for stage in stages}
+    void = tuple(
+        replace(p, fixable=False, why_not=f"an earlier rewrite ({', '.join(sorted(applied))}) has made it void")
+        for p in pending
+    )
+    return Rewriting(entry, changed, tuple(stages), replace(report, notes=tuple(dict.fromkeys(notes))), void)
+
+
+# --- one text, all codemods ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one codemod did to one state of the texts; ``edit`` is None when it did nothing."""
+
+    edit: Edit | None
+    texts: Mapping[Path, str]
+    findings: tuple[Finding, ...]
+    refused: Mapping[int, str]  # index in the candidates -> why not
+    notes: tuple[str, ...] = ()
+
+
+class Analysis:
+    """One state of the texts, its program, and what the codemods say of it."""
+
+    def __init__(
+        self, entry: Path, workspace: Workspace, codemods: Sequence[Codemod], target: Target, keep: Keep
+    ) -> None:
+        self.entry = entry
+        self.workspace = workspace
+        self.codemods = codemods
+        self.target = target
+        self.keep = keep
+        self.notes: list[str] = []
+        self._counts: dict[str, int] | None = None
+        self._suppressions: dict[Path, Suppressions] = {}
+        self.program = self._program(workspace)
+
+    def report(self) -> FileReport:
+        """Findings of all codemods, each tried on this text."""
+        if self.program is None:
+            return FileReport(self.entry, "none", trains=False, notes=tuple(self.notes))
+        examined: list[Examined] = []
+        in_place: list[InPlace] = []
+        for codemod in self.codemods:
+            said = self.examine(codemod, self.program)
+            in_place += [each for each in said if isinstance(each, InPlace)]
+            examined += [refused(each) for each in said if isinstance(each, Refusal)]
+            candidates = [each for each in said if isinstance(each, Finding)]
+            turn = self.attempt(codemod, candidates)
+            examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(candidates)]
+            self.notes += turn.notes
+        return FileReport(
+            self.entry,
+            self.program.framework.value,
+            self.program.trains,
+            tuple(sorted(set(examined), key=lambda each: (*place(each), each.codemod))),
+            tuple(sorted(set(in_place), key=lambda each: (each.site, each.codemod))),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def turn(self, codemod: Codemod, risk: Risk) -> Turn:
+        """Let one codemod rewrite what it can up to ``risk``."""
+        nothing = Turn(None, {}, (), {})
+        if self.program is None:
+            return nothing
+        said = self.examine(codemod, self.program)
+        candidates = [each for each in said if isinstance(each, Finding) and each.risk <= risk]
+        turn = self.attempt(codemod, candidates)
+        return replace(turn, notes=(*self.notes, *turn.notes))
+
+    def examine(self, codemod: Codemod, program: TrainingProgram) -> list[Said]:
+        """What one codemod says, less what the user does not want to hear."""
+        what = f"{codemod.name} failed on {self.entry.name}"
+        said = self._try(what, lambda: list(codemod.examine(program)))
+        return [each for each in said or [] if self._wanted(codemod, each)]
+
+    def _wanted(self, codemod: Codemod, said: Said) -> bool:
+        """Whether the user wants to hear it: no comment on its line and no setting says otherwise."""
+        path = said.site.path
+        if path not in self._suppressions:
+            self._suppressions[path] = suppressions(self.workspace.read(path) or "")
+        if self._suppressions[path].cover(said.site.line, codemod.name, codemod.group):
+            return False
+        return self.keep(path, codemod)
+
+    def attempt(self, codemod: Codemod, candidates: Sequence[Finding]) -> Turn:
+        """Prepare and self-check the edits of all candidates: together, and one by one where that fails."""
+        nothing = Turn(None, {}, (), {})
+        if not candidates:
+            return nothing
+        turn = self._together(codemod, dict(enumerate(candidates)))
+        if turn is not None:
+            return turn
+        refused: dict[int, str] = {}
+        good: dict[int, Finding] = {}
+        for number, candidate in enumerate(candidates):
+            alone = self._together(codemod, {number: candidate})
+            if alone is None or alone.edit is None:
+                reason = alone.refused.get(number) if alone is not None else None
+                refused[number] = reason or "the edit did not pass its self-check, a bug of turbofix"
+                continue
+            wider = self._together(codemod, {**good, number: candidate})
+            if wider is None:
+                refused[number] = "its edit collides with another one of the same kind"
+            else:
+                good[number] = candidate
+        final = self._together(codemod, good) if good else nothing
+        return replace(final or nothing, refused={**refused, **(final or nothing).refused}, notes=tuple(self.notes))
+
+    def _together(self, codemod: Codemod, candidates: Mapping[int, Finding]) -> Turn | None:
+        """One edit for all candidates; None when it does not pass its self-check."""
+        from turbofix.edits import Conflict, Edit
+        from turbofix.selfcheck import check
+
+        edit = Edit(self.workspace.read, codemod.name)
+        refused: dict[int, str] = {}
+        done: list[Finding] = []
+        for number, finding in candidates.items():
+            mark = edit.mark()
+            reason = self._prepare(codemod, finding, edit)
+            if reason is None:
+                done.append(finding)
+            else:
+                edit.rollback(mark)
+                refused[number] = reason
+        if not done:
+            return Turn(None, {}, (), refused)
+        try:
+            texts = edit.apply()
+        except Conflict:
+            return None
+        problem = check(edit) or self._still_there(codemod, texts, len(refused))
+        if problem is None:
+            return Turn(edit, texts, tuple(done), refused)
+        self.notes.append(f"{codemod.name} in {self.entry.name}: {problem}")
+        return None
+
+    def _prepare(self, codemod: Codemod, finding: Finding, edit: Edit) -> str | None:
+        """Let the codemod prepare its edit; a sentence when it cannot."""
+        from turbofix.edits import Conflict, Refuse
+
+        def prepare() -> str:
+            try:
+                codemod.prepare(finding, edit)
+            except Refuse as refuse:
+                return str(refuse)
+            except Conflict:
+                return "its edit collides with another one"
+            return ""
+
+        reason = self._try(f"{codemod.name} could not prepare its edit in {finding.site.path.name}", prepare)
+        return "its edit could not be prepared, a bug of turbofix" if reason is None else reason or None
+
+    def _still_there(self, codemod: Codemod, texts: Mapping[Path, str], left: int) -> str | None:
+        """Analyse the rewritten text again: this finding must be gone, and no other codemod may have found more."""
+        after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
+        if after.program is None:
+            return "the rewritten program is no training program any more"
+        before, now = self.counts(), after.counts()
+        for other in self.codemods:
+            if other is codemod and now[other.name] > left:
+                return "the rewritten text has the same finding again"
+            if other is not codemod and other.name not in codemod.unlocks and now[other.name] > before[other.name]:
+                return f"the rewritten text has a new finding of {other.name}"
+        return None
+
+    def counts(self) -> Mapping[str, int]:
+        """How many findings each codemod has on this text."""
+        if self._counts is None:
+            assert self.program is not None
+            said = {codemod.name: self.examine(codemod, self.program) for codemod in self.codemods}
+            self._counts = {name: sum(isinstance(each, Finding) for each in all_) for name, all_ in said.items()}
+        return self._counts
+
+    def _program(self, workspace: Workspace) -> TrainingProgram | None:
+        from turbofix.program.steps import analyse
+
+        return self._try(
+            f"the analysis of {self.entry.name} failed",
+            lambda: analyse(self.entry, workspace.root(self.entry), workspace.read, self.target),
+        )
+
+    def _try(self, what: str, function: Callable[[], Result]) -> Result | None:
+        """Call; an exception (a bug of ours) becomes a note with its traceback. The engine's one broad ``except``."""
+        try:
+            return function()
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error))
+            self.notes.append(f"{what}: {type(error).__name__}: {error}\n{trace}")
+            return None
+
+
+# --- small questions ----------------------------------------------------------------------------------------------
+
+
+def judged(finding: Finding, why_not: str | None) -> Examined:
+    """A finding with the outcome of its attempt."""
+    return Examined(
+        finding.codemod,
+        finding.group,
+        finding.site,
+        finding.message,
+        finding.risk,
+        why_not is None,
+        why_not,
+        finding.gain,
+        finding.chain,
+    )
+
+
+def refused(refusal: Refusal) -> Examined:
+    """A refusal as reports show it."""
+    return Examined(
+        refusal.codemod,
+        refusal.group,
+        refusal.site,
+        refusal.message,
+        refusal.risk,
+        False,
+        refusal.why_not,
+        refusal.gain,
+        refusal.chain,
+    )
+
+
+def place(examined: Examined) -> tuple[Path, int, int]:
+    """Where an examined finding stands, for sorting and comparing."""
+    return examined.site.path, examined.site.line, examined.site.column
+
+
+def move(examined: Examined, edit: Edit) -> Examined | None:
+    """The finding at the place where an edit has left it; the finding as it was where the edit replaced that place."""
+    changes = edit.changes().get(examined.site.path, ())
+    text = edit.before_text(examined.site.path)
+    if not changes or text is None:
+        return examined
+    line, column = shift(text, changes, examined.site.line, examined.site.column)
+    return replace(examined, site=replace(examined.site, line=line, column=column))
+
+
+def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple[int, int]:
+    """Where a line (from 1) and column (from 0) of ``text`` stand after the changes were made."""
+    lines = text.splitlines(keepends=True)
+    offset = sum(len(each) for each in lines[: line - 1]) + column
+    new = list(text)
+    moved = offset
+    for change in sorted(changes, reverse=True):
+        new[change.start : change.end] = change.text
+        if change.end <= offset:
+            moved += len(change.text) - (change.end - change.start)
+    head = "".join(new)[:moved]
+    return head.count("\n") + 1, len(head) - (head.rfind("\n") + 1)
+
+
+def syntax_error(path: Path, text: str) -> str | None:
+    """A sentence that says what stopped Python from reading the text; None where it reads it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
+            return f"{where}: this is Python 2 (print without parentheses); convert it to Python 3 first"
+        if libcst_reads(text):
+            return (
+                f"{where}: Python {version} cannot read this ({error.msg}), a newer one can: "
+                "run turbofix with the Python that runs the script"
+            )
+        return f"{where}: Python {version} cannot read this: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{path}: Python cannot read this: {error}"
+    return None
+
+
+def libcst_reads(text: str) -> bool:
+    """Whether LibCST, which knows newer grammars than the running Python, parses the text."""
+    import libcst
+
+    try:
+        libcst.parse_module(text)
+    except Exception:
+        return False
+    return True
+
+
+def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:
+    """Whether the text, or a module beside it that it imports, mentions a training library at all."""
+    if TRAINING_WORDS.search(text):
+        return True
+    for name in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE):
+        beside = entry.parent / (name.strip(".").replace(".", "/") + ".py")
+        imported = workspace.read(beside)
+        if imported is not None and TRAINING_WORDS.search(imported):
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def paused_gc() -> Iterator[None]:
+    """Without the cycle collector while trees are built: with it, parsing is superlinear."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
