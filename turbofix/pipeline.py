@@ -141,13 +141,15 @@ def apply(  # noqa: PLR0913
     notes = list(report.notes)
     texts: dict[Path, str] = {}
     with paused_gc():
+        analysis = Analysis(entry, workspace, codemods, target, keep)
         for _ in range(PASSES):
             before = len(stages)
             for codemod in codemods:
-                turn = Analysis(entry, workspace.with_texts(texts), codemods, target, keep).turn(codemod, risk)
-                notes += turn.notes
-                if turn.edit is None:
+                turn = analysis.turn(codemod, risk)
+                notes += analysis.notes
+                if turn.edit is None or turn.after is None:
                     continue
+                analysis = turn.after
                 done = {(f.site.path, f.site.line, f.site.column) for f in turn.findings}
                 pending = [p for p in pending if p.codemod != codemod.name or place(p) not in done]
                 pending = [moved for p in pending if (moved := move(p, turn.edit)) is not None]
@@ -176,7 +178,7 @@ class Turn:
     texts: Mapping[Path, str]
     findings: tuple[Finding, ...]
     refused: Mapping[int, str]  # index in the candidates -> why not
-    notes: tuple[str, ...] = ()
+    after: Analysis | None = None  # of the new texts
 
 
 class Analysis:
@@ -191,7 +193,7 @@ class Analysis:
         self.target = target
         self.keep = keep
         self.notes: list[str] = []
-        self._counts: dict[str, int] | None = None
+        self._said: dict[str, Sequence[Said]] = {}
         self._suppressions: dict[Path, Suppressions] = {}
         self.program = self._program(workspace)
 
@@ -202,13 +204,12 @@ class Analysis:
         examined: list[Examined] = []
         in_place: list[InPlace] = []
         for codemod in self.codemods:
-            said = self.examine(codemod, self.program)
+            said = self.examine(codemod)
             in_place += [each for each in said if isinstance(each, InPlace)]
             examined += [refused(each) for each in said if isinstance(each, Refusal)]
             candidates = [each for each in said if isinstance(each, Finding)]
             turn = self.attempt(codemod, candidates)
             examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(candidates)]
-            self.notes += turn.notes
         return FileReport(
             self.entry,
             self.program.framework.value,
@@ -220,19 +221,19 @@ class Analysis:
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
         """Let one codemod rewrite what it can up to ``risk``."""
-        nothing = Turn(None, {}, (), {})
-        if self.program is None:
-            return nothing
-        said = self.examine(codemod, self.program)
-        candidates = [each for each in said if isinstance(each, Finding) and each.risk <= risk]
-        turn = self.attempt(codemod, candidates)
-        return replace(turn, notes=(*self.notes, *turn.notes))
+        candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
+        return self.attempt(codemod, candidates)
 
-    def examine(self, codemod: Codemod, program: TrainingProgram) -> list[Said]:
-        """What one codemod says, less what the user does not want to hear."""
-        what = f"{codemod.name} failed on {self.entry.name}"
-        said = self._try(what, lambda: list(codemod.examine(program)))
-        return [each for each in said or [] if self._wanted(codemod, each)]
+    def examine(self, codemod: Codemod) -> Sequence[Said]:
+        """What one codemod says of this text, less what the user does not want to hear."""
+        program = self.program
+        if program is None:
+            return ()
+        if codemod.name not in self._said:
+            what = f"{codemod.name} failed on {self.entry.name}"
+            said = self._try(what, lambda: list(codemod.examine(program)))
+            self._said[codemod.name] = [each for each in said or [] if self._wanted(codemod, each)]
+        return self._said[codemod.name]
 
     def _wanted(self, codemod: Codemod, said: Said) -> bool:
         """Whether the user wants to hear it: no comment on its line and no setting says otherwise."""
@@ -248,9 +249,11 @@ class Analysis:
         nothing = Turn(None, {}, (), {})
         if not candidates:
             return nothing
+        told = len(self.notes)
         turn = self._together(codemod, dict(enumerate(candidates)))
         if turn is not None:
             return turn
+        del self.notes[told:]  # what is wrong is told of the findings that fail alone
         refused: dict[int, str] = {}
         good: dict[int, Finding] = {}
         for number, candidate in enumerate(candidates):
@@ -265,7 +268,7 @@ class Analysis:
             else:
                 good[number] = candidate
         final = self._together(codemod, good) if good else nothing
-        return replace(final or nothing, refused={**refused, **(final or nothing).refused}, notes=tuple(self.notes))
+        return replace(final or nothing, refused={**refused, **(final or nothing).refused})
 
     def _together(self, codemod: Codemod, candidates: Mapping[int, Finding]) -> Turn | None:
         """One edit for all candidates; None when it does not pass its self-check."""
@@ -289,9 +292,10 @@ class Analysis:
             texts = edit.apply()
         except Conflict:
             return None
-        problem = check(edit) or self._still_there(codemod, texts, len(refused))
+        after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
+        problem = check(edit) or self._still_there(codemod, after, len(refused))
         if problem is None:
-            return Turn(edit, texts, tuple(done), refused)
+            return Turn(edit, texts, tuple(done), refused, after)
         self.notes.append(f"{codemod.name} in {self.entry.name}: {problem}")
         return None
 
@@ -311,26 +315,21 @@ class Analysis:
         reason = self._try(f"{codemod.name} could not prepare its edit in {finding.site.path.name}", prepare)
         return "its edit could not be prepared, a bug of turbofix" if reason is None else reason or None
 
-    def _still_there(self, codemod: Codemod, texts: Mapping[Path, str], left: int) -> str | None:
-        """Analyse the rewritten text again: this finding must be gone, and no other codemod may have found more."""
-        after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
+    def _still_there(self, codemod: Codemod, after: Analysis, left: int) -> str | None:
+        """On the rewritten text this finding must be gone, and no other codemod may have found more."""
         if after.program is None:
             return "the rewritten program is no training program any more"
-        before, now = self.counts(), after.counts()
         for other in self.codemods:
-            if other is codemod and now[other.name] > left:
+            before, now = self.count(other), after.count(other)
+            if other is codemod and now > left:
                 return "the rewritten text has the same finding again"
-            if other is not codemod and other.name not in codemod.unlocks and now[other.name] > before[other.name]:
+            if other is not codemod and other.name not in codemod.unlocks and now > before:
                 return f"the rewritten text has a new finding of {other.name}"
         return None
 
-    def counts(self) -> Mapping[str, int]:
-        """How many findings each codemod has on this text."""
-        if self._counts is None:
-            assert self.program is not None
-            said = {codemod.name: self.examine(codemod, self.program) for codemod in self.codemods}
-            self._counts = {name: sum(isinstance(each, Finding) for each in all_) for name, all_ in said.items()}
-        return self._counts
+    def count(self, codemod: Codemod) -> int:
+        """How many findings the codemod has on this text."""
+        return sum(isinstance(each, Finding) for each in self.examine(codemod))
 
     def _program(self, workspace: Workspace) -> TrainingProgram | None:
         from turbofix.program.steps import analyse
