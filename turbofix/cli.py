@@ -1,0 +1,568 @@
+"""The command line: it parses, calls, and maps results to exit codes. Results go to stdout, messages to stderr."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from turbofix import __version__, project, registry
+from turbofix.config import ConfigError, parse_gpu, parse_torch_version
+from turbofix.findings import Risk
+from turbofix.project import Chosen, NothingToVerify, Outcome, shown
+from turbofix.report import renderer
+from turbofix.source import STDIN, Source, SourceError, Workspace, read_stdin
+
+if TYPE_CHECKING:
+    from turbofix.verify import Options, Progress, Request, Verification
+
+CLEAN, FOUND, FAILED = 0, 1, 2
+INTERRUPTED = 130
+
+EXPECTED = (ConfigError, registry.PackError, registry.UnknownName, NothingToVerify)
+"""Errors whose argument is a sentence for the user."""
+
+app = typer.Typer(
+    name="turbofix",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> NoReturn:
+    """The entry point. What follows the first ``--`` is the user's script's, before anything else reads it."""
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    rest = tuple(arguments[split + 1 :]) if split < len(arguments) else None
+    app(args=arguments[:split], prog_name="turbofix", obj=rest)
+    sys.exit(CLEAN)
+
+
+def reporting(command: Callable[..., int]) -> Callable[..., None]:
+    """Give a command its exit code from its result, and a sentence instead of a traceback for whatever stops it."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except EXPECTED as error:
+            say(f"error: {error}")
+            code = FAILED
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = INTERRUPTED
+        except Exception as error:
+            if os.environ.get("TURBOFIX_DEBUG"):
+                traceback.print_exc()
+            say(
+                f"error: turbofix stopped on a mistake of its own ({type(error).__name__}: {error}). Please report it, "
+                "with the command and, if you may, the script; TURBOFIX_DEBUG=1 shows where it happened."
+            )
+            code = FAILED
+        raise typer.Exit(code)
+
+    return run
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+class Format(str, enum.Enum):
+    """The formats of findings."""
+
+    RICH = "rich"
+    CONCISE = "concise"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+    MARKDOWN = "markdown"
+
+
+class VerifyFormat(str, enum.Enum):
+    """The formats of a verification."""
+
+    RICH = "rich"
+    JSON = "json"
+
+
+def checked(parse: Callable[[object], Any]) -> Callable[[str | None], str | None]:
+    """An option's callback that turns a ValueError into a usage error."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse(value)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+        return value
+
+    return check
+
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="PATHS", help="Files, folders, or - for standard input. [default: .]"),
+]
+Select = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to run (comma-separated).")]
+Ignore = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to leave out.")]
+MaximumRisk = Annotated[Risk | None, typer.Option("--risk", help="What rewrites may change. [default: equivalent]")]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        callback=checked(parse_gpu),
+        help="The GPU to write for: auto, ampere, t4, h100, … [default: auto]",
+    ),
+]
+TorchVersion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y",
+        callback=checked(parse_torch_version),
+        help="The oldest torch that the result must run on. [default: what the project requires, else 2.4]",
+    ),
+]
+OutputFormat = Annotated[Format, typer.Option(help="How to show the findings.")]
+OutputFile = Annotated[Path | None, typer.Option(metavar="F", help="Write results there instead of standard output.")]
+Statistics = Annotated[bool, typer.Option("--statistics", help="Show counts by codemod instead of findings.")]
+ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 where findings would exit with 1.")]
+Jobs = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Processes for many files. [default: all processors]")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages beside results and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each finding was concluded from.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Optimizer steps to compare. [default: two epochs, at least 20]")
+]
+Repeats = Annotated[int, typer.Option(min=1, metavar="N", help="Timed runs of each program, where there is a GPU.")]
+Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The time limit of one run.")]
+Python = Annotated[
+    str | None, typer.Option(metavar="EXE", help="The interpreter to run the script with. [default: this one]")
+]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda. [default: cuda where there is one]")]
+Seed = Annotated[int, typer.Option(metavar="N", help="The seed of both programs.")]
+Isolation = Annotated[str | None, typer.Option(metavar="LEVEL", help="Run only if files are protected at this level.")]
+KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and how results are shown."""
+
+    format: str
+    file: Path | None = None
+    statistics: bool = False
+    verbose: bool = False
+    quiet: bool = False
+
+
+def choose(
+    select: list[str] | None, ignore: list[str] | None, risk: Risk | None, gpu: str | None, torch_version: str | None
+) -> Chosen:
+    """The command line's part of the settings."""
+    version = parse_torch_version(torch_version) if torch_version else None
+    return Chosen(split_names(select), split_names(ignore), risk, gpu, version)
+
+
+def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Names given comma-separated or repeated."""
+    return tuple(name for value in values or () for part in value.split(",") if (name := part.strip()))
+
+
+def script_arguments(context: typer.Context) -> tuple[str, ...]:
+    """What followed ``--``."""
+    return context.obj or ()
+
+
+def refuse_script_arguments(context: typer.Context) -> None:
+    """Usage error for a command that runs no script."""
+    if context.obj is not None:
+        context.fail("this command runs no script, so nothing may follow `--`")
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@app.callback(invoke_without_command=True)
+def turbofix(
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version and exit.")] = False,
+) -> None:
+    """Make a slow PyTorch training script fast, in a small diff, and prove by running that it learns the same."""
+    if version:
+        typer.echo(f"turbofix {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@reporting
+def analyze(  # noqa: PLR0913
+    context: typer.Context,
+    paths: Paths = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    risk: MaximumRisk = None,
+    gpu: Gpu = None,
+    torch_version: TorchVersion = None,
+    output_format: OutputFormat = Format.RICH,
+    output_file: OutputFile = None,
+    statistics: Statistics = False,
+    exit_zero: ExitZero = False,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> int:
+    """List what slows the training program down, and what is already done right."""
+    refuse_script_arguments(context)
+    chosen = choose(select, ignore, risk, gpu, torch_version)
+    inputs, workspace, errors = open_inputs(paths)
+    outcome = project.analyze(inputs, chosen, workspace, jobs)
+    show_findings(outcome, Output(output_format.value, output_file, statistics, verbose, quiet))
+    show_problems(outcome, errors, verbose)
+    if errors or outcome.errors:
+        return FAILED
+    return FOUND if outcome.fixable and not exit_zero else CLEAN
+
+
+@app.command()
+@reporting
+def apply(  # noqa: PLR0913
+    context: typer.Context,
+    paths: Paths = None,
+    write: Annotated[bool, typer.Option("--write", help="Rewrite the files in place.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Keep only what runs of the script bear out.")] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    risk: MaximumRisk = None,
+    gpu: Gpu = None,
+    torch_version: TorchVersion = None,
+    output_format: OutputFormat = Format.RICH,
+    output_file: OutputFile = None,
+    statistics: Statistics = False,
+    exit_zero: ExitZero = False,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    steps: Steps = None,
+    repeats: Repeats = 5,
+    timeout: Timeout = 600,
+    python: Python = None,
+    device: Device = None,
+    seed: Seed = 0,
+    isolation: Isolation = None,
+    keep_scratch: KeepScratch = False,
+) -> int:
+    """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
+    output = Output(output_format.value, output_file, statistics, verbose, quiet)
+    chosen = choose(select, ignore, risk, gpu, torch_version)
+    if verify:
+        if paths is None or len(paths) != 1 or paths[0].is_dir():
+            context.fail("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
+        options = verify_options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
+        return apply_verified(paths[0], script_arguments(context), chosen, options, output, write)
+    refuse_script_arguments(context)
+    if paths is not None and Path(STDIN) in paths:
+        if len(paths) > 1 or write:
+            context.fail("standard input is rewritten to standard output, alone and without --write")
+        return apply_to_stdin(chosen, verbose)
+
+    inputs, workspace, errors = open_inputs(paths)
+    outcome = project.rewrite(inputs, chosen, workspace, jobs)
+    pending = bool(outcome.texts)
+    written: list[Path] = []
+    if write:
+        written, problems = project.write(outcome, workspace)
+        errors += problems
+        pending = False
+    if statistics or output.format != "rich":
+        show_findings(outcome, output)
+    elif not write:
+        errors += show_diff(outcome, workspace, output)
+    show_problems(outcome, errors, verbose)
+    if not quiet:
+        summarize(outcome, written, write)
+    if errors or outcome.errors:
+        return FAILED
+    return FOUND if pending and not exit_zero else CLEAN
+
+
+@app.command()
+@reporting
+def verify(  # noqa: PLR0913
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script as it is.")],
+    candidate: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CANDIDATE", help="A file, or a folder to lay over the script's. [default: what apply makes]"
+        ),
+    ] = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    risk: MaximumRisk = None,
+    gpu: Gpu = None,
+    torch_version: TorchVersion = None,
+    steps: Steps = None,
+    repeats: Repeats = 5,
+    timeout: Timeout = 600,
+    python: Python = None,
+    device: Device = None,
+    seed: Seed = 0,
+    isolation: Isolation = None,
+    keep_scratch: KeepScratch = False,
+    output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
+    output_file: OutputFile = None,
+    quiet: Quiet = False,
+) -> int:
+    """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
+    chosen = choose(select, ignore, risk, gpu, torch_version)
+    options = verify_options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
+    arguments = script_arguments(context)
+    if candidate is None:
+        request = project.plan_verification(script, arguments, chosen, options, Workspace())
+    else:
+        request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+    verification = run_verification(request, quiet)
+    show_verification(verification, Output(output_format.value, output_file))
+    return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
+
+
+@app.command()
+@reporting
+def explain(
+    context: typer.Context,
+    codemod: Annotated[str | None, typer.Argument(metavar="CODEMOD", help="The codemod's name.")] = None,
+) -> int:
+    """Print the page of one codemod; without a name, the list of all."""
+    from turbofix.report import pages
+
+    refuse_script_arguments(context)
+    codemods = registry.load()
+    emit(pages.page(registry.find(codemods, codemod)) if codemod else pages.listing(codemods))
+    return CLEAN
+
+
+# --- doing ----------------------------------------------------------------------------------------------------------
+
+
+def open_inputs(paths: Sequence[Path] | None) -> tuple[list[Path], Workspace, list[SourceError]]:
+    """The inputs, with standard input read where ``-`` is among them, and what could not be read of it."""
+    inputs = list(paths or [Path()])
+    if Path(STDIN) not in inputs:
+        return inputs, Workspace(), []
+    source = read_stdin()
+    if isinstance(source, SourceError):
+        return [path for path in inputs if path != Path(STDIN)], Workspace(), [source]
+    return inputs, Workspace({Path.cwd() / STDIN: source}), []
+
+
+def apply_to_stdin(chosen: Chosen, verbose: bool) -> int:
+    """Write the source from standard input, rewritten or not, to standard output."""
+    inputs, workspace, errors = open_inputs([Path(STDIN)])
+    if errors:
+        show_problems(Outcome(()), errors, verbose)
+        return FAILED
+    place = Path.cwd() / STDIN
+    source = workspace.source(place)
+    assert isinstance(source, Source)
+    outcome = project.rewrite(inputs, chosen, workspace)
+    text = outcome.texts.get(place, source.text)
+    if outcome.texts.keys() - {place}:
+        say("note: the rewrite also changes other files, so it was left out; give the script's path instead")
+        text = source.text
+    data = source.encode(text)
+    if isinstance(data, SourceError):
+        errors, data = [data], source.data
+    emit(data)
+    show_problems(outcome, errors, verbose)
+    return FAILED if errors or outcome.errors else CLEAN
+
+
+def apply_verified(  # noqa: PLR0913
+    script: Path, arguments: tuple[str, ...], chosen: Chosen, options: Options, output: Output, write: bool
+) -> int:
+    """Verify the rewrite of a script, and write (or print) what survived."""
+    workspace = Workspace()
+    request = project.plan_verification(script, arguments, chosen, options, workspace)
+    verification = run_verification(request, output.quiet)
+    show_verification(verification, output if output.format == "json" else Output("rich"), to_stderr=not write)
+    if verification.verdict not in ("pass", "fail"):
+        return FAILED
+    if not verification.kept:
+        say("nothing survived the verification, so nothing was changed")
+        return FOUND
+    if not write:
+        from turbofix.report import diff
+
+        emit(diff.render(verification.kept, workspace), output.file)
+        return FOUND
+    written, errors = project.write_together(verification.kept, workspace)
+    show_problems(Outcome(()), errors, output.verbose)
+    if not output.quiet:
+        say(f"rewrote {', '.join(shown(path) for path in written)}" if written else "nothing was written")
+    return FAILED if errors else CLEAN
+
+
+def verify_options(  # noqa: PLR0913
+    steps: int | None,
+    repeats: int,
+    timeout: float,
+    python: str | None,
+    device: str | None,
+    seed: int,
+    isolation: str | None,
+    keep_scratch: bool,
+) -> Options:
+    """How the runs are to be made."""
+    from turbofix.verify import Options
+
+    return Options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
+
+
+def run_verification(request: Request, quiet: bool) -> Verification:
+    """Verify, with a progress bar on a terminal and a line per phase elsewhere."""
+    from turbofix.verify import verify as run
+
+    if quiet:
+        return run(request, lambda progress: None)
+    if not sys.stderr.isatty():
+        return run(request, phase_teller())
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def advance(progress: Progress) -> None:
+            bars.update(task, description=progress.phase, completed=progress.done, total=progress.total)
+
+        return run(request, advance)
+
+
+def phase_teller() -> Callable[[Progress], None]:
+    """Say each phase once."""
+    told: list[str] = []
+
+    def tell(progress: Progress) -> None:
+        if told[-1:] != [progress.phase]:
+            told.append(progress.phase)
+            say(progress.phase)
+
+    return tell
+
+
+# --- showing --------------------------------------------------------------------------------------------------------
+
+
+def show_findings(outcome: Outcome, output: Output) -> None:
+    """Findings in the chosen format."""
+    if output.statistics:
+        from turbofix.report import statistics
+
+        emit(statistics.render(outcome), output.file)
+    elif output.format == "rich":
+        from turbofix.report import rich
+
+        color = output.file is None and use_color(sys.stdout)
+        emit(rich.render(outcome, width=columns(), color=color, verbose=output.verbose), output.file)
+    else:
+        emit(renderer(output.format)(outcome), output.file)
+
+
+def show_diff(outcome: Outcome, workspace: Workspace, output: Output) -> list[SourceError]:
+    """The diff, and the files that it could not be made for."""
+    from turbofix.report import diff
+
+    contents, errors = project.encode(outcome.texts, workspace)
+    made = diff.render(contents, workspace)
+    emit(diff.colored(made) if output.file is None and use_color(sys.stdout) else made, output.file)
+    return errors
+
+
+def show_verification(verification: Verification, output: Output, to_stderr: bool = False) -> None:
+    """The result of a verification."""
+    from turbofix.report import verification as report
+
+    if output.format == "json":
+        emit(report.render_json(verification), output.file)
+        return
+    stream = sys.stderr if to_stderr else sys.stdout
+    color = output.file is None and use_color(stream)
+    text = report.render(verification, width=columns(), color=color)
+    if to_stderr:
+        say(text)
+    else:
+        emit(text, output.file)
+
+
+def show_problems(outcome: Outcome, errors: Sequence[SourceError], verbose: bool) -> None:
+    """What could not be done, for people."""
+    for report in outcome.errors:
+        say(f"error: {report.error}")
+    for error in errors:
+        say(f"error: {shown(error.path)}: {error.sentence}")
+    debug = verbose or bool(os.environ.get("TURBOFIX_DEBUG"))
+    for note in outcome.notes:
+        say(f"warning: a mistake of turbofix: {note if debug else note.partition(chr(10))[0]}")
+
+
+def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
+    """What was or would be done, in a line, and what an earlier rewrite made void."""
+    applied = [applied for rewriting in outcome.rewritings for applied in rewriting.stages]
+    names = ", ".join(dict.fromkeys(each.codemod for each in applied))
+    if write:
+        say(f"rewrote {', '.join(shown(path) for path in written)} ({names})" if written else "nothing was rewritten")
+    elif outcome.texts:
+        files = f"{len(outcome.texts)} file{'s' if len(outcome.texts) > 1 else ''}"
+        say(f"would rewrite {files} ({names}); --write does, `turbofix verify SCRIPT -- ARGS` proves it")
+    else:
+        say("nothing to change")
+    for rewriting in outcome.rewritings:
+        for each in rewriting.void:
+            say(f"{shown(each.site.path)}:{each.site.line}: {each.codemod} was not applied: {each.why_not}")
+
+
+def emit(result: str | bytes, file: Path | None = None) -> None:
+    """Write a result to standard output, or to ``file``; a reader that has gone away is no error."""
+    if file is not None:
+        try:
+            file.write_bytes(result.encode() if isinstance(result, str) else result)
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from error
+        return
+    try:
+        sys.stdout.flush()
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.buffer.write(result.encode(encoding, "backslashreplace") if isinstance(result, str) else result)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # What is left in the buffers must not raise again when the interpreter closes them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(message: str) -> None:
+    """A message for people, on standard error."""
+    sys.stderr.write(message.rstrip("\n") + "\n")
+
+
+def use_color(stream: Any) -> bool:
+    """Whether the stream is a terminal whose user wants color."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int:
+    """The width to write for: the terminal's, within what reads well."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)

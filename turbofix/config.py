@@ -1,0 +1,361 @@
+"""Settings: ``[tool.turbofix]`` of the nearest pyproject.toml, under the command line, merged into one frozen value.
+
+Also what a file says about itself: the suppression comments, and what a project says about the torch that it needs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from turbofix.findings import Risk
+from turbofix.program.model import Target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class ConfigError(Exception):
+    """A setting is unknown or its value is wrong; the argument is a sentence that names it and where it stands."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one run is asked to do.
+
+    ``select`` and ``ignore`` hold names of codemods and groups; nothing selected means all. Patterns of ``exclude`` and
+    ``per_file_ignores`` are relative to ``root``, the folder of the pyproject.toml. ``gpu`` and ``torch_version`` are
+    None where nobody chose: the target is then read off the machine and the project.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    risk: Risk | None = None
+    gpu: str | None = None
+    torch_version: tuple[int, int] | None = None
+    exclude: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    root: Path | None = None
+
+    def under(self, select: Sequence[str], ignore: Sequence[str], **chosen: Any) -> Settings:
+        """These settings with the command line's on top.
+
+        A selection on the command line starts afresh: the file's ``ignore`` does not hold against it.
+        """
+        given = {name: value for name, value in chosen.items() if value is not None}
+        if select:
+            return replace(self, select=tuple(select), ignore=tuple(ignore), **given)
+        return replace(self, ignore=(*self.ignore, *ignore), **given)
+
+    def excludes(self, path: Path) -> bool:
+        """Whether ``exclude`` names this file or a folder above it."""
+        return self.root is not None and any(_matches(path, pattern, self.root) for pattern in self.exclude)
+
+    def ignored_in(self, path: Path) -> tuple[str, ...]:
+        """The codemods and groups that ``per-file-ignores`` turns off in this file."""
+        if self.root is None:
+            return ()
+        return tuple(
+            name for pattern, names in self.per_file_ignores if _matches(path, pattern, self.root) for name in names
+        )
+
+
+def _matches(path: Path, pattern: str, root: Path) -> bool:
+    """As ruff reads patterns: against the file's or a folder's name, or against its path from the project's folder."""
+    path = path.absolute()
+    try:
+        inner = path.relative_to(root)
+    except ValueError:
+        return False
+    pattern = pattern.rstrip("/")
+    candidates = [inner, *(parent for parent in inner.parents if parent.parts)]
+    return any(
+        fnmatch.fnmatchcase(candidate.name, pattern) or fnmatch.fnmatchcase(candidate.as_posix(), pattern)
+        for candidate in candidates
+    )
+
+
+# --- pyproject.toml -----------------------------------------------------------------------------------------------
+
+
+def find_settings(folder: Path) -> Settings:
+    """The settings that hold in ``folder``: those of the nearest pyproject.toml with a ``[tool.turbofix]`` table.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds an unknown key or a wrong value.
+    """
+    folder = folder.absolute()
+    for candidate in (folder, *folder.parents):
+        table = _turbofix_table(candidate / "pyproject.toml")
+        if table is not None:
+            return read_table(table, candidate / "pyproject.toml")
+    return Settings()
+
+
+@cache
+def _turbofix_table(file: Path) -> Mapping[str, object] | None:
+    project = _load_toml(file)
+    if project is None:
+        return None
+    table: object = project.get("tool", {}).get("turbofix")
+    if table is None or isinstance(table, dict):
+        return table
+    raise ConfigError(f"{file}: [tool.turbofix] must be a table")
+
+
+@cache
+def _load_toml(file: Path) -> Mapping[str, Any] | None:
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return None
+    try:
+        loaded: Mapping[str, Any] = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    return loaded
+
+
+def read_table(table: Mapping[str, object], file: Path) -> Settings:
+    """The settings of one ``[tool.turbofix]`` table; ``file`` is where it stands.
+
+    Raises:
+        ConfigError: an unknown key, or a wrong value.
+    """
+    settings = Settings(root=file.parent.absolute())
+    for key, value in table.items():
+        parse = _KEYS.get(key)
+        if parse is None:
+            raise ConfigError(f"{file}: unknown key {key!r} in [tool.turbofix]; the keys are {', '.join(_KEYS)}")
+        try:
+            parsed: Any = parse(value)
+        except ValueError as error:
+            raise ConfigError(f"{file}: {key} in [tool.turbofix]: {error}") from error
+        settings = replace(settings, **{key.replace("-", "_"): parsed})
+    return settings
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{value!r} is not a list of strings")
+    return tuple(value)
+
+
+def _patterns(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a table of patterns with lists of codemods")
+    return tuple((pattern, _names(names)) for pattern, names in value.items())
+
+
+def parse_risk(value: object) -> Risk:
+    """The risk level of that name. Raises ValueError."""
+    try:
+        return Risk(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not one of {', '.join(risk.value for risk in Risk)}") from None
+
+
+def parse_gpu(value: object) -> str:
+    """The name of a known GPU or architecture, or ``auto``, in its normal form. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    capability(value)
+    return value
+
+
+def parse_torch_version(value: object) -> tuple[int, int]:
+    """``"2.4"`` or ``"2.4.1"`` as ``(2, 4)``. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a torch version; write it as a string like '2.4'")
+    return int(match[1]), int(match[2])
+
+
+_KEYS: Mapping[str, Callable[[object], object]] = {
+    "select": _names,
+    "ignore": _names,
+    "risk": parse_risk,
+    "gpu": parse_gpu,
+    "torch-version": parse_torch_version,
+    "exclude": _names,
+    "per-file-ignores": _patterns,
+}
+
+
+# --- the target: which GPU, which torch ---------------------------------------------------------------------------
+
+_AMPERE = (8, 0)
+
+_CAPABILITIES = {
+    "kepler": (3, 5), "k80": (3, 7), "maxwell": (5, 2), "m60": (5, 2),
+    "pascal": (6, 0), "p100": (6, 0), "p4": (6, 1), "p40": (6, 1), "gtx1080": (6, 1), "gtx1080ti": (6, 1),
+    "volta": (7, 0), "v100": (7, 0), "titanv": (7, 0),
+    "turing": (7, 5), "t4": (7, 5), "rtx2060": (7, 5), "rtx2070": (7, 5), "rtx2080": (7, 5), "rtx2080ti": (7, 5),
+    "ampere": _AMPERE, "a100": (8, 0), "a30": (8, 0), "a10": (8, 6), "a10g": (8, 6), "a40": (8, 6), "a6000": (8, 6),
+    "rtx3060": (8, 6), "rtx3070": (8, 6), "rtx3080": (8, 6), "rtx3090": (8, 6),
+    "ada": (8, 9), "l4": (8, 9), "l40": (8, 9), "l40s": (8, 9), "rtx4060": (8, 9), "rtx4070": (8, 9),
+    "rtx4080": (8, 9), "rtx4090": (8, 9),
+    "hopper": (9, 0), "h100": (9, 0), "h200": (9, 0), "gh200": (9, 0),
+    "blackwell": (10, 0), "b100": (10, 0), "b200": (10, 0), "gb200": (10, 0), "b300": (10, 3),
+    "rtx5080": (12, 0), "rtx5090": (12, 0),
+}  # fmt: skip
+
+
+def capability(gpu: str) -> tuple[int, int] | None:
+    """The CUDA compute capability of an architecture, a card or ``8.6``; None for ``auto``.
+
+    Raises:
+        ValueError: the name is not known.
+    """
+    name = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", gpu.lower())
+    if name == "auto":
+        return None
+    if match := re.fullmatch(r"(\d{1,2})\.(\d)", name):
+        return int(match[1]), int(match[2])
+    if name not in _CAPABILITIES:
+        architectures = "volta, turing, ampere, ada, hopper, blackwell"
+        raise ValueError(
+            f"{gpu!r} is not a GPU that turbofix knows; give auto, an architecture ({architectures}), "
+            "a card (t4, a100, h100, rtx4090, …) or a compute capability like 8.6"
+        )
+    return _CAPABILITIES[name]
+
+
+def target(settings: Settings, entry: Path, root: Path) -> Target:
+    """What the rewritten ``entry`` must run on: the settings', else what machine and project say, else Ampere and 2.4.
+
+    Raises:
+        ConfigError: the project's pyproject.toml cannot be read.
+    """
+    chosen = capability(settings.gpu or "auto")
+    version = settings.torch_version or required_torch(entry.absolute().parent, root)
+    default = Target()
+    return Target(chosen or installed_capability() or default.capability, version or default.torch)
+
+
+@cache
+def installed_capability() -> tuple[int, int] | None:
+    """The lowest compute capability of this machine's GPUs, asked of the driver; None where there is none."""
+    import ctypes
+
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+        count = ctypes.c_int()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+            return None
+        found = []
+        for index in range(count.value):
+            device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+            # 75 and 76 are CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+            if (
+                driver.cuDeviceGet(ctypes.byref(device), index)
+                or driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+                or driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+            ):
+                return None
+            found.append((major.value, minor.value))
+    except (OSError, AttributeError):
+        return None
+    return min(found, default=None)
+
+
+@cache
+def required_torch(folder: Path, root: Path) -> tuple[int, int] | None:
+    """The oldest torch that the project's own requirements allow; None where they set no lower bound.
+
+    Looked for in pyproject.toml and ``requirements*.txt`` from ``folder`` up to ``root``; the nearest that names torch
+    holds.
+
+    Raises:
+        ConfigError: a pyproject.toml on the way cannot be read.
+    """
+    for candidate in (folder, *folder.parents):
+        bounds = [bound for line in _requirements(candidate) if (bound := lower_bound(line)) is not None]
+        if bounds:
+            return min(bounds)
+        if candidate == root:
+            break
+    return None
+
+
+def _requirements(folder: Path) -> Iterable[str]:
+    project = _load_toml(folder / "pyproject.toml")
+    if project is not None:
+        dependencies = project.get("project", {}).get("dependencies", ())
+        yield from (line for line in dependencies if isinstance(line, str))
+        poetry = project.get("tool", {}).get("poetry", {}).get("dependencies", {}).get("torch")
+        version = poetry.get("version") if isinstance(poetry, dict) else poetry
+        if isinstance(version, str):
+            yield f"torch {version.replace('^', '>=').replace('~', '>=')}"
+    for file in sorted(folder.glob("requirements*.txt")):
+        try:
+            yield from file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+
+
+def lower_bound(requirement: str) -> tuple[int, int] | None:
+    """The torch version that one line of requirements asks for at least; None where it asks for none."""
+    match = re.match(r"\s*torch\s*(?:\[[^]]*\])?\s*(?![\w.-])([^;#]*)", requirement, re.IGNORECASE)
+    if match is None:
+        return None
+    bounds = re.findall(r"(?:>=|===?|~=|>)\s*v?(\d+)(?:\.(\d+))?", match[1])
+    return max(((int(major), int(minor or 0)) for major, minor in bounds), default=None)
+
+
+# --- what a file says about itself --------------------------------------------------------------------------------
+
+_COMMENT = re.compile(r"#\s*turbofix:\s*(?:(skip-file)\b|ignore\b(?:\s*\[([^]]*)\])?)")
+_SKIP_FILE_LINES = 10
+
+
+@dataclass(frozen=True)
+class Suppressions:
+    """The suppression comments of one file: ``skip_file``, and per line the names ignored (None: all of them)."""
+
+    skip_file: bool = False
+    lines: tuple[tuple[int, frozenset[str] | None], ...] = ()
+
+    def cover(self, line: int, *names: str) -> bool:
+        """Whether something called one of ``names`` (a codemod, its group) on that line (from 1) is suppressed."""
+        return self.skip_file or any(
+            where == line and (ignored is None or not ignored.isdisjoint(names)) for where, ignored in self.lines
+        )
+
+
+def suppressions(text: str) -> Suppressions:
+    """The suppression comments in a file's text. Only comments count, not strings that look like one."""
+    if "turbofix:" not in text:
+        return Suppressions()
+    skip_file = False
+    lines: list[tuple[int, frozenset[str] | None]] = []
+    for line, comment in _comments(text):
+        for match in _COMMENT.finditer(comment):
+            if match[1]:
+                skip_file = skip_file or line <= _SKIP_FILE_LINES
+            else:
+                names = match[2] and frozenset(name.strip() for name in match[2].split(",") if name.strip())
+                lines.append((line, names or None))
+    return Suppressions(skip_file, tuple(lines))
+
+
+def _comments(text: str) -> Iterable[tuple[int, str]]:
+    # A lone carriage return ends a line in Python, but not for the tokenizer.
+    tokens = tokenize.generate_tokens(io.StringIO(text, newline=None).readline)
+    try:
+        for token in tokens:
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+    except (tokenize.TokenError, SyntaxError):
+        return  # the file does not parse: that is reported elsewhere

@@ -1,0 +1,442 @@
+"""Several inputs in one run: paths to scripts, each with its settings; their reports and rewritings, merged.
+
+One cause is one finding: a module that several scripts import is reported once, and it is rewritten only where no
+script that uses it has a reason against it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turbofix import pipeline, registry
+from turbofix.codemod import Codemod
+from turbofix.config import Settings, find_settings, target
+from turbofix.findings import Examined, InPlace, Risk, Site
+from turbofix.pipeline import FileReport, Keep, Rewriting
+from turbofix.source import (
+    STDIN,
+    Source,
+    SourceError,
+    Workspace,
+    python_files,
+    read_source,
+    why_not_writable,
+    write_bytes,
+)
+
+if TYPE_CHECKING:
+    from turbofix.verify import Options, Request, Stage
+
+
+DEFAULT_RISK = Risk.EQUIVALENT
+_FILES_PER_WORKER = 12  # below some dozen files a second process costs more than it saves
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the command line says of the settings; None and empty where it says nothing."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    risk: Risk | None = None
+    gpu: str | None = None
+    torch_version: tuple[int, int] | None = None
+
+    def settings(self, folder: Path) -> Settings:
+        """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
+        return find_settings(folder).under(
+            self.select, self.ignore, risk=self.risk, gpu=self.gpu, torch_version=self.torch_version
+        )
+
+
+@dataclass(frozen=True)
+class Script:
+    """One input: a file, by absolute path. ``named``: the user named it, it was not found in a folder."""
+
+    path: Path
+    settings: Settings
+    named: bool
+
+    @property
+    def risk(self) -> Risk:
+        """The highest risk that the user accepts."""
+        return self.settings.risk or DEFAULT_RISK
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of all inputs. ``fixable`` counts the findings that ``apply`` would fix at each script's risk."""
+
+    reports: tuple[FileReport, ...]
+    fixable: int = 0
+    rewritings: tuple[Rewriting, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Examined, ...]:
+        """Every finding once, by path, line, column, codemod; refused where any script that reaches it refuses."""
+        merged: dict[tuple[str, Site], Examined] = {}
+        for report in self.reports:
+            for finding in report.findings:
+                known = merged.get((finding.codemod, finding.site))
+                if known is None or (known.fixable and not finding.fixable):
+                    merged[finding.codemod, finding.site] = finding
+        return tuple(sorted(merged.values(), key=_sort_key))
+
+    @property
+    def in_place(self) -> tuple[InPlace, ...]:
+        """What is right already, each once."""
+        found = {each for report in self.reports for each in report.in_place}
+        return tuple(sorted(found, key=_sort_key))
+
+    @property
+    def errors(self) -> tuple[FileReport, ...]:
+        """The inputs that could not be served."""
+        return tuple(report for report in self.reports if report.error is not None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong inside turbofix, first line for people, then a traceback."""
+        sources = (*self.reports, *(rewriting.report for rewriting in self.rewritings))
+        return tuple(dict.fromkeys(note for report in sources for note in report.notes))
+
+    @property
+    def texts(self) -> Mapping[Path, str]:
+        """The final text of every changed file."""
+        return {path: text for rewriting in self.rewritings for path, text in rewriting.texts.items()}
+
+
+def _sort_key(said: Examined | InPlace) -> tuple[str, int, int, str]:
+    return shown(said.site.path), said.site.line, said.site.column, said.codemod
+
+
+def shown(path: Path) -> str:
+    """A path as results name it: relative to the current folder, ``-`` for standard input."""
+    if path.name == STDIN:
+        return STDIN
+    try:
+        return Path(os.path.relpath(path)).as_posix()
+    except ValueError:  # another drive
+        return path.as_posix()
+
+
+# --- inputs -------------------------------------------------------------------------------------------------------
+
+
+def find_scripts(paths: Sequence[Path], chosen: Chosen) -> tuple[list[Script], list[FileReport]]:
+    """The scripts that the paths name, and an error report for each path that names none.
+
+    Raises:
+        ConfigError: a pyproject.toml holds something that it must not.
+    """
+    scripts: dict[Path, Script] = {}
+    errors = []
+    for path in paths:
+        if path.is_dir():
+            files = [Path(os.path.abspath(file)) for file in python_files(path)]
+            if not files:
+                errors.append(_failed(path, f"{shown(path)}: there are no Python files in this folder"))
+            for file in files:
+                script = Script(file, chosen.settings(file.parent), named=False)
+                if not script.settings.excludes(file):
+                    scripts.setdefault(file, script)
+        else:
+            # Not resolved: a link's own folder is where its imports are looked for first.
+            file = Path(os.path.abspath(path))
+            scripts[file] = Script(file, chosen.settings(file.parent), named=True)
+    return list(scripts.values()), errors
+
+
+def _failed(path: Path, sentence: str) -> FileReport:
+    return FileReport(path, "none", trains=False, error=sentence)
+
+
+def keep_wanted(settings: Settings, blocked: frozenset[tuple[str, Path]] = frozenset()) -> Keep:
+    """Which codemods the user wants to hear of in which file: not excluded, not turned off for it, not ``blocked``."""
+
+    def keep(path: Path, codemod: Codemod) -> bool:
+        unwanted = {codemod.name, codemod.group, "all"} & set(settings.ignored_in(path))
+        return not (unwanted or settings.excludes(path) or (codemod.name, path) in blocked)
+
+    return keep
+
+
+# --- analysis -----------------------------------------------------------------------------------------------------
+
+
+def analyze(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: int | None = None) -> Outcome:
+    """Analyze every script that the paths name.
+
+    Raises:
+        ConfigError, UnknownName, PackError: nothing can be done with these settings; the argument is a sentence.
+    """
+    scripts, errors = find_scripts(paths, chosen)
+    reports = _reports(scripts, workspace, jobs)
+    pairs = _without_imported(list(zip(scripts, reports, strict=True)), workspace)
+    fixable = {
+        (finding.codemod, finding.site)
+        for script, report in pairs
+        for finding in report.findings
+        if finding.fixable and finding.risk <= script.risk
+    }
+    outcome = Outcome(tuple(sorted((*errors, *(report for _, report in pairs)), key=lambda each: shown(each.path))))
+    refused = {(finding.codemod, finding.site) for finding in outcome.findings if not finding.fixable}
+    return replace(outcome, fixable=len(fixable - refused))
+
+
+def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) -> list[FileReport]:
+    codemods = registry.load()
+    for script in scripts:  # a wrong name is told before any work is done
+        registry.select(codemods, script.settings.select, script.settings.ignore)
+    workers = min(jobs or os.cpu_count() or 1, len(scripts) // _FILES_PER_WORKER)
+    if workers <= 1:
+        return [_report(script, workspace, codemods) for script in scripts]
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(workers) as pool:
+        return list(pool.map(_report_alone, scripts, chunksize=4))
+
+
+def _report_alone(script: Script) -> FileReport:
+    """One script in a process of its own, which reads the disk for itself (standard input is never one of many)."""
+    return _report(script, Workspace(), registry.load())
+
+
+def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -> FileReport:
+    source = workspace.source(script.path)
+    if isinstance(source, SourceError):
+        return _failed(script.path, f"{shown(script.path)}: {source.sentence}")
+    goal = target(script.settings, script.path, workspace.root(script.path))
+    selected = registry.select(codemods, script.settings.select, script.settings.ignore)
+    report = pipeline.analyze(script.path, workspace, selected, goal, keep_wanted(script.settings))
+    error = report.error
+    if error is None and report.notes and report.framework == "none":
+        # The analysis itself broke: to say "nothing found" would be a lie.
+        error = f"{shown(script.path)}: turbofix failed on this file ({report.notes[0].splitlines()[0]})"
+    return replace(report, error=error and error.replace(str(script.path), shown(script.path)))
+
+
+Pair = tuple[Script, FileReport]
+
+
+def _without_imported(pairs: list[Pair], workspace: Workspace) -> list[Pair]:
+    """Leave out modules that were found in a folder and that a training script imports: its report covers them, and
+    knows what they are called with."""
+    if len(pairs) < 2:
+        return pairs
+    covered: set[Path] = set()
+    for script, report in pairs:
+        if report.trains:
+            covered |= imported_files(script.path, workspace) - {script.path}
+    return [
+        (script, report)
+        for script, report in pairs
+        if script.named
+        or report.error is not None
+        or script.path not in covered
+        or "__main__" in (workspace.read(script.path) or "")
+    ]
+
+
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+\(?([\w \t,*]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
+)
+
+
+def imported_files(entry: Path, workspace: Workspace) -> set[Path]:
+    """``entry`` and the project's files that it imports, directly or not, judged by their names alone."""
+    found = {entry}
+    waiting = [entry]
+    root = workspace.root(entry)
+    while waiting:
+        path = waiting.pop()
+        for name in _imported_names(workspace.read(path) or ""):
+            for file in _module_files(name, path, entry, root):
+                if file not in found and file.is_file():
+                    found.add(file)
+                    waiting.append(file)
+    return found
+
+
+def _imported_names(text: str) -> Iterable[str]:
+    for module, members, modules in _IMPORT.findall(text):
+        if module:
+            yield module
+            dot = "" if module.endswith(".") else "."
+            yield from (module + dot + words[0] for part in members.split(",") if (words := part.split()))
+        yield from (words[0] for part in modules.split(",") if (words := part.split()))
+
+
+def _module_files(name: str, importer: Path, entry: Path, root: Path) -> Iterable[Path]:
+    inner = name.lstrip(".")
+    level = len(name) - len(inner)
+    if level:
+        folders = [importer.parents[level - 1]] if level <= len(importer.parents) else []
+    else:
+        folders = [entry.parent, importer.parent, root]
+    for folder in folders:
+        module = folder.joinpath(*inner.split(".")) if inner else folder
+        yield module / "__init__.py"
+        if inner:
+            yield module.with_name(module.name + ".py")
+
+
+# --- rewriting ----------------------------------------------------------------------------------------------------
+
+
+def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: int | None = None) -> Outcome:
+    """Analyze and rewrite every script that the paths name, each on the texts that the ones before it left.
+
+    Raises:
+        ConfigError, UnknownName, PackError: nothing can be done with these settings; the argument is a sentence.
+    """
+    outcome = analyze(paths, chosen, workspace, jobs)
+    if not outcome.fixable:
+        return outcome
+    scripts = {script.path: script for script in find_scripts(paths, chosen)[0]}
+    blocked = _disputed(outcome.reports)
+    codemods = registry.load()
+    rewritings: list[Rewriting] = []
+    texts: dict[Path, str] = {}
+    for report in outcome.reports:
+        script = scripts.get(report.path)
+        if script is None or report.error is not None:
+            continue
+        current = workspace.with_texts(texts)
+        fresh = not blocked and texts.keys().isdisjoint(imported_files(script.path, current))
+        rewriting = pipeline.apply(
+            script.path,
+            current,
+            registry.select(codemods, script.settings.select, script.settings.ignore),
+            target(script.settings, script.path, workspace.root(script.path)),
+            script.risk,
+            keep_wanted(script.settings, blocked),
+            report=report if fresh else None,
+        )
+        rewritings.append(rewriting)
+        texts |= rewriting.texts
+    return replace(outcome, rewritings=tuple(rewritings))
+
+
+def _disputed(reports: Sequence[FileReport]) -> frozenset[tuple[str, Path]]:
+    """Codemod and file, where one script refuses what another one would rewrite."""
+    verdicts: dict[tuple[str, Site], set[bool]] = {}
+    for report in reports:
+        for finding in report.findings:
+            verdicts.setdefault((finding.codemod, finding.site), set()).add(finding.fixable)
+    return frozenset((name, site.path) for (name, site), said in verdicts.items() if len(said) > 1)
+
+
+def encode(texts: Mapping[Path, str], workspace: Workspace) -> tuple[dict[Path, bytes], list[SourceError]]:
+    """The texts as bytes of their files' encodings, and what stopped others."""
+    contents: dict[Path, bytes] = {}
+    errors: list[SourceError] = []
+    for path, text in texts.items():
+        source = workspace.source(path)
+        encoded = source.encode(text) if isinstance(source, Source) else source
+        if isinstance(encoded, SourceError):
+            errors.append(encoded)
+        else:
+            contents[path] = encoded
+    return contents, errors
+
+
+def write(outcome: Outcome, workspace: Workspace) -> tuple[list[Path], list[SourceError]]:
+    """Write what was rewritten: the files written, and what stopped others."""
+    written: list[Path] = []
+    errors: list[SourceError] = []
+    for rewriting in outcome.rewritings:
+        contents, problems = encode(rewriting.texts, workspace)
+        if not problems:
+            done, problems = write_together(contents, workspace)
+            written += done
+        errors += problems
+    return sorted(set(written)), errors
+
+
+def write_together(contents: Mapping[Path, bytes], workspace: Workspace) -> tuple[list[Path], list[SourceError]]:
+    """Write files that belong together: when one of them may not be written, none is."""
+    sources = {path: source for path in contents if isinstance(source := workspace.source(path), Source)}
+    problems = [problem for source in sources.values() if (problem := why_not_writable(source)) is not None]
+    if problems:
+        return [], problems
+    written = []
+    for path, source in sources.items():
+        problem = write_bytes(source, contents[path])
+        if problem is None:
+            written.append(path)
+        else:
+            problems.append(problem)
+    workspace.forget(written)  # the next script's rewriting goes on from these
+    return written, problems
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+class NothingToVerify(Exception):  # noqa: N818  (an outcome, told to the user as a sentence)
+    """There is no rewritten program to compare with; the argument is a sentence."""
+
+
+def plan_verification(
+    script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace
+) -> Request:
+    """What it takes to verify a script against what ``apply`` would make of it, codemod by codemod.
+
+    Raises:
+        NothingToVerify: the script cannot be read, or nothing would be rewritten.
+        ConfigError, UnknownName, PackError: nothing can be done with these settings.
+    """
+    from turbofix.verify import Request, Stage
+
+    path = Path(os.path.abspath(script))
+
+    def stages(without: frozenset[str]) -> tuple[Stage, ...]:
+        outcome = rewrite([path], replace(chosen, ignore=(*chosen.ignore, *sorted(without))), workspace)
+        if outcome.errors:
+            raise NothingToVerify("; ".join(report.error or "" for report in outcome.errors))
+        made = []
+        for rewriting in outcome.rewritings:
+            for applied in rewriting.stages:
+                contents, errors = encode(applied.texts, workspace)
+                if errors:
+                    raise NothingToVerify("; ".join(f"{shown(each.path)}: {each.sentence}" for each in errors))
+                made.append(Stage(applied.codemod, applied.risk, contents))
+        return tuple(made)
+
+    first = stages(frozenset())
+    if not first:
+        raise NothingToVerify(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
+    return Request(path, tuple(args), first, options, stages)
+
+
+def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Risk, options: Options) -> Request:
+    """What it takes to verify a script against a file of the user's, or a folder that is laid over the script's.
+
+    Raises:
+        NothingToVerify: script or candidate cannot be read.
+    """
+    from turbofix.verify import Request, Stage
+
+    path = Path(os.path.abspath(script))
+    inner = (
+        {path.parent / file.relative_to(candidate): file for file in sorted(candidate.rglob("*")) if file.is_file()}
+        if candidate.is_dir()
+        else {path: candidate}
+    )
+    if not inner:
+        raise NothingToVerify(f"{shown(candidate)}: there are no files in this folder")
+    for file in (path, *inner.values()):
+        if file.suffix == ".py" or file == candidate:
+            source = read_source(file)
+            if isinstance(source, SourceError):
+                raise NothingToVerify(f"{shown(file)}: {source.sentence}")
+            problem = pipeline.syntax_error(Path(shown(file)), source.text)
+            if problem is not None:
+                raise NothingToVerify(problem)
+    contents = {place: file.read_bytes() for place, file in inner.items()}
+    return Request(path, tuple(args), (Stage(None, risk, contents),), options)

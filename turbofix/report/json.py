@@ -1,0 +1,55 @@
+"""The JSON documents: a public interface, held to the letter by tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from turbofix.findings import Examined
+from turbofix.pipeline import FileReport
+from turbofix.project import Outcome, shown
+
+VERSION = 1
+
+
+def render(outcome: Outcome) -> str:
+    """Findings and what is in place, with one entry per input and per file that a finding stands in."""
+    document = {"version": VERSION, "files": files(outcome), "findings": [finding(each) for each in outcome.findings]}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def files(outcome: Outcome) -> list[dict[str, Any]]:
+    """The inputs and the modules beside them that something was said of, sorted by path."""
+    entries = {shown(report.path): _file(shown(report.path), report) for report in outcome.reports}
+    for report in outcome.reports:
+        sites = [each.site for each in report.findings] + [each.site for each in report.in_place]
+        for path in map(shown, (site.path for site in sites)):
+            entries.setdefault(path, _file(path, report))
+    for each in outcome.in_place:
+        entries[shown(each.site.path)]["in_place"].append(
+            {"codemod": each.codemod, "line": each.site.line, "message": each.message}
+        )
+    return [entries[path] for path in sorted(entries)]
+
+
+def _file(path: str, report: FileReport) -> dict[str, Any]:
+    return {"path": path, "framework": report.framework, "error": report.error, "in_place": []}
+
+
+def finding(each: Examined) -> dict[str, Any]:
+    """One finding; lines and columns count from 1, ``gain`` is a range of factors or null."""
+    return {
+        "codemod": each.codemod,
+        "group": each.group,
+        "message": each.message,
+        "path": shown(each.site.path),
+        "line": each.site.line,
+        "column": each.site.column + 1,
+        "end_line": each.site.end_line,
+        "end_column": each.site.end_column + 1,
+        "risk": each.risk.value,
+        "fixable": each.fixable,
+        "why_not": each.why_not,
+        "gain": None if each.gain is None else [each.gain.low, each.gain.high],
+        "gain_source": None if each.gain is None else each.gain.source,
+    }

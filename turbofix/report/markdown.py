@@ -1,0 +1,30 @@
+"""A table for pull requests and issues."""
+
+from __future__ import annotations
+
+from turbofix.project import Outcome, shown
+
+
+def render(outcome: Outcome) -> str:
+    """Findings as one table, what is in place and what could not be read as lists."""
+    parts = []
+    if outcome.findings:
+        rows = ["| where | codemod | risk | finding | rewritten by `apply` |", "| --- | --- | --- | --- | --- |"]
+        for each in outcome.findings:
+            where = f"`{shown(each.site.path)}:{each.site.line}:{each.site.column + 1}`"
+            fix = "yes" if each.fixable else f"no: {each.why_not}"
+            cells = (where, f"`{each.codemod}`", each.risk.value, each.message, fix)
+            rows.append(f"| {' | '.join(map(_cell, cells))} |")
+        parts.append("\n".join(rows))
+    else:
+        parts.append("turbofix found nothing to fix.")
+    if outcome.in_place:
+        done = (f"- `{shown(e.site.path)}:{e.site.line}` `{e.codemod}`: {e.message}" for e in outcome.in_place)
+        parts.append("Already right:\n\n" + "\n".join(done))
+    if outcome.errors:
+        parts.append("Not read:\n\n" + "\n".join(f"- {report.error}" for report in outcome.errors))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

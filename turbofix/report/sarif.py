@@ -1,0 +1,80 @@
+"""SARIF 2.1.0, for code scanning services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from turbofix import __version__, registry
+from turbofix.findings import Examined
+from turbofix.project import Outcome, shown
+
+
+def render(outcome: Outcome) -> str:
+    """One run; the codemods are its rules."""
+    codemods = registry.load()
+    run = {
+        "tool": {
+            "driver": {
+                "name": "turbofix",
+                "version": __version__,
+                "rules": [
+                    {
+                        "id": codemod.name,
+                        "shortDescription": {"text": codemod.title or codemod.name},
+                        "fullDescription": {"text": codemod.page or codemod.name},
+                        "properties": {"group": codemod.group, "risk": codemod.risk.value},
+                    }
+                    for codemod in codemods
+                ],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {
+                "executionSuccessful": not outcome.errors,
+                "toolExecutionNotifications": [
+                    {
+                        "level": "error",
+                        "message": {"text": report.error},
+                        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(shown(report.path))}}}],
+                    }
+                    for report in outcome.errors
+                ],
+            }
+        ],
+        "results": [_result(each) for each in outcome.findings],
+    }
+    document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _result(each: Examined) -> dict[str, Any]:
+    return {
+        "ruleId": each.codemod,
+        "level": "warning" if each.fixable else "note",
+        "message": {"text": each.message + (f" Not rewritten: {each.why_not}" if each.why_not else "")},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": _uri(shown(each.site.path))},
+                    "region": {
+                        "startLine": each.site.line,
+                        "startColumn": each.site.column + 1,
+                        "endLine": each.site.end_line,
+                        "endColumn": each.site.end_column + 1,
+                    },
+                }
+            }
+        ],
+        "properties": {
+            "risk": each.risk.value,
+            "fixable": each.fixable,
+            "gain": None if each.gain is None else [each.gain.low, each.gain.high],
+        },
+    }
+
+
+def _uri(path: str) -> str:
+    return quote(path)
