@@ -1,0 +1,523 @@
+"""The vocabulary in which codemods change code: LibCST locates, ranges of text are edited.
+
+Every call takes ``Site`` objects of the program's model. The tree is read-only; an ``Edit`` gathers ``Change``s per file,
+and ``apply`` gives the new texts. All or nothing: with ``attempt`` (or ``mark`` and ``rollback``) a ``Refuse`` or ``Conflict``
+raised on the way leaves no change behind.
+
+The same change asked for by two findings is made once; different changes of the same text are a ``Conflict``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turbofix.findings import Site
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from turbofix.layout import Bracket
+    from turbofix.positions import Tree, Trees
+
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_LAST = -1
+
+
+class Refuse(Exception):  # noqa: N818  (an outcome, not an error)
+    """The edit cannot be made safely; the argument is one sentence for the user."""
+
+
+class Conflict(Exception):  # noqa: N818
+    """Two changes of one parse overlap."""
+
+
+class Role(IntEnum):
+    """What a change is, in the order in which changes at one offset come."""
+
+    AFTER = 0  # behind a statement or an expression; the deepest first
+    ADDED = 1  # an item of a call, a mapping or a parameter list
+    IMPORT = 2
+    BEFORE = 3  # lines before a statement
+    HEADER = 4  # the line that a wrap adds
+    OPEN = 5  # an opening parenthesis; the outermost first
+    INDENT = 6
+    REPLACED = 7
+
+
+@dataclass(frozen=True, order=True)
+class Change:
+    """``text`` replaces the characters ``start`` to ``end`` of one file.
+
+    ``depth`` is how deep in the tree the thing stands that it belongs to. ``lines``: it is made of whole lines.
+    ``rewrites``: the statements there are replaced by others (``replace_lines``), so their strings may go.
+    """
+
+    start: int
+    end: int
+    text: str
+    role: Role = Role.REPLACED
+    depth: int = 0
+    lines: bool = False
+    rewrites: bool = False
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Lines ``start`` to ``end`` move one ``unit`` deeper (or ``back``) behind ``pad``; ``header`` is the line that causes it.
+
+    ``depth`` is that of the statements which move.
+    """
+
+    start: int
+    end: int
+    pad: str
+    unit: str
+    header: Change
+    depth: int
+    back: bool = False
+    kept: tuple[tuple[int, int], ...] = ()  # strings of several lines: their contents stay where they are
+
+
+# One step of an edit, as the calls below log it. Steps on one bracket or block are laid out together at the end.
+@dataclass(frozen=True)
+class _Spliced:
+    path: Path
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    path: Path
+    shift: Shift
+    statements: tuple[cst.CSTNode, ...] = ()  # what stands under the new header
+
+
+@dataclass(frozen=True)
+class _Added:
+    path: Path
+    owner: cst.CSTNode
+    index: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    path: Path
+    owner: cst.CSTNode
+    index: int
+
+
+@dataclass(frozen=True)
+class _Deleted:
+    path: Path
+    statement: cst.CSTNode
+
+
+_Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
+
+
+class Edit:
+    """The changes of one or more findings of one codemod, over one or more files.
+
+    ``read`` gives the text of a file, None where there is none. ``trees`` shares parses between edits of the same texts.
+    Every method that takes a ``Site`` raises ``Refuse`` where the site's file cannot be edited or the site is not in it.
+    """
+
+    def __init__(self, read: Callable[[Path], str | None], codemod: str = "", trees: Trees | None = None) -> None:
+        self.codemod = codemod
+        self._read = read
+        self._trees = trees
+        self._open: dict[Path, Tree] = {}
+        self._steps: list[_Step] = []
+
+    # --- questions
+    def text(self, site: Site) -> str:
+        """The source text at ``site``, parentheses included for an expression that has its own."""
+        tree = self._tree(site)
+        return tree.source(tree.node(site))
+
+    def statement(self, site: Site) -> Site:
+        """The innermost statement (a line, or a compound statement) that holds ``site``; an ``elif`` belongs to its ``if``."""
+        tree = self._tree(site)
+        return tree.site(tree.statement(site))
+
+    def is_bound(self, name: str, site: Site) -> bool:
+        """Whether ``name`` is bound anywhere in the file of ``site`` (import, assignment, parameter, def, global)."""
+        return self._tree(site).names.is_bound(name)
+
+    # --- expressions
+    def replace(self, site: Site, text: str) -> None:
+        """Replace an expression (or argparse default, dict value, dataclass default) by ``text``; nothing outside its span.
+
+        Its own parentheses go with it; ``text`` gets parentheses where its surroundings bind tighter.
+        """
+        from turbofix import layout
+
+        tree = self._tree(site)
+        self._splice(tree, layout.replaced(tree, tree.node(site), text))
+
+    def insert_after(self, site: Site, text: str) -> None:
+        """Put ``text`` straight after the expression: ``loss`` -> ``loss.detach()``; parentheses are added where binding asks."""
+        from turbofix import layout
+
+        tree = self._tree(site)
+        self._splice(tree, layout.extended(tree, tree.node(site), text))
+
+    def argument(self, call: Site, name: str, value: str, position: int | None = None) -> None:
+        """Give the call the keyword ``name``; replaces the keyword or the positional form (index ``position``) where present.
+
+        Raises Refuse on ``*``/``**`` that may hold it, and Conflict where this edit gave it another value.
+        """
+        from turbofix import layout
+
+        tree = self._tree(call)
+        node = layout.call_at(tree, call)
+        present = layout.argument_index(node, name, position)
+        if present is not None:
+            self._splice(tree, layout.replaced(tree, node.args[present].value, value))
+            return
+        layout.refuse_unpacking(node, name)
+        self._add(tree, node, _LAST, name, f"{name}{layout.equals_sign(node)}{value}")
+
+    def drop_argument(self, call: Site, name: str, position: int | None = None) -> None:
+        """Take the argument out, with its comma and, if alone on it, its line; comments stay.
+
+        Raises Refuse where the call has no such argument, or where positional arguments behind it would move up.
+        """
+        from turbofix import layout
+
+        tree = self._tree(call)
+        node = layout.call_at(tree, call)
+        self._log(_Dropped(tree.path, node, layout.droppable_index(node, name, position)))
+
+    def entry(self, mapping: Site, key: str, value: str) -> None:
+        """Give a dict display ``{...}`` or a ``dict(...)`` call the entry ``key: value``, in its own layout.
+
+        ``key`` is the bare word (``"num_workers"``). Raises Refuse where an unpacked mapping may overrule or hold it.
+        """
+        from turbofix import layout
+
+        tree = self._tree(mapping)
+        node = tree.node(mapping)
+        if layout.is_dict_call(node):
+            self.argument(mapping, key, value)
+            return
+        present, text = layout.entry(tree, node, key, value)
+        if present is not None:
+            self._splice(tree, layout.replaced(tree, present, value))
+        else:
+            self._add(tree, node, _LAST, key, text)
+
+    # --- statements; any site inside a statement stands for it
+    def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
+        """New lines before the statement, with its indentation; a one-line suite or shared line gets ``new; statement``.
+
+        ``above_comments`` puts them above the comments that stand directly over the statement.
+        """
+        from turbofix import layout
+
+        tree = self._tree(site)
+        self._splice(tree, [layout.before(tree, tree.statement(site), lines, above_comments)])
+
+    def after(self, site: Site, *lines: str) -> None:
+        """New lines after the statement (a compound statement: after its whole body).
+
+        Raises Refuse after ``return``, ``raise``, ``break`` and ``continue``, where nothing runs.
+        """
+        from turbofix import layout
+
+        tree = self._tree(site)
+        self._splice(tree, [layout.after(tree, tree.statement(site), lines)])
+
+    def replace_lines(self, first: Site, last: Site, *lines: str) -> None:
+        """Replace the statements ``first`` to ``last``; comment lines in between are kept."""
+        from turbofix import layout
+
+        tree = self._tree(first)
+        statements = layout.run_of(tree, tree.statement(first), tree.statement(last))
+        if lines:
+            self._splice(tree, layout.replaced_lines(tree, statements, lines))
+        else:
+            for statement in statements:
+                self._log(_Deleted(tree.path, statement))
+
+    def delete(self, site: Site) -> None:
+        """Take the statement out; an emptied block gets ``pass``; its comment survives."""
+        tree = self._tree(site)
+        self._log(_Deleted(tree.path, tree.statement(site)))
+
+    def wrap(self, first: Site, last: Site, header: str) -> None:
+        """Put ``first`` to ``last`` (statements of one block) under ``header``, one unit deeper; string contents untouched.
+
+        Whether a ``return`` or ``yield`` in it stands in the way is the codemod's to know (``Region.blockers``). Raises Refuse
+        for a range that shares a line, and under ``autocast`` for one that holds a ``backward`` or ``step``.
+        """
+        from turbofix import layout
+
+        tree = self._tree(first)
+        statements = layout.run_of(tree, tree.statement(first), tree.statement(last))
+        self._log(_Moved(tree.path, layout.wrapped(tree, statements, header), tuple(statements)))
+
+    def unwrap(self, with_: Site) -> None:
+        """Take the header away and move the body one unit back. Raises Refuse where the ``with`` opens something else too."""
+        from turbofix import layout
+
+        tree = self._tree(with_)
+        done = layout.unwrapped(tree, tree.statement(with_))
+        self._log(_Moved(tree.path, done) if isinstance(done, Shift) else _Spliced(tree.path, (done,)))
+
+    # --- names and functions
+    def name(self, dotted: str, site: Site, module: str | None = None) -> str:
+        """The spelling of ``torch.x.y`` (or ``os.cpu_count``) valid in the file of ``site``; its import is added at most once.
+
+        ``module`` names a submodule that the package does not load by itself (``torch.distributed.fsdp``).
+        Raises Refuse where the needed name is bound to something else.
+        """
+        from turbofix import layout
+
+        tree = self._tree(site)
+        spelled, change = layout.named(tree, dotted, site, module)
+        if change is not None:
+            self._splice(tree, [change])
+        return spelled
+
+    def free_name(self, wanted: str, site: Site, taken: Collection[str] = ()) -> str:
+        """``wanted``, or ``wanted_2``, ... : a name that nothing in the file of ``site`` uses, and that is not in ``taken``."""
+        names = self._tree(site).names
+        name, number = wanted, 1
+        while names.is_used(name) or name in taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
+
+    def parameter(self, function: Site, name: str, beside: str) -> None:
+        """A new parameter straight after the parameter ``beside``; with ``=None`` where that one has a default.
+
+        Raises Refuse where ``beside`` is missing or variadic, or the function has the parameter already.
+        """
+        from turbofix import layout
+
+        tree = self._tree(function)
+        node = tree.node(function)
+        index, text = layout.new_parameter(tree, node, name, beside)
+        self._add(tree, node, index, name, text)
+
+    def pass_on(self, call: Site, text: str, beside: Site, name: str | None = None) -> None:
+        """A new positional argument (or ``name=text`` beside a keyword) straight after the argument ``beside`` of ``call``.
+
+        ``name`` is the parameter's, by default the last word of ``text`` (``scaler`` for ``self.scaler``).
+        """
+        from turbofix import layout
+
+        tree = self._tree(call)
+        node = layout.call_at(tree, call)
+        keyword = name or text.rpartition(".")[2]
+        index, argument = layout.passed_on(tree, node, text, keyword, tree.node(beside))
+        self._add(tree, node, index, keyword, argument)
+
+    # --- all or nothing
+    def mark(self) -> int:
+        """The state of the edit now, for ``rollback``."""
+        return len(self._steps)
+
+    def rollback(self, mark: int) -> None:
+        """Forget everything asked for since ``mark``."""
+        del self._steps[mark:]
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Keep what is asked for inside only if it raises nothing and overlaps with nothing; the exception goes on."""
+        mark = self.mark()
+        try:
+            yield
+            self.changes()
+        except BaseException:
+            self.rollback(mark)
+            raise
+
+    # --- results
+    def changes(self) -> Mapping[Path, tuple[Change, ...]]:
+        """The changes of every file, in the order of its text; each range counts in the text as it was. Raises Conflict."""
+        paths = dict.fromkeys(step.path for step in self._steps)
+        found = {path: self._changes_of(self._open[path]) for path in paths}
+        return {path: changes for path, changes in found.items() if changes}
+
+    def apply(self) -> Mapping[Path, str]:
+        """The new text of every changed file. Raises Conflict."""
+        texts = {path: changed(self._open[path].text, changes) for path, changes in self.changes().items()}
+        return {path: text for path, text in texts.items() if text != self._open[path].text}
+
+    def before_text(self, path: Path) -> str | None:
+        """The text that the changes of a file count in; None where the edit never looked at it."""
+        tree = self._open.get(path)
+        return tree.text if tree is not None else None
+
+    # --- inside
+    def _tree(self, site: Site) -> Tree:
+        if site.path not in self._open:
+            from turbofix.positions import SHARED
+
+            text = self._read(site.path)
+            if text is None:
+                raise Refuse(f"{site.path} cannot be read")
+            self._open[site.path] = (self._trees or SHARED).get(site.path, text)
+        return self._open[site.path]
+
+    def _log(self, step: _Step) -> None:
+        if step not in self._steps:
+            self._steps.append(step)
+
+    def _splice(self, tree: Tree, changes: Iterable[Change]) -> None:
+        """Log changes; one that leaves the text as it is counts for nothing."""
+        real = tuple(change for change in changes if tree.text[change.start : change.end] != change.text)
+        if real:
+            self._log(_Spliced(tree.path, real))
+
+    def _add(self, tree: Tree, owner: cst.CSTNode, index: int, name: str, text: str) -> None:
+        for step in self._steps:
+            if isinstance(step, _Added) and (step.path, step.owner, step.name) == (tree.path, owner, name):
+                if step.text == text:
+                    return
+                raise Conflict(f"{name} is given two values on line {tree.site(owner).line}")
+        self._log(_Added(tree.path, owner, index, name, text))
+
+    def _changes_of(self, tree: Tree) -> tuple[Change, ...]:
+        from turbofix import layout
+
+        steps = [step for step in self._steps if step.path == tree.path]
+        changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
+        shifts = [step.shift for step in steps if isinstance(step, _Moved)]
+        owners = dict.fromkeys(step.owner for step in steps if isinstance(step, (_Added, _Dropped)))
+        for owner in owners:
+            bracket: Bracket = layout.bracket(tree, owner)
+            added: dict[int, list[str]] = {}
+            for step in steps:
+                if isinstance(step, _Added) and step.owner is owner:
+                    added.setdefault(step.index % max(len(bracket.items), 1), []).append(step.text)
+            dropped = {step.index for step in steps if isinstance(step, _Dropped) and step.owner is owner}
+            changes += layout.changed_items(tree, bracket, added, dropped)
+        gone = [step.statement for step in steps if isinstance(step, _Deleted)]
+        for step in steps:
+            if isinstance(step, _Moved) and step.statements and all(each in gone for each in step.statements):
+                raise Conflict(f"all that was to stand under a new line at {step.shift.start} is taken out")
+        changes += layout.deleted(tree, gone)
+        return composed(tree.text, changes, shifts)
+
+
+# --- text --------------------------------------------------------------------------------------------------------
+
+
+def changed(text: str, changes: Sequence[Change]) -> str:
+    """The text after changes that are in order and disjoint."""
+    parts: list[str] = []
+    at = 0
+    for change in changes:
+        parts += [text[at : change.start], change.text]
+        at = change.end
+    return "".join([*parts, text[at:]])
+
+
+def undone(old: str, new: str, changes: Sequence[Change]) -> str:
+    """The text before changes that are in order and disjoint: what stands in ``new`` outside them, what stood in ``old`` inside."""
+    parts: list[str] = []
+    at = moved = 0
+    for change in changes:
+        start = change.start + moved
+        parts += [new[at:start], old[change.start : change.end]]
+        at = start + len(change.text)
+        moved += len(change.text) - (change.end - change.start)
+    return "".join([*parts, new[at:]])
+
+
+def composed(text: str, changes: Iterable[Change], shifts: Iterable[Shift]) -> tuple[Change, ...]:
+    """All changes in order, with the re-indentation that the shifts ask for. Raises Conflict where two overlap."""
+    shifts = _disjoint(text, shifts)
+    own = list(dict.fromkeys(changes))
+    for shift in shifts:
+        for change in own:
+            if change.start < shift.start < change.end or change.start < shift.end < change.end:
+                raise _conflict(text, change.start)
+        moved = [_shifted(shift, change) if _is_inside(shift, change) else change for change in own]
+        own = moved
+    for shift in shifts:
+        replaced = [change for change in own if change.end > change.start]
+        own += [shift.header, *_moved_lines(text, shift, replaced)]
+    ordered = sorted(enumerate(own), key=lambda pair: (*_rank(pair[1]), pair[0]))
+    at = 0
+    for _number, change in ordered:
+        if change.start < at:
+            raise _conflict(text, change.start)
+        at = max(at, change.end)
+    return tuple(change for _number, change in ordered)
+
+
+def _rank(change: Change) -> tuple[int, int, int]:
+    return change.start, change.role, -change.depth if change.role is Role.AFTER else change.depth
+
+
+def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:
+    ordered = sorted(dict.fromkeys(shifts), key=lambda shift: (shift.start, shift.end))
+    for one, other in zip(ordered, ordered[1:]):
+        if other.start < one.end:
+            raise _conflict(text, other.start)
+    return ordered
+
+
+def _conflict(text: str, at: int) -> Conflict:
+    return Conflict(f"two changes meet on line {len(_NEWLINE.findall(text, 0, at)) + 1}")
+
+
+def _is_inside(shift: Shift, change: Change) -> bool:
+    """Whether a change belongs to the lines that move."""
+    if change.start == shift.start:
+        return shift.back or not change.lines or change.end > change.start
+    if change.start == shift.end:  # behind the last statement of the range, or of a block in it
+        deep_enough = change.depth >= shift.depth if shift.back else change.depth > shift.depth
+        return change.lines and change.role is Role.AFTER and deep_enough
+    return shift.start < change.start < shift.end
+
+
+def _shifted(shift: Shift, change: Change) -> Change:
+    """A change inside the lines that move: its own lines move along (the first only if it is a whole line)."""
+    parts = re.split(r"(\r\n|\n|\r)", change.text)
+    for number in range(0 if change.lines else 2, len(parts), 2):
+        line = parts[number]
+        if line.strip():
+            at, end, unit = _move(shift, line)
+            parts[number] = line[:at] + unit + line[end:]
+    return replace(change, text="".join(parts))
+
+
+def _move(shift: Shift, line: str) -> tuple[int, int, str]:
+    """The range of a line to replace, and by what, to move it."""
+    at = len(shift.pad) if line.startswith(shift.pad + shift.unit if shift.back else shift.pad) else 0
+    if not shift.back:
+        return at, at, shift.unit
+    return (at, at + len(shift.unit), "") if line.startswith(shift.unit, at) else (0, 0, "")
+
+
+def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterator[Change]:
+    """The re-indentation of each line of the range that does not start in a string or in text that is replaced anyway."""
+    at = shift.start
+    while at < shift.end:
+        newline = _NEWLINE.search(text, at, shift.end)
+        start, at = at, newline.end() if newline else shift.end
+        line = text[start:at]
+        if not line.strip() or any(first < start < last for first, last in shift.kept):
+            continue
+        if any(_swallows(change, start) for change in replaced):
+            continue
+        first, last, unit = _move(shift, line)
+        if unit or last > first:
+            yield Change(start + first, start + last, unit, Role.INDENT)
+
+
+def _swallows(change: Change, line: int) -> bool:
+    return change.start < line < change.end or (change.lines and change.start == line < change.end)

@@ -1,0 +1,729 @@
+"""How a new piece of code is laid out where it goes: functions from a tree and a place to changes of text.
+
+Each call of the vocabulary (``edits``) has its function here. All are pure; what cannot be done safely raises ``Refuse``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from turbofix.edits import Change, Refuse, Role, Shift
+from turbofix.findings import Site
+from turbofix.positions import Statement, Tree
+
+WIDTH, MOST = 100, 140
+"""A line that would grow beyond so many characters is broken: as long as the file's longest, between these two."""
+
+_HOLE = "_turbofix_hole"
+_WORD = re.compile(r"[^\W\d]\w*")
+_INDENT = "    "  # how codemods indent the lines that they hand over
+_JUMPS = (cst.Return, cst.Raise, cst.Break, cst.Continue)
+_BARE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr)  # statements that take a tuple without parentheses
+
+
+# --- expressions --------------------------------------------------------------------------------------------------
+
+
+def replaced(tree: Tree, node: cst.CSTNode, text: str) -> list[Change]:
+    """``text`` instead of a node (an expression with its own parentheses)."""
+    start, end = tree.outer(node)
+    if tree.text[start:end] == text:
+        return []
+    if isinstance(node, cst.BaseExpression):
+        text = _fitting(tree, node, _HOLE, text, (text, f"({text})"))
+    return [Change(start, end, text, depth=tree.depth(node))]
+
+
+def extended(tree: Tree, node: cst.CSTNode, text: str) -> list[Change]:
+    """``text`` behind an expression, which keeps its meaning: in parentheses where binding asks."""
+    if not isinstance(node, cst.BaseExpression):
+        raise Refuse(f"line {tree.site(node).line} has no expression to extend")
+    start, end = tree.outer(node)
+    source, depth = tree.text[start:end], tree.depth(node)
+    forms = (("", text), ("(", f"){text}"), ("(", f"{text})"), ("((", f"){text})"))
+    written = _fitting(tree, node, _HOLE + text, source, [left + source + right for left, right in forms])
+    left, right = next(form for form in forms if form[0] + source + form[1] == written)
+    opening = [Change(start, start, left, Role.OPEN, depth)] if left else []
+    return [*opening, Change(end, end, right, Role.AFTER, depth)]
+
+
+def _fitting(tree: Tree, node: cst.BaseExpression, pattern: str, part: str, candidates: Iterable[str]) -> str:
+    """The first way to write ``pattern``, with ``part`` in its hole, that keeps its meaning in the place of ``node``."""
+    root = node
+    above = tree.parent.get(node)
+    while above is not None and not isinstance(above, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+        if isinstance(above, cst.BaseExpression):
+            root = above
+        if isinstance(above, cst.FormattedStringExpression) and above.equal is not None:
+            raise Refuse(f"the expression on line {tree.site(node).line} is printed with its own source (`=` in an f-string)")
+        above = tree.parent.get(above)
+    (start, end), (first, last) = tree.outer(node), tree.outer(root)
+    head, tail = tree.text[first:start], tree.text[end:last]
+    frame = ("(", "\n)") if isinstance(tree.parent.get(root), _BARE) else ("_(", "\n, _)")
+
+    def parsed(text: str) -> ast.expr | None:
+        return _parsed(frame[0] + text + frame[1])
+
+    hole, inner = _parsed(f"({pattern})"), _parsed(f"(\n{part}\n)")
+    around = parsed(head + _HOLE + tail)
+    if around is None or hole is None or inner is None:
+        return next(iter(candidates))  # not an expression as Python has it (a target, a starred element)
+    wanted = ast.dump(_filled(around, _filled(hole, inner)))
+    for candidate in candidates:
+        if "\n" in candidate and _parsed(candidate) is None:
+            continue  # it would end its line too early
+        found = parsed(head + candidate + tail)
+        if found is not None and ast.dump(found) == wanted:
+            return candidate
+    raise Refuse(f"the expression on line {tree.site(node).line} cannot be written anew where it stands")
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _filled(pattern: ast.expr, part: ast.expr) -> ast.expr:
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+            return part if node.id == _HOLE else node
+
+    filled = Fill().visit(pattern)
+    assert isinstance(filled, ast.expr)
+    return filled
+
+
+# --- calls, mappings, parameters ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Item:
+    """One element between brackets: its span without its comma, and the offset of the comma if it has one."""
+
+    start: int
+    end: int
+    comma: int | None
+
+    @property
+    def tail(self) -> int:
+        """Where what follows the item and its comma begins."""
+        return self.end if self.comma is None else self.comma + 1
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The inside of a call, a dict display or a parameter list, from ``open`` to ``close`` (where the closing bracket is)."""
+
+    open: int
+    close: int
+    items: tuple[Item, ...]
+    lone_generator: bool = False
+    breakable: bool = True
+
+
+def call_at(tree: Tree, site: Site) -> cst.Call:
+    """The call at a site."""
+    node = tree.node(site)
+    if not isinstance(node, cst.Call):
+        raise Refuse(f"line {site.line} holds no call to change")
+    return node
+
+
+def argument_index(call: cst.Call, name: str, position: int | None) -> int | None:
+    """Which argument of the call is the parameter ``name``; None where it is not written there."""
+    for index, argument in enumerate(call.args):
+        if argument.keyword is not None and argument.keyword.value == name:
+            return index
+    if position is not None and position < len(call.args):
+        before = call.args[: position + 1]
+        if all(argument.keyword is None and not argument.star for argument in before):
+            return position
+    return None
+
+
+def refuse_unpacking(call: cst.Call, name: str) -> None:
+    """Raise Refuse where an unpacked argument may hold ``name`` already."""
+    if any(argument.star == "**" for argument in call.args):
+        raise Refuse(f"the call unpacks a mapping that may hold `{name}` already")
+    if any(argument.star for argument in call.args):
+        raise Refuse(f"the call unpacks positional arguments, and `{name}` may be one of them")
+
+
+def equals_sign(call: cst.Call) -> str:
+    """``=`` as the call's own keywords have it, with or without spaces."""
+    signs = [argument.equal for argument in call.args if isinstance(argument.equal, cst.AssignEqual)]
+    spaced = [sign for sign in signs if not sign.whitespace_before.empty and not sign.whitespace_after.empty]
+    return " = " if signs and len(spaced) == len(signs) else "="
+
+
+def droppable_index(call: cst.Call, name: str, position: int | None) -> int:
+    """Which argument to take out. Raises Refuse where it is not there, or others would move up."""
+    index = argument_index(call, name, position)
+    if index is None:
+        raise Refuse(f"the call has no argument `{name}` to take out")
+    behind = call.args[index + 1 :]
+    if call.args[index].keyword is None and any(each.keyword is None and each.star != "**" for each in behind):
+        raise Refuse(f"`{name}` is passed by position, and the arguments behind it would move up")
+    return index
+
+
+def is_dict_call(node: cst.CSTNode) -> bool:
+    """Whether the node is ``dict(...)``."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict"
+
+
+def entry(tree: Tree, node: cst.CSTNode, key: str, value: str) -> tuple[cst.BaseExpression | None, str]:
+    """The value that stands at ``key`` in a dict display, if any, and the text of a new entry."""
+    if not isinstance(node, cst.Dict):
+        raise Refuse(f"line {tree.site(node).line} holds no dict display to change")
+    keys = [
+        each.key.evaluated_value if isinstance(each, cst.DictElement) and isinstance(each.key, cst.SimpleString) else None
+        for each in node.elements
+    ]
+    if key in keys:
+        index = len(keys) - 1 - keys[::-1].index(key)
+        if any(isinstance(each, cst.StarredDictElement) for each in node.elements[index + 1 :]):
+            raise Refuse(f"a mapping unpacked behind `{key}` may overrule it")
+        return node.elements[index].value, ""
+    written = [tree.source(each.key) for each in node.elements if isinstance(each, cst.DictElement)]
+    quoted = [text for text in written if text[-1:] in ("'", '"')]
+    single = quoted[-1].endswith("'") if quoted else tree.text.count("'") > tree.text.count('"')
+    mark = "'" if single else '"'
+    return None, f"{mark}{key}{mark}: {value}"
+
+
+def new_parameter(tree: Tree, node: cst.CSTNode, name: str, beside: str) -> tuple[int, str]:
+    """Where in its parameter list a function gets the parameter ``name``, and its text."""
+    if not isinstance(node, cst.FunctionDef):
+        raise Refuse(f"line {tree.site(node).line} holds no function to give a parameter")
+    word = name_of(name)
+    listed = _parameters(node)
+    names = [each.name.value if isinstance(each, cst.Param) else None for each in listed]
+    if word in names:
+        raise Refuse(f"{node.name.value} has a parameter `{word}` already")
+    if beside not in names:
+        raise Refuse(f"{node.name.value} has no parameter `{beside}`")
+    index = names.index(beside)
+    neighbour = listed[index]
+    if not isinstance(neighbour, cst.Param) or neighbour.star in ("*", "**"):
+        raise Refuse(f"`{beside}` takes any number of arguments, so that nothing can be put straight after it")
+    positional = neighbour not in node.params.kwonly_params
+    needs_default = positional and neighbour.default is not None and name == word
+    return index, f"{name}=None" if needs_default else name
+
+
+def passed_on(
+    tree: Tree, call: cst.Call, text: str, name: str, beside: cst.CSTNode
+) -> tuple[int, str]:
+    """Where in the call a new argument goes, and its text."""
+    index = next((i for i, each in enumerate(call.args) if beside in (each, each.value)), None)
+    if index is None:
+        raise Refuse(f"line {tree.site(call).line} does not pass what was seen to be passed")
+    neighbour = call.args[index]
+    if any(each.star for each in call.args[: index + 1]):
+        raise Refuse("the call unpacks arguments, so that nothing can be put in at a known place")
+    if any(each.keyword is not None and each.keyword.value == name for each in call.args):
+        raise Refuse(f"the call passes `{name}` already")
+    if neighbour.keyword is None:
+        return index, text
+    refuse_unpacking(call, name)
+    return index, f"{name}{equals_sign(call)}{text}"
+
+
+def name_of(parameter: str) -> str:
+    """The bare name of a parameter's text (``scaler: GradScaler = None``)."""
+    match = _WORD.match(parameter)
+    return match.group() if match else parameter
+
+
+def _parameters(function: cst.FunctionDef) -> list[cst.Param | cst.ParamStar | cst.ParamSlash]:
+    params = function.params
+    slash = [params.posonly_ind] if isinstance(params.posonly_ind, cst.ParamSlash) else []
+    star = [params.star_arg] if isinstance(params.star_arg, (cst.Param, cst.ParamStar)) else []
+    kwarg = [params.star_kwarg] if params.star_kwarg is not None else []
+    return [*params.posonly_params, *slash, *params.params, *star, *params.kwonly_params, *kwarg]
+
+
+def bracket(tree: Tree, node: cst.CSTNode) -> Bracket:
+    """The inside of a call, a dict display or a function's parameter list."""
+    breakable = tree.up(node, cst.FormattedString, cst.TemplatedString) is None
+    if isinstance(node, cst.Call):
+        start, end = tree.span[node]
+        lone = len(node.args) == 1 and isinstance(node.args[0].value, cst.GeneratorExp) and not node.args[0].value.lpar
+        opening = tree.text.index("(", tree.outer(node.func)[1])
+        items = [_item(tree, each, tree.span[each][0], tree.outer(each.value)[1]) for each in node.args]
+        return Bracket(opening + 1, end - 1, tuple(items), lone, breakable)
+    if isinstance(node, cst.Dict):
+        start, end = tree.full[node.lbrace][0], tree.full[node.rbrace][1]
+        items = [_item(tree, each, *tree.span[each]) for each in node.elements]
+        return Bracket(start + 1, end - 1, tuple(items), False, breakable)
+    assert isinstance(node, cst.FunctionDef)
+    start, end = tree.full[node.params]
+    items = []
+    for each in _parameters(node):
+        last = tree.span[each][1]
+        if isinstance(each, cst.ParamStar):
+            last = tree.span[each][0] + 1
+        elif isinstance(each, cst.Param):
+            if each.annotation is not None:
+                last = tree.full[each.annotation][1]
+            if each.default is not None:
+                last = tree.outer(each.default)[1]
+        items.append(_item(tree, each, tree.span[each][0], last))
+    opening = tree.text.rindex("(", tree.span[node.name][1], start + 1) if start else start
+    return Bracket(opening + 1, end, tuple(items))
+
+
+def _item(tree: Tree, node: cst.CSTNode, start: int, end: int) -> Item:
+    comma = getattr(node, "comma", None)
+    return Item(start, end, tree.span[comma][0] if isinstance(comma, cst.Comma) else None)
+
+
+def changed_items(
+    tree: Tree, inside: Bracket, added: Mapping[int, Sequence[str]], dropped: Collection[int]
+) -> list[Change]:
+    """New items behind the items at some indexes, and others taken out."""
+    changes: list[Change] = []
+    gone = set(dropped)
+    for index, texts in sorted(added.items()):
+        if index in gone:  # one goes, others come in its place
+            gone.remove(index)
+            item = inside.items[index]
+            changes.append(Change(item.start, item.end, ", ".join(texts)))
+        else:
+            changes += _added_items(tree, inside, index, texts)
+    return [*changes, *_dropped_items(tree, inside, sorted(gone))]
+
+
+def _added_items(tree: Tree, inside: Bracket, index: int, texts: Sequence[str]) -> list[Change]:
+    def added(at: int, text: str) -> Change:
+        return Change(at, at, text, Role.ADDED)
+
+    newline = tree.newline(inside.open)
+    if not inside.items:
+        if "\n" not in tree.text[inside.open : inside.close] or not tree.starts_line(inside.close):
+            return [added(inside.open, ", ".join(texts))]
+        pad = tree.indentation(inside.close) + tree.module.default_indent
+        return [added(tree.line_start(inside.close), "".join(f"{pad}{text},{newline}" for text in texts))]
+
+    item, is_last = inside.items[index], index == len(inside.items) - 1
+    following = inside.close if is_last else inside.items[index + 1].start
+    ends_line = _has_newline(tree.text[item.tail : following])
+    own_line = tree.starts_line(item.start) and tree.line_start(item.start) >= inside.open
+    changes: list[Change] = []
+    if inside.lone_generator:
+        changes = [Change(item.start, item.start, "(", Role.OPEN), Change(item.end, item.end, ")", Role.AFTER)]
+
+    pad = tree.indentation(item.start)
+    if own_line and ends_line:
+        at = tree.line_end(item.tail)  # behind the item's comment
+        if item.comma is not None:
+            return [*changes, added(at, "".join(f"{pad}{text},{newline}" for text in texts))]
+        lines = f",{newline}".join(f"{pad}{text}" for text in texts)
+        return [*changes, added(item.end, ","), added(at, lines + newline)]
+    if own_line and is_last:
+        if item.comma is None:
+            return [*changes, added(item.end, "".join(f",{newline}{pad}{text}" for text in texts))]
+        return [*changes, added(item.tail, "".join(f"{newline}{pad}{text}," for text in texts))]
+    return [*changes, added(*_in_line(tree, inside, item, texts))]
+
+
+def _in_line(tree: Tree, inside: Bracket, item: Item, texts: Sequence[str]) -> tuple[int, str]:
+    """Items behind another one on its line, in new lines where that one would grow too long."""
+    at = item.tail
+    width = tree.code_end(at) - tree.line_start(at)
+    first = inside.items[0]
+    if tree.line_start(item.start) > inside.open:
+        pad = tree.indentation(item.start)
+    elif tree.line_start(first.start) > inside.open:
+        pad = tree.indentation(first.start)
+    else:
+        pad = tree.indentation(first.start)
+        pad += " " * (first.start - tree.line_start(first.start) - len(pad))
+    limit = min(max(WIDTH, tree.width), MOST)
+    pieces = []
+    for text in texts:
+        width += len(text) + 2
+        gap = " "
+        if inside.breakable and width > limit:
+            gap, width = tree.newline(at) + pad, len(pad) + len(text) + 1
+        pieces.append(f",{gap}{text}" if item.comma is None else f"{gap}{text},")
+    return at, "".join(pieces)
+
+
+def _dropped_items(tree: Tree, inside: Bracket, indexes: Sequence[int]) -> list[Change]:
+    changes: list[Change] = []
+    for run in _runs(indexes):
+        changes += _dropped_run(tree, inside, run)
+    return changes
+
+
+def _dropped_run(tree: Tree, inside: Bracket, run: Sequence[int]) -> list[Change]:
+    """Items that follow one another are taken out."""
+    items = inside.items
+    first, last = items[run[0]], items[run[-1]]
+    previous = items[run[0] - 1] if run[0] else None
+    is_end = run[-1] == len(items) - 1
+    if any(tree.comments_in(items[index].start, items[index].end) for index in run):
+        raise Refuse(f"the argument on line {tree.line_column(first.start)[0]} has comments inside that would be lost")
+    # A list that ended without a comma ends without one.
+    hanging = is_end and last.comma is None and previous is not None and previous.comma is not None
+    bare_comma = [Change(previous.tail - 1, previous.tail, "")] if hanging and previous is not None else []
+
+    if all(_is_alone(tree, inside, items[index]) for index in run):
+        return [*bare_comma, *(_without_line(tree, items[index]) for index in run)]
+    if tree.comments_in(first.start, last.tail):
+        raise Refuse(f"the arguments on line {tree.line_column(first.start)[0]} have comments between them")
+    if not is_end:
+        following = items[run[-1] + 1].start
+        if not _has_newline(tree.text[last.tail : following]):
+            return [Change(first.start, following, "")]
+        if previous is not None and not tree.starts_line(first.start):
+            return [Change(previous.tail, last.tail, "")]
+        if tree.starts_line(first.start) and not tree.comments_in(last.tail, tree.line_end(last.tail)):
+            return [Change(tree.line_start(first.start), tree.line_end(last.tail), "", lines=True)]
+        end = last.tail if tree.comments_in(last.tail, following) else following
+        return [Change(first.start, end, "")]
+    if previous is None:
+        return [Change(first.start, last.tail, "")]
+    if tree.comments_in(previous.end, first.start):
+        return [*bare_comma, Change(first.start, last.tail, "")]
+    return [Change(previous.end, last.end, "")]
+
+
+def _is_alone(tree: Tree, inside: Bracket, item: Item) -> bool:
+    """Whether the item has its lines for itself."""
+    starts = tree.starts_line(item.start) and tree.line_start(item.start) >= inside.open
+    return starts and tree.line_end(item.tail) <= inside.close and tree.code_end(item.tail) <= item.tail
+
+
+def _without_line(tree: Tree, item: Item) -> Change:
+    """The item's lines go; a comment behind it stays, on a line of its own."""
+    comments = tree.comments_in(item.tail, tree.line_end(item.tail))
+    if comments:
+        return Change(item.start, comments[0][0], "")
+    return Change(tree.line_start(item.start), tree.line_end(item.tail), "", lines=True)
+
+
+def _runs(indexes: Sequence[int]) -> Iterator[list[int]]:
+    run: list[int] = []
+    for index in indexes:
+        if run and index != run[-1] + 1:
+            yield run
+            run = []
+        run.append(index)
+    if run:
+        yield run
+
+
+def _has_newline(text: str) -> bool:
+    return "\n" in text or "\r" in text
+
+
+# --- statements ---------------------------------------------------------------------------------------------------
+
+
+def before(tree: Tree, statement: Statement, lines: Sequence[str], above_comments: bool = False) -> Change:
+    """New lines before a statement."""
+    start, depth = tree.outer(statement)[0], tree.depth(statement)
+    if _shares_line(tree, statement, from_left=True):
+        return Change(start, start, "".join(f"{line}; " for line in _in_one_line(lines)), Role.BEFORE, depth)
+    at = tree.line_start(start)
+    pad = tree.text[at:start]
+    newline = tree.newline(at)
+    if above_comments:
+        at = _above_comments(tree, at, pad)
+    text = "".join(line + newline for line in _indented(lines, pad, tree.block_unit(statement)))
+    return Change(at, at, text, Role.BEFORE, depth, lines=True)
+
+
+def after(tree: Tree, statement: Statement, lines: Sequence[str]) -> Change:
+    """New lines behind a statement and its whole body."""
+    if isinstance(statement, _JUMPS):
+        raise Refuse(f"nothing runs after the statement on line {tree.site(statement).line}")
+    depth = tree.depth(statement)
+    end = tree.outer(statement)[1]
+    if _shares_line(tree, statement, from_left=False):
+        return Change(end, end, "".join(f"; {line}" for line in _in_one_line(lines)), Role.AFTER, depth, lines=False)
+    pad = tree.leading(statement)
+    return _behind(tree, _block_end(tree, statement), _indented(lines, pad, tree.block_unit(statement)), Role.AFTER, depth)
+
+
+def _behind(tree: Tree, at: int, lines: Sequence[str], role: Role, depth: int) -> Change:
+    """Whole lines at the end of a line, also where the text ends without a newline."""
+    newline = tree.newline(max(at - 1, 0))
+    if at == len(tree.text) and at > tree.line_start(at):
+        return Change(at, at, "".join(newline + line for line in lines), role, depth, lines=True)
+    return Change(at, at, "".join(line + newline for line in lines), role, depth, lines=True)
+
+
+def _block_end(tree: Tree, statement: Statement) -> int:
+    """The end of the last line of a statement, with the comments that stand in its body behind its last statement."""
+    pad = tree.leading(statement)
+    end = tree.line_end(tree.outer(statement)[1])
+    if not isinstance(statement, cst.BaseCompoundStatement):
+        return end
+    at = end
+    while at < len(tree.text):
+        line = tree.text[at : tree.line_end(at)]
+        bare = line.strip(" \t\f\r\n")
+        if bare and not (bare.startswith("#") and len(tree.indentation(at)) > len(pad)):
+            break
+        at = tree.line_end(at)
+        if bare:
+            end = at
+    return end
+
+
+def _shares_line(tree: Tree, statement: Statement, *, from_left: bool) -> bool:
+    """Whether a simple statement has a neighbour on its line, on the side where something is to be put."""
+    holder = tree.holder(statement)
+    if isinstance(holder, cst.SimpleStatementSuite):
+        return True
+    if isinstance(holder, cst.SimpleStatementLine):
+        return statement is not (holder.body[0] if from_left else holder.body[-1])
+    return False
+
+
+def _above_comments(tree: Tree, at: int, pad: str) -> int:
+    """The start of the block of comments that stands directly over a line, at the same indentation."""
+    while at > 0:
+        above = tree.line_start(at - 1)
+        line = tree.text[above:at]
+        is_comment = line.startswith(pad + "#") and not tree.in_string(above)
+        is_marker = re.match(r"[ \t]*#(!|\s*%%|.*coding[:=])", line) is not None
+        if not is_comment or is_marker or above == at:
+            break
+        at = above
+    return at
+
+
+def _indented(lines: Sequence[str], pad: str, unit: str) -> list[str]:
+    """The lines with the indentation of their place; their own levels (four spaces each) in the block's unit."""
+    found = []
+    for line in (each for text in lines for each in text.split("\n")):
+        bare = line.lstrip(" ")
+        levels, rest = divmod(len(line) - len(bare), len(_INDENT))
+        found.append(pad + unit * levels + " " * rest + bare if bare.strip() else "")
+    return found
+
+
+def _in_one_line(lines: Sequence[str]) -> list[str]:
+    """The lines as statements that can share a line. Raises Refuse where one cannot."""
+    kept = [line.strip() for line in lines if line.strip()]
+    for line in kept:
+        statements = _statements(line)
+        if "#" in line or "\n" in line or statements is None or any(hasattr(each, "body") for each in statements):
+            raise Refuse("the statement shares its line with others, where the new lines do not fit")
+    return kept
+
+
+def _statements(text: str) -> list[ast.stmt] | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def run_of(tree: Tree, first: Statement, last: Statement) -> list[Statement]:
+    """The statements of one block from ``first`` to ``last``. Raises Refuse where they are not of one block."""
+    siblings = _siblings(tree, first)
+    if first not in siblings or last not in siblings or siblings.index(first) > siblings.index(last):
+        raise Refuse(
+            f"lines {tree.site(first).line} and {tree.site(last).line} are not in one block of statements, in this order"
+        )
+    return siblings[siblings.index(first) : siblings.index(last) + 1]
+
+
+def _siblings(tree: Tree, statement: Statement) -> list[Statement]:
+    """All statements of the block, those that share a line one by one."""
+    holder = tree.holder(statement)
+    if isinstance(holder, cst.SimpleStatementSuite):
+        return list(holder.body)
+    block = tree.parent[holder]
+    if not isinstance(block, (cst.IndentedBlock, cst.Module)):
+        return [statement]
+    found: list[Statement] = []
+    for line in block.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            found += line.body
+        elif isinstance(line, cst.BaseCompoundStatement):
+            found.append(line)
+    return found
+
+
+def _owns_lines(tree: Tree, statements: Sequence[Statement]) -> bool:
+    """Whether the statements share no line with another one."""
+    if isinstance(tree.holder(statements[0]), cst.SimpleStatementSuite):
+        return False
+    first, last = statements[0], statements[-1]
+    return not _shares_line(tree, first, from_left=True) and not _shares_line(tree, last, from_left=False)
+
+
+def replaced_lines(tree: Tree, statements: Sequence[Statement], lines: Sequence[str]) -> list[Change]:
+    """Other lines instead of statements; the comments between and inside them stand above the new lines."""
+    start, end = tree.outer(statements[0])[0], tree.outer(statements[-1])[1]
+    depth = tree.depth(statements[0])
+    comments = [tree.text[first:last] for first, last in tree.comments_in(start, end)]
+    if not _owns_lines(tree, statements):
+        if comments:
+            raise Refuse(f"the statements on line {tree.line_column(start)[0]} share a line, and comments would be lost")
+        return [Change(start, end, "; ".join(_in_one_line(lines)), depth=depth, rewrites=True)]
+    pad = tree.leading(statements[0])
+    written = [*(pad + comment for comment in comments), *_indented(lines, pad, tree.block_unit(statements[0]))]
+    text = tree.newline(start).join(written)
+    return [Change(start, end, text[len(pad) :], depth=depth, rewrites=True)]
+
+
+def deleted(tree: Tree, gone: Sequence[cst.CSTNode]) -> list[Change]:
+    """Statements taken out, with their lines; comments stay, and a block that would be empty gets ``pass``."""
+    changes: list[Change] = []
+    done: set[cst.CSTNode] = set()
+    for node in gone:
+        if node in done:
+            continue
+        assert isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement))
+        siblings = _siblings(tree, node)
+        indexes = [index for index, sibling in enumerate(siblings) if sibling in gone]
+        done.update(siblings[index] for index in indexes)
+        is_module = isinstance(tree.parent[tree.holder(node)], cst.Module)
+        needs_pass = len(indexes) == len(siblings) and not is_module
+        for run in _runs(indexes):
+            changes += _deleted_run(tree, siblings, run, needs_pass)
+    return changes
+
+
+def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], needs_pass: bool) -> list[Change]:
+    statements = [siblings[index] for index in run]
+    start, end = tree.outer(statements[0])[0], tree.outer(statements[-1])[1]
+    depth = tree.depth(statements[0])
+    comments = [tree.text[first:last] for first, last in tree.comments_in(start, end)]
+    pad, newline = tree.leading(statements[0]), tree.newline(start)
+    if needs_pass:  # the comment on the last line stays behind it
+        kept = newline.join([*(pad + comment for comment in comments), pad + "pass"])
+        return [Change(start, end, kept[len(pad) :], depth=depth)]
+    if not _owns_lines(tree, statements):
+        if comments:
+            raise Refuse(f"the statement on line {tree.line_column(start)[0]} shares its line, and comments would be lost")
+        if _shares_line(tree, statements[-1], from_left=False) and run[-1] + 1 < len(siblings):
+            following = tree.outer(siblings[run[-1] + 1])[0]
+            if not _has_newline(tree.text[end:following]):
+                return [Change(start, following, "", depth=depth)]
+        return [Change(tree.outer(siblings[run[0] - 1])[1], end, "", depth=depth)]
+    last = tree.line_end(end)
+    comments += [tree.text[first:stop] for first, stop in tree.comments_in(end, last)]
+    text = "".join(pad + comment + newline for comment in comments)
+    first_line = tree.line_start(start)
+    if last == len(tree.text) and not _has_newline(tree.text[-1:]) and first_line > 0:  # the text ends without a newline
+        first_line = tree.content_end(first_line - 1)
+        text = "".join(newline + pad + comment for comment in comments)
+    elif not comments and pad:
+        last = _without_double_gap(tree, first_line, last)
+    return [Change(first_line, last, text, depth=depth, lines=True)]
+
+
+def _without_double_gap(tree: Tree, start: int, end: int) -> int:
+    """Where lines go that stood between blank lines, one of the gaps goes too (inside functions; cells end at module level)."""
+
+    def is_blank(at: int) -> bool:
+        return not tree.text[at : tree.line_end(at)].strip()
+
+    above, below = tree.line_start(max(start - 1, 0)), end
+    while start > 0 and below < len(tree.text) and is_blank(above) and is_blank(below) and above < start:
+        below = tree.line_end(below)
+        above = tree.line_start(max(above - 1, 0))
+    return below if below < len(tree.text) else end
+
+
+def wrapped(tree: Tree, statements: Sequence[Statement], header: str) -> Shift:
+    """The header over some statements, and their lines one unit deeper."""
+    line = tree.site(statements[0]).line
+    if not _owns_lines(tree, statements):
+        raise Refuse(f"the statements from line {line} on share a line with others")
+    for statement in statements:
+        if isinstance(statement, cst.ImportFrom) and isinstance(statement.module, cst.Name):
+            if statement.module.value == "__future__":
+                raise Refuse("an import from __future__ must stay at the top of its file")
+    start = tree.line_start(tree.outer(statements[0])[0])
+    end = _block_end(tree, statements[-1])
+    if "autocast" in header:
+        for node in _calls_in(tree, start, end):
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("backward", "step"):
+                raise Refuse(f"`{node.func.attr.value}` on line {tree.site(node).line} must not run under autocast")
+    pad, newline = tree.leading(statements[0]), tree.newline(start)
+    depth = tree.depth(statements[0])
+    text = "".join(pad + each + newline for each in header.split("\n"))
+    above = Change(start, start, text, Role.HEADER, depth, lines=True)
+    return Shift(start, end, pad, tree.block_unit(statements[0]), above, depth, kept=tuple(tree.strings))
+
+
+def _calls_in(tree: Tree, start: int, end: int) -> Iterator[cst.Call]:
+    for node, (first, last) in tree.span.items():
+        if isinstance(node, cst.Call) and start <= first and last <= end:
+            yield node
+
+
+def unwrapped(tree: Tree, statement: Statement) -> Shift | Change:
+    """The lines of a ``with`` one unit back, without their header; its comments stay."""
+    line = tree.site(statement).line
+    if not isinstance(statement, cst.With):
+        raise Refuse(f"line {line} holds no `with` to take away")
+    if len(statement.items) > 1:
+        raise Refuse(f"the `with` on line {line} opens something else too")
+    body = statement.body
+    start = tree.outer(statement)[0]
+    first = body.body[0]
+    if isinstance(body, cst.SimpleStatementSuite):
+        return Change(start, tree.outer(first)[0], "", depth=tree.depth(statement))
+    assert isinstance(body, cst.IndentedBlock)
+    head_end = tree.full[body.header][1]
+    outer, newline = tree.leading(statement), tree.newline(start)
+    inner = tree.indentation(tree.outer(first)[0])
+    comments = [tree.text[one:other] for one, other in tree.comments_in(start, head_end)]
+    text = "".join(outer + comment + newline for comment in comments)
+    header = Change(tree.line_start(start), head_end, text, depth=tree.depth(statement), lines=True)
+    end = _block_end(tree, statement)
+    depth = tree.depth(first) + (1 if isinstance(first, cst.SimpleStatementLine) else 0)
+    return Shift(head_end, end, outer, inner[len(outer) :], header, depth, back=True, kept=tuple(tree.strings))
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def named(tree: Tree, dotted: str, site: Site, module: str | None) -> tuple[str, Change | None]:
+    """How to write ``dotted`` at a site, and the import that it needs, if any."""
+    names = tree.names
+    start = tree.range(site)[0]
+    column = len(tree.text[tree.line_start(start) : start].encode())
+    place = (site.line, column)
+    spelled = names.spelling(dotted, place, module)
+    if spelled is not None:
+        return spelled, None
+    top = dotted.partition(".")[0]
+    bound, target, text, spelled = top, top, f"import {top}", dotted
+    if module is not None:
+        bound = dotted[len(module) + 1 :].partition(".")[0]
+        target, text, spelled = f"{module}.{bound}", f"from {module} import {bound}", dotted[len(module) + 1 :]
+    if names.taken(bound, target, place):
+        raise Refuse(f"`{bound}` means something else in {tree.path.name}, or is not imported yet on line {site.line}")
+    there = names.insertion(module or top)
+    at = tree.starts[there.line - 1] if there.line <= len(tree.starts) else len(tree.text)
+    at = max(at, tree.line_start(0))
+    if there.above_comments:
+        at = _above_comments(tree, at, "")
+    if at > start and not names.runs_later(place):
+        raise Refuse(f"`{text}` would have to stand above line {site.line}, where {tree.path.name} has no place for it")
+    lines = [*([""] if there.gap_above else []), text, *([""] if there.gap else [])]
+    return spelled, _behind(tree, at, lines, Role.IMPORT, 0)

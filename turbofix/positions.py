@@ -1,0 +1,412 @@
+"""Where the nodes of one source text stand: LibCST parses, one pass of code generation counts characters.
+
+``Tree`` is read-only. It knows the span of every node (with and without its parentheses), its parent, and which node a
+``Site`` of the model means. Offsets are characters of the text, the byte-order mark included.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+
+from turbofix.edits import Refuse
+from turbofix.findings import Site
+from turbofix.names import Names
+
+Span = tuple[int, int]
+Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
+Block = cst.Module | cst.IndentedBlock | cst.SimpleStatementSuite | cst.SimpleStatementLine
+
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_BLANK = re.compile(r"[ \t\f]*")
+_BOM = "\ufeff"
+
+# What LibCST makes of the classes of ``ast``. True, False and None are names there; adjacent strings are one node.
+_KINDS: dict[str, tuple[type[cst.CSTNode], ...]] = {
+    "Constant": (
+        cst.SimpleString,
+        cst.ConcatenatedString,
+        cst.Integer,
+        cst.Float,
+        cst.Imaginary,
+        cst.Name,
+        cst.Ellipsis,
+    ),
+    "JoinedStr": (cst.FormattedString, cst.ConcatenatedString),
+    "TemplateStr": (cst.TemplatedString, cst.ConcatenatedString),
+    "FormattedValue": (cst.FormattedStringExpression,),
+    "BinOp": (cst.BinaryOperation,),
+    "BoolOp": (cst.BooleanOperation,),
+    "UnaryOp": (cst.UnaryOperation,),
+    "Compare": (cst.Comparison,),
+    "YieldFrom": (cst.Yield,),
+    "Starred": (cst.StarredElement, cst.Arg),
+    "keyword": (cst.Arg,),
+    "arg": (cst.Param,),
+    "alias": (cst.ImportAlias,),
+    "ExceptHandler": (cst.ExceptHandler, cst.ExceptStarHandler),
+    "AsyncFor": (cst.For,),
+    "AsyncWith": (cst.With,),
+    "AsyncFunctionDef": (cst.FunctionDef,),
+    "Delete": (cst.Del,),
+}
+_KINDS |= {
+    name: (getattr(cst, name),)
+    for name in (
+        "Name Attribute Call IfExp Lambda Dict Set List Tuple ListComp SetComp DictComp GeneratorExp Await Yield NamedExpr "
+        "Slice Subscript Expr Assign AugAssign AnnAssign Return Raise Assert Pass Break Continue Global Nonlocal Import "
+        "ImportFrom TypeAlias If For While With Try TryStar FunctionDef ClassDef Match"
+    ).split()
+}
+_PLACED = (
+    cst.BaseExpression,
+    cst.BaseSmallStatement,
+    cst.BaseCompoundStatement,
+    cst.Arg,
+    cst.Param,
+    cst.ImportAlias,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.FormattedStringExpression,
+    cst.Slice,
+)
+_STRINGS = (cst.SimpleString, cst.FormattedString, cst.TemplatedString)
+
+
+class Unreadable(Refuse):
+    """LibCST cannot read the file, or does not give it back unchanged; nothing can be edited in it."""
+
+
+class Lost(Refuse):
+    """No node of the tree stands where a ``Site`` says."""
+
+
+class _Counter(CodegenState):
+    """Counts characters while LibCST writes the source, and notes where each node starts and ends."""
+
+    def __init__(self, indent: str, newline: str, start: int) -> None:
+        super().__init__(default_indent=indent, default_newline=newline)
+        self.at = start
+        self.full: dict[cst.CSTNode, Span] = {}
+        self.span: dict[cst.CSTNode, Span] = {}
+        self.parent: dict[cst.CSTNode, cst.CSTNode] = {}
+        self._open: list[tuple[int, cst.CSTNode]] = []
+
+    def add_indent_tokens(self) -> None:
+        for token in self.indent_tokens:
+            self.tokens.append(token)
+            self.at += len(token)
+
+    def add_token(self, value: str) -> None:
+        self.tokens.append(value)
+        self.at += len(value)
+
+    def pop_trailing_newline(self) -> None:
+        if self.tokens:
+            self.at -= len(self.tokens.pop())
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        if self._open:
+            self.parent[node] = self._open[-1][1]
+        self._open.append((self.at, node))
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        start = self._open.pop()[0]
+        self.full[node] = (start, self.at)
+        self.span.setdefault(node, (start, self.at))
+
+    @contextmanager
+    def record_syntactic_position(
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> Iterator[None]:
+        start = self.at
+        yield
+        self.span[node] = (
+            start if start_node is None else self.span[start_node][0],
+            self.at if end_node is None else self.span[end_node][1],
+        )
+
+
+class Tree:
+    """One parse of one text. Raises ``Unreadable``."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.text = text
+        start = 1 if text.startswith(_BOM) else 0
+        collecting = gc.isenabled()
+        gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
+        try:
+            self.module = _parsed(path, text[start:])
+            counter = _Counter(self.module.default_indent, self.module.default_newline, start)
+            self.module._codegen(counter)
+        finally:
+            if collecting:
+                gc.enable()
+        if "".join(counter.tokens) != text[start:]:
+            raise Unreadable(f"{path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
+        self.span = counter.span
+        self.full = counter.full
+        self.parent = counter.parent
+        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self._first_column = start
+        self._index: dict[Span, list[cst.CSTNode]] | None = None
+        self._strings: list[Span] | None = None
+        self._comments: list[Span] | None = None
+        self._names: Names | None = None
+
+    # --- nodes and their places
+    def node(self, site: Site) -> cst.CSTNode:
+        """The node that ``site`` means. Raises ``Lost``."""
+        start, end = self.range(site)
+        if self._index is None:
+            self._index = {}
+            for node in self.span:
+                if isinstance(node, _PLACED):
+                    self._index.setdefault(self._as_ast(node), []).append(node)
+        kinds = _KINDS.get(site.kind)
+        for node in self._index.get((start, end), ()):
+            if kinds is None or isinstance(node, kinds):
+                return node
+        raise Lost(f"no {site.kind} stands at line {site.line}, column {site.column} of {site.path}")
+
+    def range(self, site: Site) -> Span:
+        """The offsets of a site."""
+        return self.offset(site.line, site.column), self.offset(site.end_line, site.end_column)
+
+    def offset(self, line: int, column: int) -> int:
+        """The offset of a line (from 1) and column (from 0). Raises ``Lost`` beyond the text."""
+        if not 1 <= line <= len(self.starts):
+            raise Lost(f"{self.path} has no line {line}")
+        return self.starts[line - 1] + column + (self._first_column if line == 1 else 0)
+
+    def site(self, node: cst.CSTNode) -> Site:
+        """The site of a statement or an expression."""
+        start, end = self._as_ast(node)
+        (line, column), (end_line, end_column) = self.line_column(start), self.line_column(end)
+        name = type(node).__name__
+        asynchronous = getattr(node, "asynchronous", None) is not None
+        kind = {"Del": "Delete"}.get(name, f"Async{name}" if asynchronous else name)
+        return Site(self.path, line, column, end_line, end_column, kind)
+
+    def line_column(self, at: int) -> tuple[int, int]:
+        """The line (from 1) and column (from 0) of an offset."""
+        line = bisect_right(self.starts, at)
+        return line, at - self.starts[line - 1] - (self._first_column if line == 1 else 0)
+
+    def outer(self, node: cst.CSTNode) -> Span:
+        """The span with the node's own parentheses, or from its first decorator on."""
+        if isinstance(node, cst.BaseExpression):
+            return self.full[node]
+        start, end = self.span[node]
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
+            start = self.span[node.decorators[0]][0]
+        return start, end
+
+    def _as_ast(self, node: cst.CSTNode) -> Span:
+        """The span as ``ast`` has it: the parentheses of a tuple or generator are its own, a parameter ends before its default."""
+        start, end = self.span[node]
+        if isinstance(node, (cst.Tuple, cst.GeneratorExp)):
+            if node.lpar:
+                return self.full[node.lpar[-1]][0], self.full[node.rpar[0]][1]
+            call = self._call_of(node) if isinstance(node, cst.GeneratorExp) else None
+            if call is not None:
+                return self.full[call.func][1] + len(call.whitespace_after_func.value), self.span[call][1]  # type: ignore[attr-defined]
+        if isinstance(node, cst.Param):
+            name = self.span[node.name]
+            return name[0], name[1] if node.annotation is None else self.full[node.annotation][1]
+        return start, end
+
+    def _call_of(self, node: cst.CSTNode) -> cst.Call | None:
+        argument = self.parent.get(node)
+        call = self.parent.get(argument) if isinstance(argument, cst.Arg) else None
+        return call if isinstance(call, cst.Call) else None
+
+    def up(self, node: cst.CSTNode, *types: type[cst.CSTNode]) -> cst.CSTNode | None:
+        """The nearest ancestor of one of these types."""
+        above = self.parent.get(node)
+        while above is not None and not isinstance(above, types):
+            above = self.parent.get(above)
+        return above
+
+    def depth(self, node: cst.CSTNode) -> int:
+        """How many nodes stand above this one."""
+        depth = 0
+        while node in self.parent:
+            node = self.parent[node]
+            depth += 1
+        return depth
+
+    def statement(self, site: Site) -> Statement:
+        """The innermost statement that holds ``site``; an ``elif`` belongs to its ``if``. Raises ``Lost``."""
+        node: cst.CSTNode | None
+        try:
+            node = self.node(site)
+        except Lost:
+            node = self._statement_around(*self.range(site))
+        while node is not None and not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            node = self.parent.get(node)
+        while isinstance(node, cst.If) and isinstance(self.parent[node], cst.If):
+            node = self.parent[node]
+        if not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            raise Lost(f"no statement stands at line {site.line} of {site.path}")
+        return node
+
+    def _statement_around(self, start: int, end: int) -> cst.CSTNode | None:
+        smallest: cst.CSTNode | None = None
+        for node, span in self.span.items():
+            if isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+                first, last = self.outer(node)
+                if first <= start and end <= last and (smallest is None or last - first <= _length(self.outer(smallest))):
+                    smallest = node
+        return smallest
+
+    def holder(self, statement: Statement) -> Block | cst.BaseCompoundStatement:
+        """The line (or one-line suite) of a simple statement; a compound statement itself."""
+        if isinstance(statement, cst.BaseCompoundStatement):
+            return statement
+        above = self.parent[statement]
+        assert isinstance(above, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
+        return above
+
+    def leading(self, node: cst.CSTNode) -> str:
+        """The indentation of the line on which ``node`` starts."""
+        return self.indentation(self.outer(node)[0])
+
+    def block_unit(self, statement: cst.CSTNode) -> str:
+        """One unit of indentation as the block of the statement has it (the file's at module level)."""
+        block = self.up(statement, cst.IndentedBlock)
+        own = block.indent if isinstance(block, cst.IndentedBlock) else None
+        return own or self.module.default_indent
+
+    # --- text
+    def source(self, node: cst.CSTNode) -> str:
+        """The text of a node, with its own parentheses."""
+        start, end = self.outer(node)
+        return self.text[start:end]
+
+    def line_start(self, at: int) -> int:
+        """The start of the line that holds the offset (after a byte-order mark)."""
+        line = bisect_right(self.starts, at) - 1
+        return self.starts[line] + (self._first_column if line == 0 else 0)
+
+    def line_end(self, at: int) -> int:
+        """The end of the line that holds the offset, its newline included."""
+        line = bisect_right(self.starts, at)
+        return self.starts[line] if line < len(self.starts) else len(self.text)
+
+    def content_end(self, at: int) -> int:
+        """The end of the line that holds the offset, without its newline."""
+        start, end = self.line_start(at), self.line_end(at)
+        return start + len(self.text[start:end].rstrip("\r\n"))
+
+    def code_end(self, at: int) -> int:
+        """The end of the code on the line that holds the offset: before its comment and its newline."""
+        start, end = self.line_start(at), self.line_end(at)
+        for first, _last in self.comments:
+            if start <= first < end:
+                end = first
+                break
+        return start + len(self.text[start:end].rstrip())
+
+    def indentation(self, at: int) -> str:
+        """The white space that starts the line of the offset."""
+        start = self.line_start(at)
+        blank = _BLANK.match(self.text, start)
+        return self.text[start : blank.end()] if blank else ""
+
+    def starts_line(self, at: int) -> bool:
+        """Whether nothing but white space stands before the offset on its line."""
+        return not self.text[self.line_start(at) : at].strip(" \t\f")
+
+    def newline(self, at: int) -> str:
+        """The newline of the line that holds the offset, or of the line before, or the file's."""
+        for place in (at, max(self.line_start(at) - 1, 0)):
+            end = self.line_end(place)
+            for ending in ("\r\n", "\n", "\r"):
+                if self.text.endswith(ending, 0, end):
+                    return ending
+        return self.module.default_newline
+
+    @property
+    def strings(self) -> list[Span]:
+        """The strings that span several lines, in order."""
+        if self._strings is None:
+            spans = (self.full_span_of_string(node) for node in self.span if isinstance(node, _STRINGS))
+            self._strings = sorted({span for span in spans if _NEWLINE.search(self.text, *span)})
+        return self._strings
+
+    def full_span_of_string(self, node: cst.CSTNode) -> Span:
+        """The span of a string token, without parentheses around it."""
+        return self.span[node]
+
+    @property
+    def comments(self) -> list[Span]:
+        """The comments, in order."""
+        if self._comments is None:
+            self._comments = sorted(self.span[node] for node in self.span if isinstance(node, cst.Comment))
+        return self._comments
+
+    def comments_in(self, start: int, end: int) -> list[Span]:
+        """The comments that start in a range."""
+        return [span for span in self.comments if start <= span[0] < end]
+
+    def in_string(self, at: int) -> bool:
+        """Whether the offset lies inside a string of several lines."""
+        return any(start < at < end for start, end in self.strings)
+
+    @property
+    def width(self) -> int:
+        """The length of the longest line."""
+        return max(len(line) for line in _NEWLINE.split(self.text))
+
+    @property
+    def names(self) -> Names:
+        """What the file imports and binds."""
+        if self._names is None:
+            self._names = Names(self.text[self._first_column :])
+        return self._names
+
+
+class Trees:
+    """The last parses, so that codemods that leave a text as it is share one."""
+
+    def __init__(self, keep: int = 16) -> None:
+        self._keep = keep
+        self._trees: OrderedDict[tuple[Path, str], Tree] = OrderedDict()
+
+    def get(self, path: Path, text: str) -> Tree:
+        """The tree of a text. Raises ``Unreadable``."""
+        key = (path, text)
+        if key in self._trees:
+            self._trees.move_to_end(key)
+            return self._trees[key]
+        tree = self._trees[key] = Tree(path, text)
+        while len(self._trees) > self._keep:
+            self._trees.popitem(last=False)
+        return tree
+
+
+SHARED = Trees()
+"""The parses that all edits of this process share unless they are given others."""
+
+
+def _length(span: Span) -> int:
+    return span[1] - span[0]
+
+
+def _parsed(path: Path, text: str) -> cst.Module:
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise Unreadable(f"{path} cannot be edited: its syntax stops the parser at line {error.raw_line}.") from error
+    except RecursionError as error:
+        raise Unreadable(f"{path} cannot be edited: it is nested too deeply.") from error

@@ -1,0 +1,196 @@
+"""What must hold of every edit before anyone sees it: checks of texts against texts, without the editing engine's tree.
+
+Each check gives a sentence that says what went wrong, or None. A sentence means a bug of ours: the edit is thrown away.
+That the finding is gone and that a second run changes nothing is the pipeline's to check.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from turbofix.edits import Change, Edit, Role, undone
+
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_BOM = "\ufeff"
+_STRING_STARTS = tuple(
+    getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
+)
+_STRING_ENDS = tuple(getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name))
+_UNDER_AUTOCAST = ("backward", "step")
+
+Text = tuple[int, int, str]  # start, end and text of a string or a comment
+
+
+def check(edit: Edit) -> str | None:
+    """What is wrong with the outcome of an edit, in any of its files. Raises Conflict as ``Edit.apply`` does."""
+    texts = edit.apply()
+    changes = edit.changes()
+    for path, new in texts.items():
+        old = edit.before_text(path)
+        assert old is not None
+        problem = check_text(path, old, new, changes[path])
+        if problem is not None:
+            return problem
+    return None
+
+
+def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
+    """What is wrong with one rewritten text, given the changes that made it."""
+    return (
+        _not_undone(path, old, new, changes)
+        or _newlines_changed(path, old, new)
+        or _does_not_compile(path, old, new)
+        or _lost_text(path, old, new, changes)
+        or _backward_under_autocast(path, old, new)
+    )
+
+
+def _not_undone(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
+    at = 0
+    for change in changes:
+        if change.start < at or change.end < change.start:
+            return f"two changes of {path.name} overlap at character {change.start}"
+        at = change.end
+    return None if undone(old, new, changes) == old else f"taking the changes of {path.name} back does not give the original"
+
+
+def _newlines_changed(path: Path, old: str, new: str) -> str | None:
+    if old.startswith(_BOM) != new.startswith(_BOM) or _BOM in new[1:]:
+        return f"the byte-order mark of {path.name} moved"
+    before, after = set(_NEWLINE.findall(old)), set(_NEWLINE.findall(new))
+    if before and not after <= before:
+        return f"the line endings of {path.name} are not what they were"
+    if old and new and old.endswith(("\n", "\r")) != new.endswith(("\n", "\r")):
+        return f"the end of {path.name} is not what it was"
+    return None
+
+
+def _does_not_compile(path: Path, old: str, new: str) -> str | None:
+    problem = _syntax_problem(new)
+    if problem is None or _syntax_problem(old) == problem:
+        return None  # a notebook's stray `return` is not ours to have broken
+    return f"the rewritten {path.name} does not compile: {problem}"
+
+
+def _syntax_problem(text: str) -> str | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(text.removeprefix(_BOM), "<rewritten>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return str(error.msg if isinstance(error, SyntaxError) else error)
+    return None
+
+
+def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
+    """Strings outside what was replaced must be there in their order; comments must all be there, bar those of new lines."""
+    before, after = list(_strings_and_comments(old)), list(_strings_and_comments(new))
+    rewritten = [(change.start, change.end) for change in changes if change.rewrites]
+    replaced = [
+        (change.start, change.end) for change in changes if change.end > change.start and change.role is Role.REPLACED
+    ]
+    # An expression inside an f-string may change; nothing may be put into it to indent it.
+    touched = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
+
+    def lost_to(text: Text, ranges: Sequence[tuple[int, int]]) -> bool:
+        return any(start < text[1] and text[0] < end for start, end in ranges)
+
+    def opened(text: Text) -> bool:
+        return any(text[0] < start and end < text[1] for start, end in touched)
+
+    strings = [each for each in before if not each[2].startswith("#") and not lost_to(each, replaced) and not opened(each)]
+    remaining = iter([each[2] for each in after if not each[2].startswith("#")])
+    for string in strings:
+        if string[2] not in remaining:  # consumes what stands before it
+            return f"a string of {path.name} is not what it was: {string[2][:40]}"
+    comments = Counter(each[2] for each in before if each[2].startswith("#") and not lost_to(each, rewritten))
+    missing = comments - Counter(each[2] for each in after if each[2].startswith("#"))
+    for comment in missing:
+        return f"a comment of {path.name} would be lost: {comment[:60]}"
+    return None
+
+
+def _strings_and_comments(text: str) -> Iterator[Text]:
+    """Every string and comment of a text with its place, f-strings whole, in order."""
+    shift = 1 if text.startswith(_BOM) else 0
+    starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
+
+    def offset(place: tuple[int, int]) -> int:
+        return starts[place[0] - 1] + place[1]
+
+    depth, start = 0, 0
+    for token in tokenize.generate_tokens(io.StringIO(text[shift:], newline="").readline):
+        if token.type in _STRING_STARTS:
+            start = start if depth else offset(token.start)
+            depth += 1
+        elif token.type in _STRING_ENDS:
+            depth -= 1
+            if not depth:
+                yield start, offset(token.end), text[start : offset(token.end)]
+        elif not depth and token.type in (tokenize.STRING, tokenize.COMMENT):
+            yield offset(token.start), offset(token.end), text[offset(token.start) : offset(token.end)]
+
+
+def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
+    if "autocast" not in new:
+        return None
+    found = _count_under_autocast(new)
+    if found > _count_under_autocast(old):
+        return f"a backward or a step of {path.name} would run under autocast"
+    return None
+
+
+def _count_under_autocast(text: str) -> int:
+    """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            module = ast.parse(text.removeprefix(_BOM))
+        except (SyntaxError, ValueError):
+            return 0
+    contexts = {
+        target.id
+        for node in ast.walk(module)
+        if isinstance(node, ast.Assign) and _mentions_autocast(node.value, frozenset())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    contexts |= {
+        alias.asname
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == "autocast" and alias.asname
+    }
+    known = frozenset(contexts)
+    return sum(
+        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _UNDER_AUTOCAST
+        for node in ast.walk(module)
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        and any(_mentions_autocast(item.context_expr, known) for item in node.items)
+        for statement in node.body
+        for inner in _run_now(statement)
+    )
+
+
+def _mentions_autocast(node: ast.AST, contexts: frozenset[str]) -> bool:
+    return any(
+        (isinstance(each, ast.Attribute) and each.attr == "autocast")
+        or (isinstance(each, ast.Name) and (each.id == "autocast" or each.id in contexts))
+        for each in ast.walk(node)
+    )
+
+
+def _run_now(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement that run with it: not the bodies of functions that it defines."""
+    yield node
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        for child in ast.iter_child_nodes(node):
+            yield from _run_now(child)
