@@ -1,0 +1,23 @@
+"""Prove a rewrite by running it: ``verify`` runs a script as it is and as rewritten, and compares learning and speed.
+
+``request`` says what is asked and ``result`` what is answered. ``scratch`` mirrors the user's files, ``runner`` runs
+the script in a child of the user's interpreter with the ``probe`` in it, ``learning`` compares and blames (``verdict``,
+``printed`` and ``changes`` are its pure parts), ``speed`` times. Only the probe imports torch, in the child.
+"""
+
+from turbofix.verify.request import Options, Progress, Request, Stage
+from turbofix.verify.result import Inconclusive, Interval, Judgement, Measured, Verification
+from turbofix.verify.verification import verify
+
+__all__ = [
+    "Inconclusive",
+    "Interval",
+    "Judgement",
+    "Measured",
+    "Options",
+    "Progress",
+    "Request",
+    "Stage",
+    "Verification",
+    "verify",
+]

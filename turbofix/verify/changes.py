@@ -1,0 +1,120 @@
+"""What a stage changed in the text, whether those statements ran, and whether what they switch on was on."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def changed_statements(old: bytes, new: bytes) -> tuple[range, ...]:
+    """For each run of changed lines, the lines of the statements that it touches; lines count from 1.
+
+    A compound statement counts with its header alone. Comments, blank lines and pure deletions have no statement.
+    """
+    before, after = _lines(old), _lines(new)
+    try:
+        statements = _statements(new)
+    except SyntaxError:
+        return ()
+    found: list[range] = []
+    for tag, _, _, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag in ("equal", "delete"):
+            continue
+        touched = {s for line in range(start + 1, end + 1) for s in [statements.get(line)] if s is not None}
+        # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
+        if touched:
+            found.append(range(min(s.start for s in touched), max(s.stop for s in touched)))
+    return tuple(found)
+
+
+def _lines(text: bytes) -> list[str]:
+    return text.decode("utf-8", "replace").splitlines()
+
+
+def _statements(text: bytes) -> dict[int, range]:
+    """The innermost statement that covers each line, as the lines of its header."""
+    covered: dict[int, range] = {}
+    for node in _walk(ast.parse(text)):
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        last = node.end_lineno or node.lineno
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body:
+            # `if x: y` on one line is one statement as far as lines can tell
+            last = max(first, body[0].lineno - 1)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # a docstring runs nothing
+        for line in range(first, last + 1):
+            covered[line] = range(first, last + 1)
+    return covered
+
+
+def _walk(tree: ast.AST) -> Iterator[ast.stmt]:
+    """All statements, outer ones first."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+
+
+def first_not_run(
+    before: Mapping[Path, bytes], after: Mapping[Path, bytes], ran: Mapping[Path, Collection[int]]
+) -> tuple[Path, int] | None:
+    """The first changed statement that did not run: its file and line; None when all ran.
+
+    ``ran`` counts lines in the text of ``after``.
+    """
+    for path, new in after.items():
+        lines = set(ran.get(path, ()))
+        for statement in changed_statements(before.get(path, b""), new):
+            if not lines.intersection(statement):
+                return path, statement.start
+    return None
+
+
+def carried_lines(middle: bytes, last: bytes, ran_in_last: Collection[int]) -> set[int]:
+    """The lines of ``middle`` whose counterparts in ``last`` ran.
+
+    A line that a later stage replaced counts as run when one of the lines that replaced it did.
+    """
+    ran = set(ran_in_last)
+    found: set[int] = set()
+    matcher = difflib.SequenceMatcher(None, _lines(middle), _lines(last), autojunk=False)
+    for tag, start, end, start_last, end_last in matcher.get_opcodes():
+        if tag == "equal":
+            found |= {start + i + 1 for i in range(end - start) if start_last + i + 1 in ran}
+        elif tag == "replace" and ran.intersection(range(start_last + 1, end_last + 1)):
+            found |= set(range(start + 1, end + 1))
+    return found
+
+
+def added_text(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> str:
+    """The lines that a stage added, as one text."""
+    added: list[str] = []
+    for path, new in after.items():
+        old_lines, new_lines = _lines(before.get(path, b"")), _lines(new)
+        for tag, _, _, start, end in difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
+            if tag in ("insert", "replace"):
+                added += [line for line in new_lines[start:end] if not line.lstrip().startswith("#")]
+    return "\n".join(added)
+
+
+def asleep(added: str, events: Mapping[str, Any], *, cuda: bool) -> str | None:
+    """What the added lines switch on and the run shows to have been off, in a sentence; None when nothing was."""
+    # (what the lines say, whether the run shows it, what to tell)
+    signs: tuple[tuple[str, bool, str], ...] = (
+        ("autocast(", bool(events.get("autocast")), "autocast was never enabled in the run"),
+        ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),
+        ("fused=", bool(events.get("fused")), "no optimizer stepped fused in the run"),
+        ("num_workers", bool(events.get("workers")), "no loader had workers in the run"),
+        ("set_float32_matmul_precision", cuda, "TF32 acts on a GPU alone, and this run had none"),
+        ("allow_tf32", cuda, "TF32 acts on a GPU alone, and this run had none"),
+        ("fp32_precision", cuda, "TF32 acts on a GPU alone, and this run had none"),
+        ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),
+    )
+    off = [words for sign, shown, words in signs if sign in added and not shown]
+    # A scaler with bfloat16 or a branch for fp16 is off on purpose where autocast was on without it.
+    if events.get("autocast") and "autocast(" in added:
+        off = [words for words in off if "scaler" not in words]
+    return off[0] if off else None

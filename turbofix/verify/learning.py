@@ -1,0 +1,293 @@
+"""Does it learn the same? First the original against itself, then against its rewrites, and whose fault if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turbofix.findings import Risk
+from turbofix.verify import changes, printed, verdict
+from turbofix.verify.probe.thresholds import Tolerance
+from turbofix.verify.request import Progress, Request, Stage
+from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
+from turbofix.verify.runner import Child, Ended
+from turbofix.verify.scratch import Scratch
+
+LEAST_STEPS = 20
+# the fewest steps of a script that ends by itself
+FEWEST_STEPS = 3
+# seconds after which the original has been watched for long enough, once it has taken the least steps
+WATCHED_SECONDS = 60.0
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a rewrite against the original: what differs, or why nothing can be said, or neither."""
+
+    difference: str | None
+    unverifiable: str | None
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return self.difference is None and self.unverifiable is None
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the comparison came to: the surviving stages, a judgement for each codemod, and the last clean run."""
+
+    stages: tuple[Stage, ...]
+    judgements: tuple[Judgement, ...]
+    outcome: Outcome | None
+    notes: tuple[str, ...]
+
+
+class Original:
+    """The script as it is, run twice: the log that rewrites are held against."""
+
+    def __init__(self, child: Child, scratch: Scratch, request: Request, *, remap: bool, tell: Tell) -> None:
+        self._child, self._scratch, self._request, self._tell = child, scratch, request, tell
+        self._remap = remap
+        self._plan: Mapping[str, int] = {}
+        self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages)
+        self.log: Mapping[str, Any] = {}
+        self._printed: list[list[printed.Line]] = []
+
+    def watch(self) -> None:
+        """Run the original twice; ``Inconclusive`` with the reason where there is nothing to compare with."""
+        first = self._run("the script as it is", {})
+        if first.how == "shorten":
+            self._plan = first.log["shorten"]
+            first = self._run("the script as it is", {})
+        self._demand_steps(first)
+        self.log = first.log
+        again = self._run("the script against itself", {}, replay=True)
+        if again.complaint:
+            raise Inconclusive(f"the script ran once and then {self._ending(again)}")
+        self._printed = [printed.read_lines(run.log["lines"]) for run in (first, again)]
+        inequality = verdict.first_inequality(first.log, again.log)
+        if inequality:
+            raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}")
+
+    def _demand_steps(self, ended: Ended) -> None:
+        steps = len(ended.rows)
+        if ended.complaint:
+            when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
+            if "EOFError" in ended.complaint:
+                raise Inconclusive(f"the script asks for input{_at(ended)}, and a verification has none to give")
+            raise Inconclusive(f"the script {self._ending(ended)} {when}")
+        if not steps:
+            raise Inconclusive("the script ended without a single optimizer step: there is nothing to compare")
+        if ended.how == "finished" and steps < FEWEST_STEPS:
+            raise Inconclusive(f"the script takes {steps} optimizer steps, too few to compare")
+
+    def _ending(self, ended: Ended) -> str:
+        if ended.how != "crashed":
+            said = (
+                f' (it said "{ended.last_words}")' if ended.last_words and "limit" not in str(ended.complaint) else ""
+            )
+            return f"{ended.complaint}{said}"
+        complaint = ended.complaint or ""
+        if complaint.startswith("SystemExit") and ended.last_words:
+            return f'ended with "{ended.last_words}"{_at(ended)}'
+        if "Permission denied" in complaint or "verified script may not write" in complaint:
+            return (
+                f'stopped{_at(ended)} with "{complaint}": it writes outside its own folder, which a verification denies'
+            )
+        return f'stopped with "{complaint}"{_at(ended)}'
+
+    def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str) -> Outcome:
+        """Run a rewrite and hold it against the original."""
+        ended = self._run(phase, files, replay=True)
+        if ended.complaint:
+            return Outcome(f"the rewritten script {self._ending(ended)}", None)
+        log = ended.log
+        if verdict.drew_differently(self.log, log):
+            return Outcome(
+                None, "the training step draws random numbers, and with other batches the same samples meet others", log
+            )
+        tolerance = verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self._remap)
+        difference = verdict.first_difference(self.log, log, tolerance, exact=exact)
+        if difference is None:
+            difference = self._printed_difference(log, tolerance, exact=exact)
+        return Outcome(difference, None, log)
+
+    def _printed_difference(self, log: Mapping[str, Any], tolerance: Tolerance, *, exact: bool) -> str | None:
+        lines = printed.read_lines(log["lines"])
+        bound = 0.0 if exact else tolerance.printed
+        difference = printed.compare_printed(self._printed, lines, bound, all_lines=exact)
+        if difference and len(self._printed) < 4:
+            # A number that is a time may have been the same twice by chance: look again before blaming.
+            for _ in range(2):
+                again = self._run("the script against itself", {}, replay=True)
+                self._printed.append(printed.read_lines(again.log.get("lines", ())))
+            difference = printed.compare_printed(self._printed, lines, bound, all_lines=exact)
+        return difference
+
+    def _run(self, phase: str, files: Mapping[Path, bytes], *, replay: bool = False) -> Ended:
+        total = len(self.log["rows"]) if self.log else self._request.options.steps
+        self._tell(Progress(phase, 0, total))
+        order = {
+            "speed": False,
+            "replay": replay,
+            # one more than the original's, to see a candidate that goes on
+            "stop_after": self._stop_after() if replay else None,
+            "steps": self._request.options.steps,
+            "minimum": LEAST_STEPS,
+            "seconds": WATCHED_SECONDS,
+            "may_shorten": not replay and not self._plan and self._request.options.steps is None,
+            "shorten": dict(self._plan),
+            "dropout": self._dropout,
+            "remap": self._remap,
+            "watch": {
+                str(self._scratch.mirror(path)): content.count(b"\n") + content.count(b"\r") + 1
+                for path, content in files.items()
+            },
+        }
+        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+
+    def _stop_after(self) -> int:
+        ended_itself = self.log["how"] == "finished"
+        return len(self.log["rows"]) + (1 if ended_itself else 0)
+
+    def notes(self) -> list[str]:
+        rows = self.log["rows"]
+        found = []
+        if self._plan:
+            counts = ", ".join(f"{whole} to {kept}" for whole, kept in self._plan.items())
+            found.append(f"long data was shortened alike in both programs, keeping its tail ({counts} samples)")
+        if self.log["epochs_ended"] == 0 and self.log["how"] != "finished":
+            found.append("epoch end not seen")
+        recorded = sum(row["recorded"] for row in rows)
+        if recorded < len(rows):
+            found.append(
+                f"gradients were compared in {recorded} of {len(rows)} steps: the rest did not fit on the disk"
+            )
+        if self._remap:
+            found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
+        return found
+
+
+def _at(ended: Ended) -> str:
+    line = ended.log.get("line")
+    return f" at {line}" if line else ""
+
+
+class Blame:
+    """Try the whole set, and take out what fails until the rest passes."""
+
+    def __init__(self, original: Original, scratch: Scratch, request: Request, *, cuda: bool) -> None:
+        self._original, self._scratch, self._request, self._cuda = original, scratch, request, cuda
+        self._out: dict[str, Judgement] = {}
+
+    def sort_out(self) -> Learned:
+        """Judge every codemod. Without ``rebuild`` there is one stage, which passes or fails."""
+        stages = self._without_recipes(self._request.stages)
+        while stages:
+            outcome = self._compare(stages)
+            culprit = self._culprit(stages, outcome)
+            if culprit is None:
+                return self._learned(stages, outcome)
+            if self._request.rebuild is None or culprit.codemod in self._out:
+                return Learned((), (*self._out.values(), culprit), outcome, ())
+            self._out[culprit.codemod] = culprit
+            stages = self._request.rebuild(frozenset(self._out))
+        return Learned((), tuple(self._out.values()), None, ())
+
+    def _without_recipes(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """A change of recipe is meant to learn otherwise: no step of it can be compared."""
+        if self._request.rebuild is None:
+            return stages
+        why = "it changes the training recipe, so that its steps cannot be compared with the original's"
+        for stage in stages:
+            if stage.codemod and stage.risk is Risk.RECIPE:
+                self._out[stage.codemod] = Judgement(stage.codemod, UNVERIFIED, why)
+        return self._request.rebuild(frozenset(self._out)) if self._out else stages
+
+    def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
+        reason = verdict.closeness(outcome.log)
+        kept = [
+            Judgement(
+                stage.codemod,
+                KEPT,
+                "losses, gradients and weights are the same bit for bit" if stage.risk is Risk.EXACT else reason,
+            )
+            for stage in stages
+            if stage.codemod
+        ]
+        order = [stage.codemod for stage in self._request.stages]
+        known = {judgement.codemod: judgement for judgement in (*self._out.values(), *kept)}
+        judgements = sorted(known.values(), key=lambda one: order.index(one.codemod) if one.codemod in order else 0)
+        return Learned(stages, tuple(judgements), outcome, ())
+
+    def _compare(self, stages: tuple[Stage, ...]) -> Outcome:
+        exact = all(stage.risk is Risk.EXACT for stage in stages)
+        names = [stage.codemod for stage in stages if stage.codemod]
+        phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
+        return self._original.compare(stages[-1].files, exact=exact, phase=phase)
+
+    def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:
+        """The codemod to take out next, and why; None when the set stands."""
+        if not outcome.clean:
+            index, found = self._first_unclean(stages, outcome)
+            return _judgement(stages[index], found)
+        for index in range(len(stages)):
+            why = self._not_exercised(stages, index, outcome)
+            if why:
+                return Judgement(stages[index].codemod or "", UNVERIFIED, why)
+        return self._inexact(stages)
+
+    def _inexact(self, stages: tuple[Stage, ...]) -> Judgement | None:
+        """Of a mixed set, the codemods that promise bit-equality are held to it by themselves."""
+        others = frozenset(stage.codemod for stage in stages if stage.codemod and stage.risk is not Risk.EXACT)
+        if self._request.rebuild is None or not others or len(others) == len(stages):
+            return None
+        alone = self._request.rebuild(others | frozenset(self._out))
+        if not alone or any(stage.risk is not Risk.EXACT for stage in alone):
+            return None
+        outcome = self._compare(alone)
+        if outcome.clean:
+            return None
+        index, found = self._first_unclean(alone, outcome)
+        return _judgement(alone[index], found)
+
+    def _first_unclean(self, stages: tuple[Stage, ...], whole: Outcome) -> tuple[int, Outcome]:
+        """The first stage with which the program is no longer clean, by bisection over the prefixes."""
+        low, high, found = 0, len(stages) - 1, whole
+        while low < high:
+            middle = (low + high) // 2
+            outcome = self._compare(stages[: middle + 1])
+            if outcome.clean:
+                low = middle + 1
+            else:
+                high, found = middle, outcome
+        return high, found
+
+    def _not_exercised(self, stages: tuple[Stage, ...], index: int, outcome: Outcome) -> str | None:
+        stage, last = stages[index], stages[-1]
+        before = {path: self._before(stages, index, path) for path in stage.files}
+        ran = {}
+        for path, content in stage.files.items():
+            lines = outcome.log["ran"].get(str(self._scratch.mirror(path)), ())
+            ran[path] = changes.carried_lines(content, last.files.get(path, content), lines)
+        missed = changes.first_not_run(before, stage.files, ran)
+        if missed:
+            path, line = missed
+            return f"what it changed at {path.name}, line {line}, did not run"
+        return changes.asleep(changes.added_text(before, stage.files), outcome.log["events"], cuda=self._cuda)
+
+    def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
+        if index and path in stages[index - 1].files:
+            return stages[index - 1].files[path]
+        return path.read_bytes() if path.exists() else b""
+
+
+def _judgement(stage: Stage, outcome: Outcome) -> Judgement:
+    if outcome.difference is None:
+        return Judgement(stage.codemod or "", UNVERIFIED, outcome.unverifiable or "")
+    return Judgement(stage.codemod or "", DROPPED, outcome.difference)

@@ -1,0 +1,314 @@
+"""Stand in for a GPU that is not there, so that the learning of a program written for CUDA can be checked on a CPU.
+
+Devices are remapped where torch's functions take them; ``torch.cuda`` answers the user's code as an Ampere card would,
+and torch's own code truthfully; autocast and the gradient scaler really cast and really scale. What a GPU would refuse
+and a CPU would not is refused here too, where it is known. CUDA graphs, custom kernels, several devices do not work.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import get_worker_info
+
+from .patching import wrap
+
+_MEMORY = 24 << 30
+
+
+def _is_cuda(device: object) -> bool:
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.partition(":")[0] == "cuda"
+
+
+def _moved(device: Any) -> Any:
+    """The device to use instead. A worker process that touches CUDA fails, as it does on a real GPU."""
+    if not _is_cuda(device):
+        return device
+    if get_worker_info() is not None:
+        raise RuntimeError(
+            "Cannot re-initialize CUDA in forked subprocess. "
+            "To use CUDA with multiprocessing, you must use the 'spawn' start method"
+        )
+    return "cpu" if isinstance(device, str) else torch.device("cpu")
+
+
+class _Remap(TorchFunctionMode):
+    """Every torch function call passes here; a CUDA device among its arguments becomes the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensor = torch.Tensor
+        if func is tensor.cuda:
+            _moved("cuda")
+            return args[0]
+        if func in (tensor.pin_memory, tensor.is_pinned, tensor.record_stream, tensor.get_device):
+            return {tensor.pin_memory: args[0], tensor.is_pinned: True, tensor.get_device: 0}.get(func)
+        if func in (tensor.to, torch._C._nn._parse_to):
+            place = 0 if func is torch._C._nn._parse_to else 1
+            if len(args) > place and type(args[place]) is int:
+                args = (*args[:place], _moved("cuda"), *args[place + 1 :])
+        if func is tensor.type and len(args) > 1 and isinstance(args[1], str):
+            args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
+        if kwargs:
+            kwargs = dict(kwargs)
+            if "device" in kwargs:
+                device = kwargs["device"]
+                kwargs["device"] = _moved("cuda") if type(device) is int else _moved(device)
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+        if any(_is_cuda(argument) for argument in args):
+            args = tuple(_moved(argument) for argument in args)
+        return func(*args, **(kwargs or {}))
+
+
+class _Stream:
+    """A stream on which everything is done at once."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self.device = torch.device("cpu")
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event()
+        event.record()
+        return event
+
+    def wait_stream(self, stream: Any) -> None:
+        return None
+
+    wait_event = wait_stream
+
+    def synchronize(self) -> None:
+        return None
+
+
+class _Event:
+    """An event that happens when it is recorded."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._at = time.perf_counter()
+
+    def record(self, stream: Any = None) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, other: _Event) -> float:
+        return (other._at - self._at) * 1e3
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, stream: Any = None) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        return None
+
+
+def install() -> None:
+    """Put the stand-in in place, for this process and the workers forked from it."""
+    _answer_as_a_card()
+    _replace_streams()
+    _map_autocast()
+    _map_scaler()
+    _map_constructors()
+    mode: Any = _Remap()
+    mode.__enter__()
+
+
+def _from_user(depth: int = 2) -> bool:
+    """Whether the caller is the user's code. Torch's own code must get a true answer, or its compiler breaks."""
+    name = sys._getframe(depth).f_globals.get("__name__", "")
+    return not (name == "torch" or name.startswith(("torch.", "triton", "_turbofix_probe")))
+
+
+def _answer_as_a_card() -> None:
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_name": "CPU in place of CUDA",
+        "get_device_capability": (8, 0),
+        "is_bf16_supported": True,
+        "get_arch_list": ["sm_80"],
+        "mem_get_info": (_MEMORY, _MEMORY),
+        "memory_summary": "",
+        "utilization": 0,
+        "init": None,
+        "synchronize": None,
+        "set_device": None,
+        "empty_cache": None,
+        "ipc_collect": None,
+        "manual_seed": None,
+        "manual_seed_all": None,
+        "seed": None,
+        "seed_all": None,
+        "reset_peak_memory_stats": None,
+        "reset_max_memory_allocated": None,
+        "reset_max_memory_cached": None,
+        "set_per_process_memory_fraction": None,
+        "memory_allocated": 0,
+        "max_memory_allocated": 0,
+        "memory_reserved": 0,
+        "max_memory_reserved": 0,
+        "memory_cached": 0,
+        "max_memory_cached": 0,
+    }
+
+    def answering(answer: Any) -> Callable[[Any], Callable[..., Any]]:
+        def make(original: Any) -> Callable[..., Any]:
+            def ask(*arguments: Any, **keywords: Any) -> Any:
+                return answer if _from_user() else original(*arguments, **keywords)
+
+            return ask
+
+        return make
+
+    for name, answer in answers.items():
+        wrap(torch.cuda, name, answering(answer))
+    properties = types.SimpleNamespace(
+        name=answers["get_device_name"], total_memory=_MEMORY, major=8, minor=0, multi_processor_count=80
+    )
+    wrap(torch.cuda, "get_device_properties", answering(properties))
+    wrap(torch.cuda, "memory_stats", answering(collections.defaultdict(int)))
+    wrap(torch.cuda, "get_rng_state", answering(torch.zeros(16, dtype=torch.uint8)))
+    wrap(torch.cuda, "get_rng_state_all", answering([torch.zeros(16, dtype=torch.uint8)]))
+    wrap(torch.cuda, "set_rng_state", answering(None))
+    wrap(torch.cuda, "set_rng_state_all", answering(None))
+    for name in ("range_push", "range_pop", "mark"):
+        wrap(torch.cuda.nvtx, name, answering(None))
+
+
+def _replace_streams() -> None:
+    cuda: Any = torch.cuda
+    cuda.Stream, cuda.Event = _Stream, _Event
+    stream = _Stream()
+    cuda.current_stream = cuda.default_stream = lambda device=None: stream
+    cuda.stream = cuda.device = cuda.device_of = lambda thing=None: contextlib.nullcontext()
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Char", "Bool"):
+        if hasattr(torch, f"{kind}Tensor"):
+            setattr(cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))
+
+
+def _map_autocast() -> None:
+    active = [0]
+
+    def initialising(original: Any) -> Callable[..., None]:
+        def __init__(
+            self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
+        ) -> None:
+            self._turbofix_cuda = _is_cuda(device_type)
+            if self._turbofix_cuda:
+                device_type, dtype = "cpu", dtype or torch.float16
+            original(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+        return __init__
+
+    def counting(by: int) -> Callable[[Any], Callable[..., Any]]:
+        def make(original: Any) -> Callable[..., Any]:
+            def change(self: Any, *arguments: Any) -> Any:
+                if getattr(self, "_turbofix_cuda", False) and self._enabled:
+                    active[0] += by
+                return original(self, *arguments)
+
+            return change
+
+        return make
+
+    def refusing(original: Any) -> Callable[..., Any]:
+        def binary_cross_entropy(*arguments: Any, **keywords: Any) -> Any:
+            if active[0] and torch.is_autocast_enabled("cpu"):
+                raise RuntimeError(
+                    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast "
+                    "(CUDA refuses them; use binary_cross_entropy_with_logits)"
+                )
+            return original(*arguments, **keywords)
+
+        return binary_cross_entropy
+
+    wrap(torch.autocast, "__init__", initialising)
+    wrap(torch.autocast, "__enter__", counting(1))
+    wrap(torch.autocast, "__exit__", counting(-1))
+    wrap(torch.nn.functional, "binary_cross_entropy", refusing)
+
+    def for_cuda(original: Any) -> Callable[..., Any]:
+        def ask(device_type: str | None = None) -> Any:
+            return original("cpu" if device_type is None or _is_cuda(device_type) else device_type)
+
+        return ask
+
+    wrap(torch, "is_autocast_enabled", for_cuda)
+    wrap(torch, "get_autocast_dtype", for_cuda)
+    wrap(torch, "get_autocast_gpu_dtype", lambda original: lambda: torch.get_autocast_dtype("cpu"))
+
+
+def _map_scaler() -> None:
+    from torch.amp import grad_scaler
+
+    def initialising(original: Any) -> Callable[..., None]:
+        def __init__(self: Any, device: Any = "cuda", *arguments: Any, **keywords: Any) -> None:
+            original(self, "cpu" if _is_cuda(device) else device, *arguments, **keywords)
+
+        return __init__
+
+    wrap(grad_scaler.GradScaler, "__init__", initialising)
+
+
+def _map_constructors() -> None:
+    original: Any = torch.Generator
+
+    class Generator(original):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original.__new__(cls, "cpu" if type(device) is int else _moved(device))
+
+    setattr(torch, "Generator", Generator)  # noqa: B010 (mypy: a class is not to be assigned)
+
+    def loading(original: Any) -> Callable[..., Any]:
+        def load(file: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
+            if isinstance(map_location, (str, torch.device)):
+                map_location = _moved(map_location)
+            elif map_location is None or isinstance(map_location, dict):
+                map_location = "cpu"
+            return original(file, map_location, *arguments, **keywords)
+
+        return load
+
+    wrap(torch, "load", loading)
+    wrap(torch, "set_default_device", lambda original: lambda device: original(_moved(device)))
+
+    def default_type(original: Any) -> Callable[..., Any]:
+        def set_default_tensor_type(kind: Any) -> Any:
+            return original(kind.replace("torch.cuda.", "torch.") if isinstance(kind, str) else kind)
+
+        return set_default_tensor_type
+
+    wrap(torch, "set_default_tensor_type", default_type)
+
+    def without_capture(original: Any) -> Callable[..., None]:
+        def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
+            # capturable asks for tensors on a GPU and changes no number
+            if keywords.get("capturable"):
+                keywords["capturable"] = False
+            original(self, *arguments, **keywords)
+
+        return __init__
+
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop):
+        wrap(kind, "__init__", without_capture)

@@ -1,0 +1,330 @@
+"""Gradients and updates, step by step: the original's are written down, the candidate's compared with them.
+
+After each step the candidate's parameters and buffers are set to the original's, so that every step is judged alone
+and small differences do not grow into large ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import thresholds
+
+_load, _save = torch.load, torch.save
+
+
+class Moment:
+    """The tensors of one optimizer around one step, by parameter."""
+
+    def __init__(self, names: list[str], before: list[Tensor]) -> None:
+        self.names, self.before = names, before
+        self.gradients: list[Tensor | None] = []
+        self.after: list[Tensor] = []
+        self.buffers: dict[str, Tensor] = {}
+
+    def payload(self) -> dict[str, Any]:
+        return vars(self)
+
+    def size(self) -> int:
+        """Bytes on disk, roughly."""
+        tensors = [*self.before, *self.after, *self.buffers.values(), *(g for g in self.gradients if g is not None)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+
+
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def gradients_of(optimizer: Any) -> list[Tensor | None]:
+    """Copies of the gradients, unscaled where a scaler has left that to a fused optimizer."""
+    scale = getattr(optimizer, "grad_scale", None)
+    found: list[Tensor | None] = []
+    for parameter in parameters_of(optimizer):
+        gradient = parameter.grad
+        if gradient is not None:
+            gradient = gradient.detach()
+            gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to("cpu", copy=True)
+            if scale is not None:
+                gradient /= float(scale)
+        found.append(gradient)
+    return found
+
+
+class Names:
+    """What the parameters and buffers are called, found by looking for the modules that hold them."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, str] = {}
+        self._roots: dict[int, nn.Module] = {}
+
+    def of(self, optimizer: Any) -> list[str]:
+        parameters = parameters_of(optimizer)
+        self._find(parameters)
+        names = []
+        for position, parameter in enumerate(parameters):
+            path, label = self._paths.get(id(parameter), ("", ""))
+            full = f"{label}.{path}" if label else path
+            names.append(full.replace("_orig_mod.", "") or f"parameter {position}")
+        return names
+
+    def _find(self, parameters: Sequence[Tensor]) -> None:
+        wanted = {id(parameter) for parameter in parameters}
+        modules = modules_alive()
+        inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+        self._paths: dict[int, tuple[str, str]] = {}
+        holders: dict[int, tuple[nn.Module, str]] = {}
+        for root in modules:
+            if id(root) in inner:
+                continue
+            for path, held in root.named_parameters():
+                if id(held) in wanted and id(held) not in holders:
+                    holders[id(held)] = (root, path)
+        # in the order of the optimizer, so that equal classes are numbered alike in both programs
+        labels: dict[int, str] = {}
+        for parameter in parameters:
+            if id(parameter) in holders:
+                root, _ = holders[id(parameter)]
+                if id(root) not in labels:
+                    kind = type(root).__name__
+                    count = sum(name.split("#")[0] == kind for name in labels.values())
+                    labels[id(root)] = kind if not count else f"{kind}#{count + 1}"
+                self._roots[id(root)] = root
+        alone = len(labels) == 1
+        for key, (root, path) in holders.items():
+            self._paths[key] = (path, "" if alone else labels[id(root)])
+        self.roots = [root for _, (root, _) in holders.items()]
+        self._holders = list({id(root): root for root in self.roots}.values())
+        self._holder_labels = {id(root): "" if alone else labels[id(root)] for root in self._holders}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The live buffers of the modules found last."""
+        found = {}
+        for root in self._holders:
+            label = self._holder_labels[id(root)]
+            for path, buffer in root.named_buffers():
+                if isinstance(buffer, Tensor):
+                    found[(f"{label}.{path}" if label else path).replace("_orig_mod.", "")] = buffer
+        return found
+
+
+def modules_alive() -> list[nn.Module]:
+    """All modules in memory, by type alone: asking an object for its class may run a stranger's code."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
+
+
+class Store:
+    """Moments on disk, one file each, up to a limit in bytes."""
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self._folder, self._left = folder, limit
+        os.makedirs(folder, exist_ok=True)
+
+    def _path(self, optimizer: int, step: int) -> str:
+        return os.path.join(self._folder, f"{optimizer}-{step}.pt")
+
+    def write(self, optimizer: int, step: int, moment: Moment) -> bool:
+        """Write the moment down; False once the limit is reached."""
+        self._left -= moment.size()
+        if self._left < 0:
+            return False
+        _save(moment.payload(), self._path(optimizer, step))
+        return True
+
+    def read(self, optimizer: int, step: int) -> Moment | None:
+        try:
+            payload = _load(self._path(optimizer, step), map_location="cpu", weights_only=False)
+        except FileNotFoundError:
+            return None
+        moment = Moment(payload["names"], payload["before"])
+        moment.gradients, moment.after, moment.buffers = payload["gradients"], payload["after"], payload["buffers"]
+        return moment
+
+
+def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tuple[int, int]], str | None]:
+    """Pairs of positions, by name where names are known, else by order; and what does not match, in words."""
+    if set(reference) == set(candidate) and len(set(reference)) == len(reference) == len(candidate):
+        places = {name: position for position, name in enumerate(candidate)}
+        return [(position, places[name]) for position, name in enumerate(reference)], None
+    if len(reference) == len(candidate):
+        return [(position, position) for position in range(len(reference))], None
+    places = {name: position for position, name in enumerate(candidate)}
+    pairs = [(position, places[name]) for position, name in enumerate(reference) if name in places]
+    lost = [name for name in reference if name not in places]
+    example = f" (`{lost[0]}` is missing)" if lost else ""
+    return pairs, f"the optimizer has {len(candidate)} parameters instead of {len(reference)}{example}"
+
+
+def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
+    """What differs at this step, in numbers that JSON can hold."""
+    pairs, mismatch = match(reference.names, candidate.names)
+    for ours, theirs in pairs:
+        before, after = reference.before[ours], candidate.before[theirs]
+        if before.shape != after.shape:
+            mismatch = f"`{reference.names[ours]}` has the shape {tuple(after.shape)} instead of {tuple(before.shape)}"
+    if mismatch:
+        return {"mismatch": mismatch}
+    names = [reference.names[ours] for ours, _ in pairs]
+    old = [_dense(reference.gradients[ours], reference.before[ours]) for ours, _ in pairs]
+    new = [_dense(candidate.gradients[theirs], candidate.before[theirs]) for _, theirs in pairs]
+    gradient = _Whole(old, new)
+    details = _each(names, old, new, gradient.norm)
+    moved = [ours for ours, (_, _, _, _, weight) in enumerate(details) if weight >= thresholds.NOISE_SHARE]
+    old_update = [_change(reference, ours) for ours, _ in pairs]
+    new_update = [_change(candidate, theirs) for _, theirs in pairs]
+    update = _Whole([old_update[i] for i in moved], [new_update[i] for i in moved])
+    before_pairs = [(reference.before[ours], candidate.before[theirs]) for ours, theirs in pairs]
+    after_pairs = [(reference.after[ours], candidate.after[theirs]) for ours, theirs in pairs]
+    drift = _Whole([a for a, _ in before_pairs], [b for _, b in before_pairs])
+    worst = sorted(details, key=lambda row: thresholds.severity(row[1], row[2], row[3], thresholds.CLOSE), reverse=True)
+    lost = [
+        name
+        for name, a, (ours, theirs), row in zip(names, old, pairs, details, strict=False)
+        if reference.gradients[ours] is not None
+        and row[4] > 1e-7
+        and (candidate.gradients[theirs] is None or not bool(new[names.index(name)].any()))
+        and bool(a.any())
+    ]
+    return {
+        "mismatch": None,
+        "gradient": gradient.report(),
+        "update": update.report(),
+        "parameters": worst[:3],
+        "lost": lost[:3],
+        "lost_count": len(lost),
+        "not_finite": [name for name, a, b in zip(names, old, new, strict=False) if _finite(a) and not _finite(b)][:3],
+        "drift": drift.difference / max(drift.norm, 1e-30),
+        "buffers": _compare_buffers(reference.buffers, candidate.buffers),
+        "unequal": {
+            "gradient": _first_unequal(names, zip(old, new, strict=False)),
+            "value before the step": _first_unequal(names, before_pairs),
+            "value after the step": _first_unequal(names, after_pairs),
+            "buffer": _first_unequal(
+                list(reference.buffers),
+                ((value, candidate.buffers.get(name)) for name, value in reference.buffers.items()),
+            ),
+        },
+    }
+
+
+def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros(like.shape, dtype=torch.float64) if gradient is None else gradient.double()
+
+
+def _change(moment: Moment, position: int) -> Tensor:
+    return moment.after[position].double() - moment.before[position].double()
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
+class _Whole:
+    """Two lists of tensors, each seen as one long vector."""
+
+    def __init__(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+        squares = [0.0, 0.0, 0.0, 0.0]
+        for a, b in zip(old, new, strict=False):
+            x, y = _flat(a), _flat(b)
+            for place, value in enumerate((x @ x, y @ y, x @ y, (x - y) @ (x - y))):
+                squares[place] += float(value)
+        self.norm, self.other, self.difference = squares[0] ** 0.5, squares[1] ** 0.5, squares[3] ** 0.5
+        self._product = squares[2]
+
+    def report(self) -> dict[str, float]:
+        angle, ratio = _angle_and_ratio(self.norm, self.other, self._product)
+        return {"angle": angle, "ratio": ratio, "norm": self.norm}
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.reshape(-1).double()
+
+
+def _angle_and_ratio(norm: float, other: float, product: float) -> tuple[float, float]:
+    if norm == 0 and other == 0:
+        return 0.0, 1.0
+    if norm == 0 or other == 0:
+        return 1.0, other / norm if norm else float("inf")
+    return 1.0 - product / (norm * other), other / norm
+
+
+def _each(
+    names: Sequence[str], old: Sequence[Tensor], new: Sequence[Tensor], whole: float
+) -> list[tuple[str, float, float, float, float]]:
+    """(name, angle, ratio, difference as a share of the whole, weight as a share of the whole), by parameter."""
+    rows = []
+    for name, a, b in zip(names, old, new, strict=False):
+        pair = _Whole([a], [b])
+        report = pair.report()
+        scale = max(whole, 1e-30)
+        rows.append((name, report["angle"], report["ratio"], pair.difference / scale, pair.norm / scale))
+    return rows
+
+
+def _compare_buffers(old: dict[str, Tensor], new: dict[str, Tensor]) -> list[tuple[str, float]]:
+    """(name, relative error) of the buffers, the worst first.
+
+    The running mean and variance of one module are judged together: a mean near zero has no scale of its own.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in old:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    rows = []
+    for names in groups.values():
+        scale = sum(float(old[name].double().norm()) ** 2 for name in names if old[name].is_floating_point()) ** 0.5
+        for name in names:
+            if name not in new or new[name].shape != old[name].shape:
+                rows.append((name, float("inf")))
+            elif old[name].is_floating_point():
+                difference = float((old[name].double() - new[name].double()).norm())
+                rows.append((name, difference / max(scale, 1e-12) if difference else 0.0))
+            else:
+                rows.append((name, 0.0 if torch.equal(old[name], new[name]) else float("inf")))
+    return sorted(rows, key=lambda row: row[1], reverse=True)[:3]
+
+
+def _first_unequal(names: Sequence[str], pairs: Iterable[tuple[Tensor, Tensor | None]]) -> str | None:
+    for name, (a, b) in zip(names, pairs, strict=False):
+        if b is None or a.shape != b.shape or not torch.equal(a.nan_to_num(nan=0.5), b.to(a.dtype).nan_to_num(nan=0.5)):
+            return name
+    return None
+
+
+def reset(optimizer: Any, names: Sequence[str], buffers: dict[str, Tensor], reference: Moment) -> None:
+    """Set parameters and buffers to what the original has after this step."""
+    pairs, _ = match(reference.names, names)
+    parameters = parameters_of(optimizer)
+    with torch.no_grad():
+        for ours, theirs in pairs:
+            if parameters[theirs].shape == reference.after[ours].shape:
+                parameters[theirs].copy_(reference.after[ours])
+        for name, buffer in buffers.items():
+            value = reference.buffers.get(name)
+            if value is not None and value.shape == buffer.shape:
+                buffer.copy_(value)
+
+
+def advance(optimizer: Any, names: Sequence[str], reference: Moment) -> None:
+    """Take the original's step where the candidate's scaler skipped its own: the optimizer's state keeps pace."""
+    pairs, _ = match(reference.names, names)
+    parameters = parameters_of(optimizer)
+    kept = [parameter.grad for parameter in parameters]
+    for ours, theirs in pairs:
+        gradient = reference.gradients[ours]
+        parameter = parameters[theirs]
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
+    type(optimizer).step(optimizer)
+    for parameter, gradient in zip(parameters, kept, strict=False):
+        parameter.grad = gradient

@@ -1,0 +1,273 @@
+"""Take chance out of a run: whatever draws random numbers draws the same ones in every run, in whatever process.
+
+Three things are done, and only together do they make two runs equal bit for bit. Samplers draw from a stream of their
+own, reseeded in every epoch. Each sample is drawn under a seed made from the epoch and its index, which travels with
+the index to whichever worker loads it. The main process is reseeded after each batch, from the epoch and the number of
+samples before it, so that prefetching and other batch sizes change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Subset
+from torch.utils.data import dataloader as loading
+from torch.utils.data._utils import fetch as fetching
+
+from .patching import wrap
+
+
+class Chance:
+    """The random number generators of this process, seeded and swapped together."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def reseed(self, *key: object) -> None:
+        number = hash((self.seed, *key)) & 0x7FFFFFFFFFFFFFFF
+        random.seed(number)
+        torch.default_generator.manual_seed(number)
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
+            cuda.manual_seed_all(number)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(number & 0xFFFFFFFF)
+
+    def state(self) -> tuple[Any, Any, Any]:
+        numpy = sys.modules.get("numpy")
+        drawn = None if numpy is None else numpy.random.get_state()
+        return torch.default_generator.get_state(), random.getstate(), drawn
+
+    def restore(self, state: tuple[Any, Any, Any]) -> None:
+        torch.default_generator.set_state(state[0])
+        random.setstate(state[1])
+        if state[2] is not None:
+            sys.modules["numpy"].random.set_state(state[2])
+
+    def differs(self, state: tuple[Any, Any, Any]) -> bool:
+        """Whether anything has been drawn since ``state`` was taken."""
+        now = self.state()
+        same = bool(torch.equal(now[0], state[0])) and now[1] == state[1]
+        if now[2] is not None and state[2] is not None:
+            same = same and now[2][2] == state[2][2] and bool((now[2][1] == state[2][1]).all())
+        return not same
+
+
+@dataclass
+class Epoch:
+    """One pass over a loader: which one over its data, how far it is, and its sampler's own random state."""
+
+    loader: str
+    number: int
+    position: int = 0
+    batches: int = 0
+    sampler_state: Any = None
+
+
+class _Tagged:
+    """Indices on their way to a worker, with the epoch that they belong to."""
+
+    def __init__(self, epoch: int, ordinal: int, indices: Any) -> None:
+        self.epoch, self.ordinal, self.indices = epoch, ordinal, indices
+
+
+def batch_size(batch: Any) -> int:
+    """The number of samples in a batch: the length of the first tensor found in it (0 when there is none)."""
+    if isinstance(batch, torch.Tensor):
+        return int(batch.shape[0]) if batch.ndim else 1
+    if hasattr(batch, "num_graphs"):
+        return int(batch.num_graphs)
+    values = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
+    return next((size for size in map(batch_size, values) if size), 0)
+
+
+def seed_everything(chance: Chance) -> None:
+    """Seed all generators, and make seeding without a number reproducible too."""
+    with contextlib.suppress(ImportError):  # where it is installed the script may draw from it
+        importlib.import_module("numpy")
+    chance.reseed("start")
+    count = iter(range(1, sys.maxsize))
+
+    def seeded(original: Any) -> Callable[..., Any]:
+        def seed(*arguments: Any, **keywords: Any) -> Any:
+            if not keywords and all(argument is None for argument in arguments):
+                arguments = (hash((chance.seed, "unseeded", next(count))) & 0xFFFFFFFF,)
+            return original(*arguments, **keywords)
+
+        return seed
+
+    wrap(random, "seed", seeded)
+    wrap(torch, "seed", lambda original: lambda: torch.manual_seed(next(count)).initial_seed())
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        wrap(numpy.random, "seed", seeded)
+        wrap(numpy.random, "default_rng", seeded)
+
+
+def watch_loaders(
+    chance: Chance,
+    on_batch: Callable[[Epoch, int, bool], None],
+    on_end: Callable[[Epoch], None],
+    name_loader: Callable[[Any], str],
+) -> None:
+    """Neutralise every ``DataLoader`` and report its batches and the ends of its epochs.
+
+    ``on_batch`` gets the epoch, the number of samples in the batch, and whether the main process drew random numbers
+    since the last batch; ``on_end`` gets the epoch.
+    """
+    passes: dict[int, tuple[Any, int]] = {}
+    handed: list[Any] = [None]
+    main_process = os.getpid()
+
+    def begin(iterator: Any, loader: Any) -> None:
+        _, number = passes.get(id(loader.dataset), (None, -1))
+        # the data set is kept alive so that its identity is not used again
+        passes[id(loader.dataset)] = (loader.dataset, number + 1)
+        iterator._turbofix_epoch = Epoch(name_loader(loader), number + 1)
+        for generator in _own_generators(loader):
+            generator.manual_seed(hash((chance.seed, "sampler", number + 1)) & 0x7FFFFFFFFFFFFFFF)
+
+    @contextmanager
+    def apart(epoch: Epoch) -> Iterator[None]:
+        """The sampler's own random stream, for as long as the context lasts."""
+        outside = chance.state()
+        if epoch.sampler_state is None:
+            chance.reseed("sampler", epoch.number)
+        else:
+            chance.restore(epoch.sampler_state)
+        try:
+            yield
+        finally:
+            epoch.sampler_state = chance.state()
+            chance.restore(outside)
+
+    def initialise(original: Any) -> Callable[..., None]:
+        def __init__(self: Any, loader: Any, *rest: Any) -> None:
+            begin(self, loader)
+            original(self, loader, *rest)
+
+        return __init__
+
+    def reset(original: Any) -> Callable[..., None]:
+        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+            if not first_iter:
+                begin(self, loader)
+            original(self, loader, first_iter)
+
+        return _reset
+
+    def iterate(original: Any) -> Callable[..., Any]:
+        def __iter__(self: Any) -> Any:
+            before = chance.state()
+            chance.reseed("iter", passes.get(id(self.dataset), (None, -1))[1] + 1)
+            try:
+                return original(self)
+            finally:
+                chance.restore(before)
+
+        return __iter__
+
+    def next_index(original: Any) -> Callable[..., Any]:
+        def _next_index(self: Any) -> Any:
+            epoch: Epoch = self._turbofix_epoch
+            with apart(epoch):
+                indices = original(self)
+            epoch.batches += 1
+            return _Tagged(epoch.number, epoch.batches, indices)
+
+        return _next_index
+
+    def following(original: Any) -> Callable[..., Any]:
+        def __next__(self: Any) -> Any:
+            if os.getpid() != main_process:
+                return original(self)
+            epoch: Epoch = self._turbofix_epoch
+            drew = handed[0] is not None and chance.differs(handed[0])
+            try:
+                batch = original(self)
+            except StopIteration:
+                chance.reseed("end", epoch.number)
+                handed[0] = None
+                on_end(epoch)
+                raise
+            size = batch_size(batch)
+            chance.reseed("batch", epoch.number, epoch.position)
+            epoch.position += size
+            handed[0] = chance.state()
+            on_batch(epoch, size, drew)
+            return batch
+
+        return __next__
+
+    wrap(DataLoader, "__iter__", iterate)
+    wrap(loading._BaseDataLoaderIter, "__init__", initialise)
+    wrap(loading._BaseDataLoaderIter, "_reset", reset)
+    wrap(loading._BaseDataLoaderIter, "_next_index", next_index)
+    wrap(loading._BaseDataLoaderIter, "__next__", following)
+    wrap(fetching._MapDatasetFetcher, "fetch", lambda original: _fetch_by_index(chance, original))
+    wrap(fetching._IterableDatasetFetcher, "fetch", lambda original: _fetch_in_order(chance, original))
+
+
+def _own_generators(loader: Any) -> Iterator[torch.Generator]:
+    batches = getattr(loader, "batch_sampler", None)
+    for owner in (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            yield generator
+
+
+def _fetch_by_index(chance: Chance, original: Any) -> Callable[..., Any]:
+    def load(dataset: Any, epoch: int, index: Any) -> Any:
+        chance.reseed("sample", epoch, int(index) if isinstance(index, torch.Tensor) else _plain(index))
+        return dataset[index]
+
+    def fetch(self: Any, tagged: Any) -> Any:
+        if not isinstance(tagged, _Tagged):
+            return original(self, tagged)
+        epoch, indices, dataset = tagged.epoch, tagged.indices, self.dataset
+        if not self.auto_collation:
+            data = load(dataset, epoch, indices)
+        elif _loads_batches(dataset):
+            chance.reseed("sample", epoch, _plain(indices[0]) if len(indices) else 0)
+            data = dataset.__getitems__(indices)
+        else:
+            data = [load(dataset, epoch, index) for index in indices]
+        chance.reseed("collate", epoch, tagged.ordinal)
+        return self.collate_fn(data)
+
+    return fetch
+
+
+def _fetch_in_order(chance: Chance, original: Any) -> Callable[..., Any]:
+    def fetch(self: Any, tagged: Any) -> Any:
+        if not isinstance(tagged, _Tagged):
+            return original(self, tagged)
+        chance.reseed("stream", tagged.epoch, tagged.ordinal)
+        return original(self, tagged.indices)
+
+    return fetch
+
+
+def _loads_batches(dataset: Any) -> bool:
+    """Whether the data set itself loads a batch at once (a ``Subset`` only passes the request on)."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def _plain(index: Any) -> object:
+    try:
+        hash(index)
+    except TypeError:
+        return repr(index)
+    return index

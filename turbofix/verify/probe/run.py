@@ -1,0 +1,85 @@
+"""One run of the user's script in this process: set it up as ``python script.py`` would, watch it, write its log."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def run(order: dict[str, Any], say: Say) -> int:
+    """Run the script as ``order`` says and return the exit status; the log is written to ``order["log"]``."""
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    if order["speed"]:
+        return _measure(order, say)
+    return _verify(order, say)
+
+
+def _verify(order: dict[str, Any], say: Say) -> int:
+    import torch
+
+    from . import coverage, cuda_on_cpu, neutral, record, shorten
+
+    torch.set_num_threads(1)
+    chance = neutral.Chance(order["seed"])
+    neutral.seed_everything(chance)
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+    lines = coverage.Lines(order["watch"])
+    order["extra"] = lambda: {"ran": lines.ran()}
+    recorder = record.Recorder(order, say)
+    if order["remap"]:
+        cuda_on_cpu.install()
+    shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
+    neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader)
+    record.install(recorder, dropout=order["dropout"])
+    lines.watch()
+    return _run_script(order, recorder.finish)
+
+
+def _measure(order: dict[str, Any], say: Say) -> int:
+    from . import speed
+
+    watch = speed.Stopwatch(order, say)
+    watch.install()
+    return _run_script(order, watch.finish)
+
+
+def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
+    """Run it under ``runpy``; its exception becomes part of the log, in one sentence's worth of words."""
+    script = order["script"]
+    sys.argv = [order["name"], *order["arguments"]]
+    sys.path.insert(0, os.path.dirname(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            finish("crashed", {"error": f"SystemExit: {leaving.code}", "line": _line_of(leaving, order)})
+            return 1
+    except BaseException as error:
+        traceback.print_exc()
+        finish("crashed", {"error": _describe(error), "line": _line_of(error, order)})
+        return 1
+    finish("finished")
+    return 0
+
+
+def _describe(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
+
+
+def _line_of(error: BaseException, order: dict[str, Any]) -> str | None:
+    """The innermost line of the user's own code that the error passed through."""
+    root = order["mirror"]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    if not own:
+        return None
+    return f"{os.path.relpath(own[-1].filename, os.path.dirname(order['script']))}, line {own[-1].lineno}"

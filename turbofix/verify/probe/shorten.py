@@ -1,0 +1,68 @@
+"""Take length out of a run: long data sets are shortened alike for both programs, and keep their tail.
+
+The plan says, for a sampler (or batch sampler) of so many entries, how many of them an epoch may have. The loader's own
+length follows, so that ``len(loader)`` and the number of batches agree as they did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader
+
+
+class _Shortened:
+    """A sampler or batch sampler that ends early; everything else is the original's."""
+
+    def __init__(self, original: Any, length: int) -> None:
+        self._original, self._length = original, length
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self._original), self._length)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def size_of(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except TypeError:
+        return None
+
+
+def entries(loader: Any) -> int | None:
+    """How many entries the loader's sampler has: samples where torch makes the batches, else batches; or unknown."""
+    batches = loader.batch_sampler
+    if type(batches) is BatchSampler:
+        return size_of(batches.sampler)
+    return size_of(loader.sampler if batches is None else batches)
+
+
+def install(plan: Mapping[int, int], others: int) -> None:
+    """Shorten every loader whose number of entries is in ``plan``, and, where there is a plan, every other long one.
+
+    Of the others about ``others`` entries are kept, and the remainder modulo 64, so that a partial last batch stays.
+    """
+    if not plan:
+        return
+    original = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+
+    def index_sampler(self: Any) -> Any:
+        whole = original(self)
+        count = entries(self)
+        if count is None or not hasattr(self.dataset, "__getitem__"):
+            return whole
+        kept = plan.get(count, count if count < 2 * others else others + count % 64)
+        if kept >= count:
+            return whole
+        if type(whole) is BatchSampler:
+            return BatchSampler(_Shortened(whole.sampler, kept), whole.batch_size, whole.drop_last)
+        return _Shortened(whole, kept)
+
+    setattr(DataLoader, "_index_sampler", property(index_sampler))  # noqa: B010 (mypy: a property is read-only)

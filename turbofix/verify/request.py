@@ -1,0 +1,63 @@
+"""What a verification is asked: a script, its rewritten files stage by stage, and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turbofix.findings import Risk
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    ``steps`` optimizer steps (default: what two epoch ends need, at least 20), ``timeout`` in seconds per run,
+    ``python`` the user's interpreter (default: this one), ``device`` ``"cpu"``, ``"cuda"`` or what is there,
+    ``isolation`` the level to insist on (see ``isolation.LEVELS``), ``repeats`` timed runs of each program.
+    """
+
+    steps: int | None = None
+    repeats: int = 5
+    timeout: float = 600.0
+    python: str | None = None
+    device: str | None = None
+    seed: int = 0
+    isolation: str | None = None
+    keep_scratch: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The program after one codemod and all before it: absolute path -> the whole content.
+
+    ``codemod`` is None for a candidate that the user gave.
+    """
+
+    codemod: str | None
+    risk: Risk
+    files: Mapping[Path, bytes]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Verify ``script`` with ``args`` against its ``stages``.
+
+    ``rebuild`` runs the pipeline again without the given codemods; it is None when a candidate was given.
+    """
+
+    script: Path
+    args: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    options: Options = field(default_factory=Options)
+    rebuild: Callable[[frozenset[str]], tuple[Stage, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is being done, for a progress bar: ``done`` of ``total`` steps (None when the total is not known)."""
+
+    phase: str
+    done: int
+    total: int | None

@@ -1,0 +1,105 @@
+"""What a verification found, and its JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PASS = "pass"
+FAIL = "fail"
+INCONCLUSIVE = "inconclusive"
+
+KEPT = "kept"
+DROPPED = "dropped"
+UNVERIFIED = "unverified"
+
+STEP_PARTS = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"median": self.median, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One program: its losses, and on CUDA its speed and memory (None where nothing was measured)."""
+
+    losses: tuple[float, ...] = ()
+    samples_per_second: float | None = None
+    step_ms: Mapping[str, float | None] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    warm_up_seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "samples_per_second": self.samples_per_second,
+            "step_ms": {part: self.step_ms.get(part) for part in STEP_PARTS},
+            "peak_memory_bytes": self.peak_memory_bytes,
+            # JSON has no infinities and no NaN
+            "losses": [loss if math.isfinite(loss) else None for loss in self.losses],
+        }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of one codemod: kept, dropped or unverified, and why; its own speed-up on CUDA."""
+
+    codemod: str
+    verdict: str
+    reason: str
+    speedup: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"codemod": self.codemod, "verdict": self.verdict, "reason": self.reason, "speedup": self.speedup}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The verdict, and everything that it stands on.
+
+    ``kept`` holds the files that survived (absolute path -> content), ``isolation`` the level that held the user's
+    files, ``notes`` what a reader must know beside the verdict, ``scratch`` the folder when it was kept.
+    """
+
+    verdict: str
+    reason: str
+    device: str
+    steps: int = 0
+    speedup: Interval | None = None
+    baseline: Measured = field(default_factory=Measured)
+    candidate: Measured = field(default_factory=Measured)
+    codemods: tuple[Judgement, ...] = ()
+    isolation: str | None = None
+    notes: tuple[str, ...] = ()
+    scratch: Path | None = None
+    kept: Mapping[Path, bytes] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "device": self.device,
+            "steps": self.steps,
+            "speedup": self.speedup.to_json() if self.speedup else None,
+            "baseline": self.baseline.to_json(),
+            "candidate": self.candidate.to_json(),
+            "codemods": [judgement.to_json() for judgement in self.codemods],
+            "isolation": self.isolation,
+            "notes": list(self.notes),
+        }
+
+
+class Inconclusive(Exception):  # noqa: N818 (a verdict, not a failure of ours)
+    """There can be no verdict; the message is one sentence for the user."""

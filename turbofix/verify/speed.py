@@ -1,0 +1,117 @@
+"""How much faster, on a GPU: interleaved timed runs and the statistics that turn them into a claim, or into none."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turbofix.verify.request import Options, Stage
+from turbofix.verify.result import STEP_PARTS, Interval, Measured
+from turbofix.verify.runner import Child
+
+WARM_UP = 20
+MEASURED_STEPS = 60
+_RESAMPLINGS = 2000
+
+
+def ratio_interval(baseline: Sequence[float], candidate: Sequence[float]) -> Interval:
+    """The speed-up of ``candidate`` over ``baseline``, with a 95 % interval, from the speeds of interleaved runs.
+
+    Runs are compared in pairs, neighbours in time, so that a slow drift of the machine cancels. The interval is the
+    bootstrap's over the pairs; few pairs give a wide one. Speeds are samples (or steps) per second, all above zero.
+
+    Raises ``ValueError`` unless there are as many candidate as baseline runs, and at least one.
+    """
+    if len(baseline) != len(candidate) or not baseline:
+        raise ValueError("speeds come in pairs")
+    ratios = [math.log(new / old) for old, new in zip(baseline, candidate, strict=False)]
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLINGS))
+    low, high = medians[int(0.025 * _RESAMPLINGS)], medians[int(0.975 * _RESAMPLINGS) - 1]
+    return Interval(math.exp(statistics.median(ratios)), math.exp(low), math.exp(high))
+
+
+def noise_floor(speeds: Sequence[float]) -> float:
+    """The factor by which runs of one program differ: no smaller gain is one. 1.0 for a single run."""
+    if len(speeds) < 2:
+        return 1.0
+    middle = statistics.median(speeds)
+    return math.exp(max(abs(math.log(speed / middle)) for speed in speeds))
+
+
+def claim(interval: Interval, floor: float) -> Interval | None:
+    """The interval, or None when it holds no change beyond the noise."""
+    if interval.low <= 1.0 <= interval.high or 1 / floor <= interval.median <= floor:
+        return None
+    return interval
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The speeds of one program's runs, per second, and the median of everything else."""
+
+    speeds: tuple[float, ...]
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class Sped:
+    """What was measured: the speed-up (None when it is noise), both programs, and each codemod's own part."""
+
+    speedup: Interval | None
+    baseline: Measured
+    candidate: Measured
+    by_codemod: Mapping[str, float]
+    note: str | None
+
+
+def measure(child: Child, stages: Sequence[Stage], options: Options) -> Sped:
+    """Time the original and each stage in turn, again and again, each in a fresh interpreter."""
+    programs: list[Mapping[Path, bytes]] = [{}, *(stage.files for stage in stages)]
+    logs: list[list[Mapping[str, Any]]] = [[] for _ in programs]
+    for _ in range(max(options.repeats, 1)):
+        for files, found in zip(programs, logs, strict=False):
+            child.start()  # a fresh process: CUDA cannot be forked, and caches must be cold alike
+            order = {"speed": True, "warm_up": WARM_UP, "steps": options.steps or MEASURED_STEPS}
+            ended = child.run(files, order, lambda step: None)
+            if ended.complaint or not ended.log.get("seconds"):
+                empty = Measured()
+                why = ended.complaint or f"it takes fewer than {WARM_UP + 1} steps"
+                return Sped(None, empty, empty, {}, f"speed was not measured: {why}")
+            found.append(ended.log)
+    timed = [summarise(found) for found in logs]
+    base, last = timed[0], timed[-1]
+    floor = noise_floor(base.speeds)
+    gains = {
+        stage.codemod: ratio_interval(before.speeds, after.speeds).median
+        for stage, before, after in zip(stages, timed, timed[1:], strict=False)
+        if stage.codemod
+    }
+    speedup = claim(ratio_interval(base.speeds, last.speeds), floor)
+    note = None if speedup else f"no change in speed beyond the noise of {(floor - 1) * 100:.1f} %"
+    return Sped(speedup, base.measured, last.measured, gains, note)
+
+
+def summarise(logs: Sequence[Mapping[str, Any]]) -> Timed:
+    """The speeds of all runs, and the medians of the rest."""
+    counted = all(log["samples"] for log in logs)
+    speeds = tuple((log["samples"] if counted else log["steps"]) / log["seconds"] for log in logs)
+    parts = {
+        part: statistics.median([log["parts_ms"].get(part, 0.0) for log in logs])
+        for part in STEP_PARTS
+        if any(part in log["parts_ms"] for log in logs)
+    }
+    peaks = [log["peak_memory_bytes"] for log in logs if log["peak_memory_bytes"] is not None]
+    warm = [log["warm_up_seconds"] for log in logs if log["warm_up_seconds"] is not None]
+    measured = Measured(
+        samples_per_second=statistics.median(speeds) if counted else None,
+        step_ms=parts,
+        peak_memory_bytes=max(peaks) if peaks else None,
+        warm_up_seconds=statistics.median(warm) if warm else None,
+    )
+    return Timed(speeds, measured)

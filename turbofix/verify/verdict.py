@@ -1,0 +1,264 @@
+"""Compare the logs of two runs: numbers in, sentences out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance, distance, severity
+
+Row = Mapping[str, Any]
+Log = Mapping[str, Any]
+
+HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
+
+
+def tolerance_for(original: Log, candidate: Log, *, cuda: bool) -> Tolerance:
+    """Programs that compute in different precisions may differ by rounding; others by the order of additions alone."""
+    same_precision = original["events"]["autocast"] == candidate["events"]["autocast"]
+    same_compiler = original["events"]["compiled"] == candidate["events"]["compiled"]
+    return CLOSE if same_precision and same_compiler and not cuda else ROUNDED
+
+
+def first_inequality(original: Log, again: Log) -> str | None:
+    """Where two runs of the same program part, in a sentence; None when they are equal bit for bit."""
+    for old, new in zip(original["rows"], again["rows"], strict=False):
+        where = f"at step {old['step'] + 1}"
+        if _bits(old["losses"]) != _bits(new["losses"]):
+            return f"{where} the loss is {_sum(new):.9g} and not {_sum(old):.9g}"
+        unequal = (new.get("compare") or {}).get("unequal") or {}
+        for what, name in unequal.items():
+            if name:
+                return f"{where} the {what} of `{name}` differs"
+        difference = next(_structure(old, new), None)
+        if difference:
+            return f"{where} {difference}"
+    if len(original["rows"]) != len(again["rows"]):
+        return f"it took {len(again['rows'])} steps and not {len(original['rows'])}"
+    return None
+
+
+def first_difference(original: Log, candidate: Log, tolerance: Tolerance, *, exact: bool) -> str | None:
+    """What the candidate does differently, in a sentence; None when it learns the same.
+
+    With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``.
+    """
+    loss_scale = _typical([abs(_sum(row)) for row in original["rows"]])
+    old_rows, new_rows = original["rows"], candidate["rows"]
+    for old, new in zip(old_rows, new_rows, strict=False):
+        difference = next(_row_differences(old, new, tolerance, loss_scale), None)
+        if difference is None and exact:
+            difference = _inexact(old, new)
+        if difference:
+            return f"at step {old['step'] + 1} {difference}"
+    if len(new_rows) < len(old_rows):
+        return f"the optimizer steps {len(new_rows)} times where the original's steps {len(old_rows)} times"
+    if len(new_rows) > len(old_rows):
+        return f"the optimizer steps at least {len(new_rows)} times where the original's steps {len(old_rows)} times"
+    return next(_whole_differences(original, candidate), None)
+
+
+def drew_differently(original: Log, candidate: Log) -> bool:
+    """Whether the programs draw random numbers in the training step and cut their batches differently.
+
+    Then the same samples meet other random numbers, and no step can be compared with another.
+    """
+    pairs = list(zip(original["rows"], candidate["rows"], strict=False))
+    cut = any(old["batches"] != new["batches"] for old, new in pairs)
+    return cut and any(old["drew"] for old, _ in pairs)
+
+
+def closeness(candidate: Log) -> str:
+    """How close the worst step came, in words, for a codemod that was kept."""
+    compared = [row["compare"] for row in candidate["rows"] if row.get("compare") and not row["compare"]["mismatch"]]
+    if not compared:
+        return "no step could be compared"
+    gradient = max(max(c["gradient"]["angle"], distance(c["gradient"]["ratio"])) for c in compared)
+    update = max(max(c["update"]["angle"], distance(c["update"]["ratio"])) for c in compared)
+    return f"gradients agree to {gradient:.1g} and updates to {update:.1g} over {len(compared)} steps"
+
+
+def _row_differences(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> Iterator[str]:
+    yield from _structure(old, new)
+    compare = new.get("compare")
+    if compare and compare["mismatch"]:
+        yield compare["mismatch"]
+        return
+    skipped = old["skipped"] or new["skipped"]
+    if compare and not skipped:
+        if compare["not_finite"]:
+            yield f"the gradient of `{compare['not_finite'][0]}` is not finite"
+        if compare["lost"]:
+            more = f" and {compare['lost_count'] - 1} more" if compare["lost_count"] > 1 else ""
+            yield f"`{compare['lost'][0]}`{more} has no gradient: it is no longer trained"
+        if compare["drift"] > 1e-5:
+            yield f"the weights differ before the step, by {compare['drift']:.2g} of their size"
+    yield from _clipping(old, new, tolerance)
+    yield from _losses(old, new, tolerance, loss_scale)
+    if not compare or skipped:
+        return
+    yield from _gradients(compare, tolerance)
+    for name, error in compare["buffers"]:
+        # a count of batches follows the batches
+        counts = name.endswith("num_batches_tracked") and old["batches"] != new["batches"]
+        if error > tolerance.buffer and not counts:
+            yield f"the buffer `{name}` differs" + (f" by {error:.2g} of its size" if math.isfinite(error) else "")
+    update = compare["update"]
+    if update["norm"] and (
+        distance(update["ratio"]) > tolerance.update_ratio or update["angle"] > tolerance.update_angle
+    ):
+        if distance(update["ratio"]) > tolerance.update_ratio:
+            yield f"the update of the weights is {update['ratio']:.3g} times the original's"
+        else:
+            yield f"the update of the weights points elsewhere (1 - cosine = {update['angle']:.2g})"
+
+
+def _gradients(compare: Mapping[str, Any], tolerance: Tolerance) -> Iterator[str]:
+    whole = compare["gradient"]
+    worst = [row for row in compare["parameters"] if severity(row[1], row[2], row[3], tolerance) > 1]
+    if distance(whole["ratio"]) > tolerance.gradient_ratio and (whole["norm"] or whole["ratio"]):
+        name = f"; of `{worst[0][0]}` {_times(worst[0][2])}" if worst else ""
+        yield f"the gradient is {_times(whole['ratio'])} the original's{name}"
+    elif whole["angle"] > tolerance.gradient_angle:
+        name = f", most of all that of `{worst[0][0]}`" if worst else ""
+        yield f"the gradient points elsewhere (1 - cosine = {whole['angle']:.2g}){name}"
+    elif worst:
+        name, angle, ratio, _, _ = worst[0]
+        if distance(ratio) > tolerance.parameter_ratio:
+            yield f"the gradient of `{name}` is {_times(ratio)} the original's"
+        else:
+            yield f"the gradient of `{name}` points elsewhere (1 - cosine = {angle:.2g})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times"
+
+
+def _structure(old: Row, new: Row) -> Iterator[str]:
+    """Differences in what is done, whatever the numbers."""
+    if old["optimizer"] != new["optimizer"]:
+        yield "another optimizer steps than in the original"
+        return
+    if old["class"] != new["class"]:
+        yield f"the optimizer is {new['class']} instead of {old['class']}"
+    if old["samples"] != new["samples"]:
+        yield f"the optimizer steps after {_count(new['samples'])} instead of {_count(old['samples'])}"
+    yield from _hyper(old["hyper"], new["hyper"])
+    for family, training in _lost_modes(old["modes"], new["modes"]):
+        mode = "evaluation" if training else "training"
+        yield f"{family} modules run in {mode} mode during training"
+    # inside compiled code dropout is not seen
+    if old["dropouts"] != new["dropouts"] and old["compiled"] == new["compiled"]:
+        yield f"dropout is {_dropout(new['dropouts'])} instead of {_dropout(old['dropouts'])}"
+    if old["schedules"] != new["schedules"] and old["batches"] == new["batches"]:
+        yield f"the learning-rate schedule steps {new['schedules']} times instead of {old['schedules']}"
+
+
+def _count(samples: int | None) -> str:
+    return "an unknown number of samples" if samples is None else f"{samples} samples"
+
+
+def _dropout(found: Sequence[Sequence[Any]]) -> str:
+    return ", ".join(f"p={p:g}" + ("" if training else " (off)") for p, training in found) or "absent"
+
+
+def _lost_modes(old: Sequence[Sequence[Any]], new: Sequence[Sequence[Any]]) -> Iterator[tuple[str, bool]]:
+    """(family, mode) of modules that ran in this mode in the original and, in this number, do not in the candidate."""
+    ours, theirs = {tuple(mode) for mode in old}, {tuple(mode) for mode in new}
+    for family, training, _ in sorted(ours - theirs, key=str):
+        yield str(family), bool(training)
+
+
+def _hyper(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(old) != len(new):
+        yield f"the optimizer has {len(new)} parameter groups instead of {len(old)}"
+        return
+    for group, (ours, theirs) in enumerate(zip(old, new, strict=False)):
+        for key in ours.keys() & theirs.keys():
+            if ours[key] != theirs[key] and not (ours[key] != ours[key] and theirs[key] != theirs[key]):
+                name = HYPER_NAMES.get(key, f"`{key}`")
+                where = f" in group {group}" if len(old) > 1 else ""
+                yield f"the {name}{where} is {_plain(theirs[key])} instead of {_plain(ours[key])}"
+
+
+def _plain(value: object) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _clipping(old: Row, new: Row, tolerance: Tolerance) -> Iterator[str]:
+    ours, theirs = old["clips"], new["clips"]
+    per_batch = len(ours) * new["batches"] == len(theirs) * old["batches"] and old["batches"] != new["batches"]
+    if len(ours) != len(theirs) and not (per_batch and theirs):
+        kind = (ours or theirs)[0]["kind"]
+        yield f"{kind} is called {len(theirs)} times in the step instead of {len(ours)}"
+        return
+    for before, after in zip(ours, theirs, strict=False):
+        if before["kind"] != after["kind"]:
+            yield f"{after['kind']} is called instead of {before['kind']}"
+        elif before["bound"] != after["bound"]:
+            yield f"{after['kind']} clips at {after['bound']:g} instead of {before['bound']:g}"
+    if len(ours) != len(theirs) or old["skipped"] or new["skipped"]:
+        return
+    for before, after in zip(ours, theirs, strict=False):
+        a, b = before["norm"], after["norm"]
+        if a and b is not None and math.isfinite(a):
+            ratio = b / a if math.isfinite(b) else math.inf
+            if distance(ratio) > tolerance.gradient_ratio:
+                norms = f"{b:.3g} instead of {a:.3g}"
+                yield f"{after['kind']} sees a gradient norm {_times(ratio)} the original's ({norms})"
+
+
+def _losses(old: Row, new: Row, tolerance: Tolerance, scale: float) -> Iterator[str]:
+    if bool(old["losses"]) != bool(new["losses"]):
+        yield f"{len(new['losses'])} backward passes come before it instead of {len(old['losses'])}"
+        return
+    a, b = _sum(old), _sum(new)
+    if math.isnan(a) and math.isnan(b):
+        return
+    # A loss near zero is measured by the run's typical one.
+    if not abs(a - b) <= tolerance.loss * max(abs(a), scale / 10):
+        ratio = f", {_times(b / a)} the original's" if a else ""
+        yield f"the loss is {b:.6g} instead of {a:.6g}{ratio}"
+
+
+def _inexact(old: Row, new: Row) -> str | None:
+    if _bits(old["losses"]) != _bits(new["losses"]):
+        return f"the loss is {_sum(new):.9g} and not bit for bit {_sum(old):.9g}"
+    unequal = (new.get("compare") or {}).get("unequal") or {}
+    return next((f"the {what} of `{name}` is not equal bit for bit" for what, name in unequal.items() if name), None)
+
+
+def _whole_differences(original: Log, candidate: Log) -> Iterator[str]:
+    """Differences of whole runs."""
+    skipped = sum(row["skipped"] for row in candidate["rows"]) - sum(row["skipped"] for row in original["rows"])
+    if skipped > max(3, len(original["rows"]) // 5):
+        yield f"the gradient scaler skips {skipped} of {len(original['rows'])} steps"
+    if original["layers"] != candidate["layers"]:
+        lost = [name for name, n in original["layers"].items() if candidate["layers"].get(name) != n]
+        new = [name for name, n in candidate["layers"].items() if original["layers"].get(name) != n]
+        yield f"the model has {', '.join(new) or 'no such layer'} instead of {', '.join(lost) or 'none'}"
+    for name, keys in original["saved"].items():
+        if name not in candidate["saved"]:
+            yield f"it no longer saves {name}"
+        elif candidate["saved"][name] != keys:
+            changed = sorted(set(keys) ^ set(candidate["saved"][name]))
+            yield f"what it saves in {name} has other keys ({', '.join(changed[:3])})"
+    for name in candidate["saved"].keys() - original["saved"].keys():
+        yield f"it saves {name}, which the original does not"
+    ends = original["epochs_ended"], candidate["epochs_ended"]
+    if ends[0] != ends[1]:
+        yield f"{ends[1]} epochs ended where the original's ended {ends[0]}"
+
+
+def _bits(losses: Sequence[float]) -> list[str]:
+    return [repr(loss) for loss in losses]
+
+
+def _sum(row: Row) -> float:
+    return math.fsum(row["losses"]) if all(map(math.isfinite, row["losses"])) else math.nan
+
+
+def _typical(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else 0.0

@@ -1,0 +1,170 @@
+"""Run a script as it is and as rewritten, and say whether it learns the same and, on a GPU, how much faster it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from turbofix.verify import isolation, speed
+from turbofix.verify.learning import Blame, Learned, Original
+from turbofix.verify.request import Progress, Request
+from turbofix.verify.result import (
+    DROPPED,
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    UNVERIFIED,
+    Inconclusive,
+    Judgement,
+    Measured,
+    Verification,
+)
+from turbofix.verify.runner import Child
+from turbofix.verify.scratch import Scratch, scratch_folder, trees_for
+
+OnProgress = Callable[[Progress], None]
+
+# files beside the script that are looked at for the word cuda
+MOST_FILES_READ = 300
+
+
+def verify(request: Request, on_progress: OnProgress | None = None) -> Verification:
+    """Verify ``request``. A script that cannot be judged gives the verdict *inconclusive*, never an exception.
+
+    No file of the user's is touched; the scratch folder is removed at the end, on an interrupt too.
+    """
+    tell = on_progress or (lambda progress: None)
+    options = request.options
+    request = dataclasses.replace(request, script=request.script.absolute())
+    try:
+        _demand_script(request.script)
+        isolation.demand(options.isolation)
+    except Inconclusive as why:
+        return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
+    with scratch_folder(keep=options.keep_scratch) as root:
+        cwd = Path.cwd()
+        strong = isolation.is_strong(options.isolation)
+        scratch = Scratch(root, trees_for(request.script, cwd), strong)
+        child = Child(scratch, request.script, request.args, cwd, options)
+        try:
+            found = _verify(request, scratch, child, tell)
+        except Inconclusive as why:
+            device = child.device_name if child.cuda and child.device_name else "cpu"
+            found = Verification(INCONCLUSIVE, str(why), device, isolation=child.isolation or None)
+        finally:
+            child.close()
+        return dataclasses.replace(found, scratch=root if options.keep_scratch else None)
+
+
+def _demand_script(script: Path) -> None:
+    if script.suffix == ".ipynb":
+        raise Inconclusive(f"{script.name} is a notebook, and only scripts can be run; export it to a script first")
+    if not script.is_file():
+        raise Inconclusive(f"there is no file {script}")
+    try:
+        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except OSError as error:
+        raise Inconclusive(f"{script.name} cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise Inconclusive(f"{script.name}{line} cannot be compiled: {error}") from error
+
+
+def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) -> Verification:
+    options = request.options
+    for stage in request.stages:
+        for path in stage.files:
+            if not scratch.holds(path):
+                raise Inconclusive(f"{path} lies outside the project of {request.script.name} and cannot be replaced")
+    tell(Progress("importing torch", 0, None))
+    child.start()
+    cuda = child.cuda and options.device != "cpu"
+    if options.device == "cuda" and not cuda:
+        raise Inconclusive("--device cuda was asked for, and torch sees no CUDA device here")
+    remap = not cuda and _mentions_cuda(request)
+    original = Original(child, scratch, request, remap=remap, tell=tell)
+    original.watch()
+    learned = Blame(original, scratch, request, cuda=cuda).sort_out()
+    rows = original.log["rows"]
+    verdict, reason = _conclude(learned, request, len(rows), original.log["epochs_ended"])
+    baseline = Measured(losses=_losses(rows))
+    candidate = (
+        Measured(losses=_losses(learned.outcome.log["rows"])) if learned.outcome and learned.outcome.log else Measured()
+    )
+    found = Verification(
+        verdict,
+        reason,
+        (child.device_name or "cuda") if cuda else "cpu",
+        steps=len(rows),
+        baseline=baseline,
+        candidate=candidate,
+        codemods=learned.judgements if request.rebuild is not None else (),
+        isolation=child.isolation,
+        notes=(*original.notes(), *isolation.warnings(child.isolation)),
+        kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
+    )
+    return _with_speed(found, learned, request, child) if cuda and verdict == PASS else found
+
+
+def _with_speed(found: Verification, learned: Learned, request: Request, child: Child) -> Verification:
+    sped = speed.measure(child, learned.stages, request.options)
+    codemods = tuple(
+        dataclasses.replace(judgement, speedup=sped.by_codemod.get(judgement.codemod)) for judgement in found.codemods
+    )
+    return dataclasses.replace(
+        found,
+        speedup=sped.speedup,
+        baseline=dataclasses.replace(sped.baseline, losses=found.baseline.losses),
+        candidate=dataclasses.replace(sped.candidate, losses=found.candidate.losses),
+        codemods=codemods,
+        notes=(*found.notes, sped.note) if sped.note else found.notes,
+    )
+
+
+def _conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:
+    """The verdict and its reason."""
+    seen = f"{steps} steps" + (f" and {epochs} epoch end{'s' if epochs > 1 else ''}" if epochs else "")
+    if learned.stages:
+        dropped = [judgement for judgement in learned.judgements if judgement.verdict != "kept"]
+        rest = f"; {len(dropped)} codemod{'s were' if len(dropped) > 1 else ' was'} left out" if dropped else ""
+        return PASS, f"it learns the same over {seen}{rest}"
+    if not request.stages:
+        return INCONCLUSIVE, f"nothing was rewritten, so there is nothing to verify (the script itself ran {seen})"
+    if request.rebuild is None:
+        judgement = learned.judgements[-1]
+        return (FAIL if judgement.verdict == DROPPED else INCONCLUSIVE), judgement.reason
+    if all(judgement.verdict == UNVERIFIED for judgement in learned.judgements):
+        return INCONCLUSIVE, "no rewrite could be verified: " + _listed(learned.judgements)
+    return FAIL, "no rewrite survived: " + _listed(learned.judgements)
+
+
+def _listed(judgements: tuple[Judgement, ...]) -> str:
+    return "; ".join(f"{judgement.codemod}: {judgement.reason}" for judgement in judgements)
+
+
+def _losses(rows: list[dict[str, object]]) -> tuple[float, ...]:
+    sums = []
+    for row in rows:
+        losses = row["losses"]
+        if isinstance(losses, list) and losses:
+            finite = all(math.isfinite(loss) for loss in losses)
+            sums.append(math.fsum(losses) if finite else math.nan)
+    return tuple(sums)
+
+
+def _mentions_cuda(request: Request) -> bool:
+    """Whether the script, a rewrite of it or a module beside it speaks of CUDA."""
+    word = re.compile(rb"cuda", re.IGNORECASE)
+    if any(word.search(content) for stage in request.stages for content in stage.files.values()):
+        return True
+    beside = sorted(request.script.parent.rglob("*.py"))[:MOST_FILES_READ]
+    for path in (request.script, *beside):
+        try:
+            if word.search(path.read_bytes()):
+                return True
+        except OSError:
+            continue
+    return False
