@@ -9,7 +9,7 @@ from typing import Any
 
 from turbofix.findings import Risk
 from turbofix.verify import changes, printed, verdict
-from turbofix.verify.probe.thresholds import Tolerance
+from turbofix.verify.probe.thresholds import CLOSE, Tolerance
 from turbofix.verify.request import Progress, Request, Stage
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
 from turbofix.verify.runner import Child, Ended
@@ -20,6 +20,8 @@ LEAST_STEPS = 20
 FEWEST_STEPS = 3
 # seconds after which the original has been watched for long enough, once it has taken the least steps
 WATCHED_SECONDS = 60.0
+# seconds that the script may take from there to its end, with epochs of one batch; a rewrite has some more
+FINISH_SECONDS = 20.0
 
 Tell = Callable[[Progress], None]
 
@@ -58,6 +60,11 @@ class Original:
         self.log: Mapping[str, Any] = {}
         self._printed: list[list[printed.Line]] = []
 
+    @property
+    def script(self) -> Path:
+        """The script that is watched."""
+        return self._request.script
+
     def watch(self) -> None:
         """Run the original twice; ``Inconclusive`` with the reason where there is nothing to compare with."""
         first = self._run("the script as it is", {})
@@ -79,7 +86,7 @@ class Original:
         if ended.complaint:
             when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
             if "EOFError" in ended.complaint:
-                raise Inconclusive(f"the script asks for input{_at(ended)}, and a verification has none to give")
+                raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
             raise Inconclusive(f"the script {self._ending(ended)} {when}")
         if not steps:
             raise Inconclusive("the script ended without a single optimizer step: there is nothing to compare")
@@ -94,12 +101,11 @@ class Original:
             return f"{ended.complaint}{said}"
         complaint = ended.complaint or ""
         if complaint.startswith("SystemExit") and ended.last_words:
-            return f'ended with "{ended.last_words}"{_at(ended)}'
+            return f'ended with "{ended.last_words}"{_at(ended.log)}'
         if "Permission denied" in complaint or "verified script may not write" in complaint:
-            return (
-                f'stopped{_at(ended)} with "{complaint}": it writes outside its own folder, which a verification denies'
-            )
-        return f'stopped with "{complaint}"{_at(ended)}'
+            denied = "it writes outside its own folder, which a verification denies"
+            return f'stopped{_at(ended.log)} with "{complaint}": {denied}'
+        return f'stopped with "{complaint}"{_at(ended.log)}'
 
     def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str) -> Outcome:
         """Run a rewrite and hold it against the original."""
@@ -114,19 +120,36 @@ class Original:
         tolerance = verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self._remap)
         difference = verdict.first_difference(self.log, log, tolerance, exact=exact)
         if difference is None:
+            difference = self._end_difference(log)
+        if difference is None:
             difference = self._printed_difference(log, tolerance, exact=exact)
         return Outcome(difference, None, log)
+
+    def _end_difference(self, log: Mapping[str, Any]) -> str | None:
+        ours, theirs = self.log["end"], log["end"]
+        if ours["how"] != "finished" or self.log["how"] == "finished":
+            return None
+        if theirs["how"] == "crashed":
+            return f'at the end of the training it stops with "{theirs["error"]}"{_at(theirs)}'
+        if theirs["how"] == "finished":
+            return verdict.saved_difference(ours["saved"], theirs["saved"])
+        return None
 
     def _printed_difference(self, log: Mapping[str, Any], tolerance: Tolerance, *, exact: bool) -> str | None:
         lines = printed.read_lines(log["lines"])
         bound = 0.0 if exact else tolerance.printed
-        difference = printed.compare_printed(self._printed, lines, bound, all_lines=exact)
+
+        def compare() -> str | None:
+            close = exact or tolerance == CLOSE
+            return printed.compare_printed(self._printed, lines, bound, all_lines=exact, decisions=close)
+
+        difference = compare()
         if difference and len(self._printed) < 4:
             # A number that is a time may have been the same twice by chance: look again before blaming.
             for _ in range(2):
                 again = self._run("the script against itself", {}, replay=True)
                 self._printed.append(printed.read_lines(again.log.get("lines", ())))
-            difference = printed.compare_printed(self._printed, lines, bound, all_lines=exact)
+            difference = compare()
         return difference
 
     def _run(self, phase: str, files: Mapping[Path, bytes], *, replay: bool = False) -> Ended:
@@ -142,6 +165,7 @@ class Original:
             "seconds": WATCHED_SECONDS,
             "may_shorten": not replay and not self._plan and self._request.options.steps is None,
             "shorten": dict(self._plan),
+            "finish_seconds": self._finish_seconds(replay=replay, rewritten=bool(files)),
             "dropout": self._dropout,
             "remap": self._remap,
             "watch": {
@@ -150,6 +174,15 @@ class Original:
             },
         }
         return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+
+    def _finish_seconds(self, *, replay: bool, rewritten: bool) -> float:
+        if not replay:
+            return FINISH_SECONDS
+        # where the original did not come to its end, a rewrite cannot be asked to
+        return 2 * FINISH_SECONDS if rewritten and self._reaches_end() else 0.0
+
+    def _reaches_end(self) -> bool:
+        return bool(self.log["end"]["how"] == "finished")
 
     def _stop_after(self) -> int:
         ended_itself = self.log["how"] == "finished"
@@ -163,6 +196,8 @@ class Original:
             found.append(f"long data was shortened alike in both programs, keeping its tail ({counts} samples)")
         if self.log["epochs_ended"] == 0 and self.log["how"] != "finished":
             found.append("epoch end not seen")
+        if not self._reaches_end():
+            found.append("the end of the training was not seen")
         recorded = sum(row["recorded"] for row in rows)
         if recorded < len(rows):
             found.append(
@@ -173,8 +208,8 @@ class Original:
         return found
 
 
-def _at(ended: Ended) -> str:
-    line = ended.log.get("line")
+def _at(log: Mapping[str, Any]) -> str:
+    line = log.get("line")
     return f" at {line}" if line else ""
 
 

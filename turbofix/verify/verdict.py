@@ -24,7 +24,7 @@ def tolerance_for(original: Log, candidate: Log, *, cuda: bool) -> Tolerance:
 def first_inequality(original: Log, again: Log) -> str | None:
     """Where two runs of the same program part, in a sentence; None when they are equal bit for bit."""
     for old, new in zip(original["rows"], again["rows"], strict=False):
-        where = f"at step {old['step'] + 1}"
+        where = _where(old, original["rows"])
         if _bits(old["losses"]) != _bits(new["losses"]):
             return f"{where} the loss is {_sum(new):.9g} and not {_sum(old):.9g}"
         unequal = (new.get("compare") or {}).get("unequal") or {}
@@ -51,7 +51,7 @@ def first_difference(original: Log, candidate: Log, tolerance: Tolerance, *, exa
         if difference is None and exact:
             difference = _inexact(old, new)
         if difference:
-            return f"at step {old['step'] + 1} {difference}"
+            return f"{_where(old, old_rows)} {difference}"
     if len(new_rows) < len(old_rows):
         return f"the optimizer steps {len(new_rows)} times where the original's steps {len(old_rows)} times"
     if len(new_rows) > len(old_rows):
@@ -77,6 +77,11 @@ def closeness(candidate: Log) -> str:
     gradient = max(max(c["gradient"]["angle"], distance(c["gradient"]["ratio"])) for c in compared)
     update = max(max(c["update"]["angle"], distance(c["update"]["ratio"])) for c in compared)
     return f"gradients agree to {gradient:.1g} and updates to {update:.1g} over {len(compared)} steps"
+
+
+def _where(row: Row, rows: Sequence[Row]) -> str:
+    several = any(other["optimizer"] for other in rows)
+    return f"at step {row['step'] + 1}" + (f" of optimizer {row['optimizer'] + 1}" if several else "")
 
 
 def _row_differences(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> Iterator[str]:
@@ -238,17 +243,24 @@ def _whole_differences(original: Log, candidate: Log) -> Iterator[str]:
         lost = [name for name, n in original["layers"].items() if candidate["layers"].get(name) != n]
         new = [name for name, n in candidate["layers"].items() if original["layers"].get(name) != n]
         yield f"the model has {', '.join(new) or 'no such layer'} instead of {', '.join(lost) or 'none'}"
-    for name, keys in original["saved"].items():
-        if name not in candidate["saved"]:
-            yield f"it no longer saves {name}"
-        elif candidate["saved"][name] != keys:
-            changed = sorted(set(keys) ^ set(candidate["saved"][name]))
-            yield f"what it saves in {name} has other keys ({', '.join(changed[:3])})"
-    for name in candidate["saved"].keys() - original["saved"].keys():
-        yield f"it saves {name}, which the original does not"
+    saved = saved_difference(original["saved"], candidate["saved"])
+    if saved:
+        yield saved
     ends = original["epochs_ended"], candidate["epochs_ended"]
     if ends[0] != ends[1]:
         yield f"{ends[1]} epochs ended where the original's ended {ends[0]}"
+
+
+def saved_difference(original: Mapping[str, Sequence[str]], candidate: Mapping[str, Sequence[str]]) -> str | None:
+    """How the files that ``torch.save`` wrote differ in their keys, in a sentence; None when they do not."""
+    for name, keys in original.items():
+        if name not in candidate:
+            return f"it no longer saves {name}"
+        if candidate[name] != keys:
+            changed = sorted(set(keys) ^ set(candidate[name]))
+            return f"what it saves in {name} has other keys ({', '.join(changed[:3])})"
+    more = sorted(candidate.keys() - original.keys())
+    return f"it saves {more[0]}, which the original does not" if more else None
 
 
 def _bits(losses: Sequence[float]) -> list[str]:

@@ -7,6 +7,7 @@ per line goes out through another; the script's own standard streams stay the sc
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import os
@@ -92,6 +93,9 @@ def main() -> None:
         {"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device, "isolation": isolation},
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # what is there now is torch's: a fork need neither collect it nor look through it
+    gc.collect()
+    gc.freeze()
     with os.fdopen(requests, "rb", closefd=False) as lines:
         for line in iter(lines.readline, b""):
             status = _fork_run(json.loads(line), requests, replies)

@@ -45,29 +45,53 @@ def _moved(device: Any) -> Any:
 class _Remap(TorchFunctionMode):
     """Every torch function call passes here; a CUDA device among its arguments becomes the CPU."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        tensor: Any = torch.Tensor
+        self._device, self._is_cuda = tensor.device.__get__, tensor.is_cuda.__get__
+        self._moved = False
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensor = torch.Tensor
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))  # an object that only names a device is what it says
+        if func in (self._device, self._is_cuda):
+            on_cuda = _from_user() and self._on_cuda(args[0])
+            return (torch.device("cuda", 0) if func == self._device else True) if on_cuda else func(*args)
         if func is tensor.cuda:
             _moved("cuda")
-            return args[0]
-        if func in (tensor.pin_memory, tensor.is_pinned, tensor.record_stream, tensor.get_device):
+            return self._mark(args[0])
+        if func in (tensor.pin_memory, tensor.is_pinned, tensor.get_device):
             return {tensor.pin_memory: args[0], tensor.is_pinned: True, tensor.get_device: 0}.get(func)
         if func in (tensor.to, torch._C._nn._parse_to):
             place = 0 if func is torch._C._nn._parse_to else 1
             if len(args) > place and type(args[place]) is int:
-                args = (*args[:place], _moved("cuda"), *args[place + 1 :])
+                args = (*args[:place], "cuda", *args[place + 1 :])
         if func is tensor.type and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
-        if kwargs:
-            kwargs = dict(kwargs)
-            if "device" in kwargs:
-                device = kwargs["device"]
-                kwargs["device"] = _moved("cuda") if type(device) is int else _moved(device)
-            if kwargs.get("pin_memory"):
-                kwargs["pin_memory"] = False
-        if any(_is_cuda(argument) for argument in args):
+        kwargs = dict(kwargs or {})
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cuda"
+        to_cuda = _is_cuda(kwargs.get("device")) or any(map(_is_cuda, args))
+        if to_cuda:
             args = tuple(_moved(argument) for argument in args)
-        return func(*args, **(kwargs or {}))
+            if "device" in kwargs:
+                kwargs["device"] = _moved(kwargs["device"])
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        return self._mark(result) if to_cuda else result
+
+    def _mark(self, result: Any) -> Any:
+        """Remember that this tensor would be on the GPU, for code that asks it."""
+        self._moved = True
+        if type(result) in (torch.Tensor, torch.nn.Parameter):
+            result._turbofix_on_cuda = True
+        return result
+
+    def _on_cuda(self, tensor: torch.Tensor) -> bool:
+        # what needs gradients is a parameter or comes from one, and a model is moved as a whole
+        return hasattr(tensor, "_turbofix_on_cuda") or (self._moved and tensor.requires_grad)
 
 
 class _Stream:
@@ -199,6 +223,8 @@ def _answer_as_a_card() -> None:
 def _replace_streams() -> None:
     cuda: Any = torch.cuda
     cuda.Stream, cuda.Event = _Stream, _Event
+    # its argument is looked at before a function mode is asked
+    wrap(torch.Tensor, "record_stream", lambda original: lambda self, stream: None)
     stream = _Stream()
     cuda.current_stream = cuda.default_stream = lambda device=None: stream
     cuda.stream = cuda.device = cuda.device_of = lambda thing=None: contextlib.nullcontext()

@@ -1,7 +1,8 @@
 """Gradients and updates, step by step: the original's are written down, the candidate's compared with them.
 
-After each step the candidate's parameters and buffers are set to the original's, so that every step is judged alone
-and small differences do not grow into large ones.
+The candidate's optimizer then takes its step with the original's gradients, and its parameters and buffers are set to
+the original's. So every step is judged alone, the optimizer's state keeps pace, and an update differs only when the
+rule does (an Adam turns rounding in a tiny gradient into a step of full length).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Moment:
         self.gradients: list[Tensor | None] = []
         self.after: list[Tensor] = []
         self.buffers: dict[str, Tensor] = {}
+        self.skipped = False
 
     def payload(self) -> dict[str, Any]:
         return vars(self)
@@ -147,7 +149,7 @@ class Store:
         except FileNotFoundError:
             return None
         moment = Moment(payload["names"], payload["before"])
-        moment.gradients, moment.after, moment.buffers = payload["gradients"], payload["after"], payload["buffers"]
+        vars(moment).update(payload)
         return moment
 
 
@@ -300,6 +302,26 @@ def _first_unequal(names: Sequence[str], pairs: Iterable[tuple[Tensor, Tensor | 
         if b is None or a.shape != b.shape or not torch.equal(a.nan_to_num(nan=0.5), b.to(a.dtype).nan_to_num(nan=0.5)):
             return name
     return None
+
+
+def lend(optimizer: Any, names: Sequence[str], reference: Moment) -> list[tuple[Tensor, Tensor]]:
+    """Put the original's gradients in place of the optimizer's own; return what ``give_back`` needs."""
+    pairs, _ = match(reference.names, names)
+    parameters = parameters_of(optimizer)
+    scale = getattr(optimizer, "grad_scale", None)
+    lent = []
+    for ours, theirs in pairs:
+        own, other = parameters[theirs].grad, reference.gradients[ours]
+        if own is None or other is None or own.is_sparse or own.shape != other.shape:
+            continue
+        lent.append((own, own.detach().clone()))
+        own.detach().copy_(other if scale is None else other * float(scale))
+    return lent
+
+
+def give_back(lent: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for own, kept in lent:
+        own.detach().copy_(kept)
 
 
 def reset(optimizer: Any, names: Sequence[str], buffers: dict[str, Tensor], reference: Moment) -> None:

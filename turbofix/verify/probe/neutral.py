@@ -96,18 +96,19 @@ def seed_everything(chance: Chance) -> None:
     with contextlib.suppress(ImportError):  # where it is installed the script may draw from it
         importlib.import_module("numpy")
     chance.reseed("start")
-    count = iter(range(1, sys.maxsize))
+    draw = random.getrandbits
 
     def seeded(original: Any) -> Callable[..., Any]:
         def seed(*arguments: Any, **keywords: Any) -> Any:
             if not keywords and all(argument is None for argument in arguments):
-                arguments = (hash((chance.seed, "unseeded", next(count))) & 0xFFFFFFFF,)
+                # from the generator that every run and every worker has in the same state
+                arguments = (draw(32),)
             return original(*arguments, **keywords)
 
         return seed
 
     wrap(random, "seed", seeded)
-    wrap(torch, "seed", lambda original: lambda: torch.manual_seed(next(count)).initial_seed())
+    wrap(torch, "seed", lambda original: lambda: torch.manual_seed(draw(32)).initial_seed())
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         wrap(numpy.random, "seed", seeded)
@@ -119,11 +120,12 @@ def watch_loaders(
     on_batch: Callable[[Epoch, int, bool], None],
     on_end: Callable[[Epoch], None],
     name_loader: Callable[[Any], str],
+    hurrying: Callable[[], bool],
 ) -> None:
     """Neutralise every ``DataLoader`` and report its batches and the ends of its epochs.
 
     ``on_batch`` gets the epoch, the number of samples in the batch, and whether the main process drew random numbers
-    since the last batch; ``on_end`` gets the epoch.
+    since the last batch; ``on_end`` gets the epoch. While ``hurrying`` an epoch ends after its first batch.
     """
     passes: dict[int, tuple[Any, int]] = {}
     handed: list[Any] = [None]
@@ -192,6 +194,8 @@ def watch_loaders(
             if os.getpid() != main_process:
                 return original(self)
             epoch: Epoch = self._turbofix_epoch
+            if hurrying() and epoch.position:
+                raise StopIteration
             drew = handed[0] is not None and chance.differs(handed[0])
             try:
                 batch = original(self)

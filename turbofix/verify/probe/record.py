@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -89,6 +90,8 @@ class Recorder:
         self._current: Epoch | None = None
         self._sizes: dict[str, int] = {}
         self._pending: Any = None
+        self._log: dict[str, Any] = {}
+        self.hurrying = False
         self._busy = False
         self._told = 0.0
 
@@ -133,7 +136,7 @@ class Recorder:
     # --- optimizers
 
     def before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-        if self._busy or os.getpid() != self.main_process:
+        if self._idle():
             return None
         number, _ = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), optimizer))
         if number not in self._names:
@@ -143,10 +146,14 @@ class Recorder:
             self.parameters[number] = self._names[number].of(optimizer)
         moment = lockstep.Moment(self.parameters[number], lockstep.copies(lockstep.parameters_of(optimizer)))
         found = getattr(optimizer, "found_inf", None)
-        self._pending = (number, moment, isinstance(found, Tensor) and float(found) > 0)
+        moment.skipped = isinstance(found, Tensor) and float(found) > 0
         closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
+        reference = self._store.read(number, self._counts[number]) if self._replaying else None
+        self._pending = (number, moment, reference, ())
         if not callable(closure):
             moment.gradients = lockstep.gradients_of(optimizer)
+            if reference is not None and not moment.skipped and not reference.skipped:
+                self._pending = (number, moment, reference, lockstep.lend(optimizer, moment.names, reference))
             return None
 
         def watched_closure() -> Any:
@@ -160,16 +167,17 @@ class Recorder:
         return arguments, {**keywords, "closure": watched_closure}
 
     def after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._busy or os.getpid() != self.main_process or self._pending is None:
+        if self._idle() or self._pending is None:
             return
-        number, moment, skipped = self._pending
+        number, moment, reference, lent = self._pending
         self._pending = None
-        closure = len(arguments) > 1 or "closure" in keywords
-        self._attempt(optimizer, number, moment, skipped=skipped, closure=closure)
+        lockstep.give_back(lent)
+        closure = len(arguments) > 1 or keywords.get("closure") is not None
+        self._attempt(optimizer, number, moment, reference, closure=closure)
 
     def skipped_step(self, optimizer: Any) -> None:
         """A scaler found gradients that are not finite and left the step out."""
-        if os.getpid() != self.main_process:
+        if self._idle():
             return
         if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = (len(self._optimizers), optimizer)
@@ -179,13 +187,21 @@ class Recorder:
             self.parameters[number] = self._names[number].of(optimizer)
         moment = lockstep.Moment(self.parameters[number], lockstep.copies(lockstep.parameters_of(optimizer)))
         moment.gradients = lockstep.gradients_of(optimizer)
-        self._attempt(optimizer, number, moment, skipped=True, closure=False)
+        moment.skipped = True
+        reference = self._store.read(number, self._counts[number]) if self._replaying else None
+        self._attempt(optimizer, number, moment, reference, closure=False)
+
+    def _idle(self) -> bool:
+        """Whether steps are not to be recorded: the recorder's own, a worker's, or those after the comparison."""
+        return self._busy or self.hurrying or os.getpid() != self.main_process
 
     def attempts(self, optimizer: Any) -> int:
         number, _ = self._optimizers.get(id(optimizer), (-1, None))
         return self._counts[number]
 
-    def _attempt(self, optimizer: Any, number: int, moment: lockstep.Moment, *, skipped: bool, closure: bool) -> None:
+    def _attempt(
+        self, optimizer: Any, number: int, moment: lockstep.Moment, reference: lockstep.Moment | None, *, closure: bool
+    ) -> None:
         self._busy = True
         step = self._counts[number]
         self._counts[number] += 1
@@ -212,7 +228,7 @@ class Recorder:
             "hyper": [_hyper(group) for group in optimizer.param_groups],
             "clips": window.clips,
             "schedules": window.schedules,
-            "skipped": skipped,
+            "skipped": moment.skipped,
             "modes": sorted(window.modes),
             "dropouts": sorted(window.dropouts),
             "drew": window.drew,
@@ -221,9 +237,8 @@ class Recorder:
         }
         self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
         if self._replaying:
-            reference = self._store.read(number, step)
             if reference is not None:
-                if skipped and any(g is not None and bool(g.any()) for g in reference.gradients):
+                if moment.skipped and not reference.skipped:
                     self._advance(optimizer, moment.names, reference)
                 row["compare"] = lockstep.compare(reference, moment)
                 lockstep.reset(optimizer, moment.names, buffers, reference)
@@ -297,7 +312,19 @@ class Recorder:
     # --- the end
 
     def stop(self, how: str) -> None:
-        self.finish(how)
+        """End the comparison. Where there is time for it the script goes on to its end, with epochs of one batch."""
+        seconds = self._order["finish_seconds"]
+        self._write(how)
+        if not seconds or self._current is None:
+            self._exit()
+        self.hurrying = True
+        self._log["end"] = {"how": "out of time"}
+        timer = threading.Timer(seconds, self._give_up)
+        timer.daemon = True
+        timer.start()
+
+    def _give_up(self) -> None:
+        self._dump()
         self._exit()
 
     def _exit(self) -> None:
@@ -315,23 +342,36 @@ class Recorder:
         """Write the log down; ``how`` is stopped, finished, crashed or shorten."""
         if os.getpid() != self.main_process:
             return
-        log = {
+        if self.hurrying:
+            self._log["end"] = {"how": how, "saved": self.saved, **(more or {})}
+            self._dump()
+        else:
+            self._write(how, more)
+
+    def _write(self, how: str, more: dict[str, Any] | None = None) -> None:
+        self._log = {
             "how": how,
             "rows": self.rows,
             "events": self.events,
             "layers": self.layers or {},
-            "saved": self.saved,
-            "lines": self.lines,
+            "saved": dict(self.saved),
+            "lines": list(self.lines),
             "epochs_ended": self.epochs_ended,
             "schedules_left": self.window.schedules,
             "samples_left": sum(self.window.samples.values()),
             "parameters": self.parameters,
             "seconds": time.monotonic() - self.started,
-            **self._order["extra"](),
+            "end": {"how": how},
             **(more or {}),
         }
-        with open(self._order["log"], "w", encoding="utf-8") as handle:
-            json.dump(log, handle)
+        self._dump()
+
+    def _dump(self) -> None:
+        # written beside it first: a reader never finds half a log
+        part = self._order["log"] + ".part"
+        with open(part, "w", encoding="utf-8") as handle:
+            json.dump({**self._log, **self._order["extra"]()}, handle)
+        os.replace(part, self._order["log"])
 
 
 def _family(module: nn.Module) -> str:
@@ -387,7 +427,7 @@ def _watch_backward(recorder: Recorder) -> None:
 
     def watched(original: Any) -> Callable[..., Any]:
         def backward(root: Any, *arguments: Any, **keywords: Any) -> Any:
-            if inside[0] or os.getpid() != recorder.main_process:
+            if inside[0] or recorder.hurrying or os.getpid() != recorder.main_process:
                 return original(root, *arguments, **keywords)
             gradient = arguments[0] if arguments else keywords.get("gradient", keywords.get("grad_tensors"))
             recorder.on_backward(root, gradient)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
 import os
-import runpy
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +40,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     if order["remap"]:
         cuda_on_cpu.install()
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
-    neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader)
+    neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
     record.install(recorder, dropout=order["dropout"])
     lines.watch()
     return _run_script(order, recorder.finish)
@@ -53,12 +55,12 @@ def _measure(order: dict[str, Any], say: Say) -> int:
 
 
 def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
-    """Run it under ``runpy``; its exception becomes part of the log, in one sentence's worth of words."""
+    """Run it as the main module; its exception becomes part of the log, in one sentence's worth of words."""
     script = order["script"]
     sys.argv = [order["name"], *order["arguments"]]
     sys.path.insert(0, os.path.dirname(script))
     try:
-        runpy.run_path(script, run_name="__main__")
+        _run_as_main(script)
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             finish("crashed", {"error": f"SystemExit: {leaving.code}", "line": _line_of(leaving, order)})
@@ -71,8 +73,23 @@ def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
     return 0
 
 
+def _run_as_main(script: str) -> None:
+    """What ``runpy.run_path`` does, but with ``sys.argv[0]`` as the user typed it."""
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
+    main.__dict__["__builtins__"] = builtins
+    with open(script, "rb") as handle:
+        code = compile(handle.read(), script, "exec", dont_inherit=True)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
 def _describe(error: BaseException) -> str:
-    words = " ".join(str(error).split())
+    lines = str(error).strip().splitlines()
+    # an error from a worker brings its whole traceback along: what it says is in the last line
+    text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
+    words = " ".join(text.split())
     return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
 
 

@@ -1,0 +1,260 @@
+"""The pure parts of the verification: numbers and texts in, sentences out. No torch."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
+from turbofix.verify.probe import thresholds
+from turbofix.verify.verdict import saved_difference
+
+
+def differs(
+    old: list[str], new: list[str], tolerance: float = 0.01, again: list[str] | None = None, *, every: bool = False
+) -> str | None:
+    def lines(texts: list[str]) -> list[printed.Line]:
+        return printed.read_lines(enumerate(texts))
+
+    return printed.compare_printed([lines(old), lines(again or old)], lines(new), tolerance, all_lines=every)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("loss 1.2345", "loss 1.2346"),  # a unit of the last decimal
+        ("loss 0.01", "loss 0.02"),  # coarse print of nearly the same
+        ("correct 57/100", "correct 58/100"),  # one sample on the edge
+        ("epoch 1 loss 2.0 time 3.1s", "epoch 1 loss 2.0 time 9.9s"),
+        ("epoch 1: 12.3 samples/s", "epoch 1: 99.3 samples/s"),
+        ("elapsed 0:01:02", "elapsed 0:03:04"),
+        ("memory 120 MB", "memory 60 MB"),
+        ("[12.5 ms/step] loss 2.0", "[7.5 ms/step] loss 2.0"),
+        ("lr 5e-05", "lr 5e-05"),
+    ],
+)
+def test_these_lines_say_the_same(old: str, new: str) -> None:
+    assert differs([old], [new]) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tolerance"),
+    [
+        ("loss 1.2345", "loss 1.3345", 0.01),
+        ("loss 1.2345", "loss 1.2346", 0.0),
+        ("accuracy 57.00 %", "accuracy 0.57 %", 0.01),
+        ("time 3.1s loss 2.0", "time 3.1s loss 4.0", 0.01),
+        ("lr 5e-05", "lr 5.5e-05", 0.0),
+        ("loss 5.00e-05", "loss 5.50e-05", 0.01),
+    ],
+)
+def test_these_lines_differ(old: str, new: str, tolerance: float) -> None:
+    difference = differs([old], [new], tolerance)
+    assert difference == f'it prints "{new}" where the original prints "{old}"'
+
+
+def test_a_number_that_the_original_does_not_repeat_is_no_result() -> None:
+    assert differs(["epoch 1 took 2.0 of 3.5"], ["epoch 1 took 2.0 of 7.5"], again=["epoch 1 took 2.0 of 3.6"]) is None
+    assert differs(["id 77"], ["id 12"], again=["id 78"]) is None
+
+
+def test_lines_may_be_rarer_unless_all_are_asked_for() -> None:
+    every_step = [f"loss {value}" for value in (1.0, 2.0, 3.0, 4.0)]
+    old = [(step, text) for step, text in enumerate(every_step)]
+    new = [old[1], old[3]]
+    lines = printed.read_lines(old)
+    assert printed.compare_printed([lines], printed.read_lines(new), 0.0, all_lines=True) is None
+    wrong = [(1, "loss 2.0"), (3, "loss 8.0")]
+    assert printed.compare_printed([lines], printed.read_lines(wrong), 0.0, all_lines=True) is not None
+    assert differs(["saved"], [], every=True) == 'it no longer prints "saved"'
+    assert differs(["saved"], []) is None
+
+
+def test_another_precision_may_decide_close_calls_otherwise() -> None:
+    def said(text: str) -> list[printed.Line]:
+        return printed.read_lines([(1, text)])
+
+    old = said("loss: 2.2880, accuracy: 20/200 (10.0 %), mean IoU 0.31, total 5.5")
+    flipped = said("loss: 2.2875, accuracy: 40/200 (20.0 %), mean IoU 0.42, total 5.5")
+    wrong = said("loss: 4.2875, accuracy: 20/200 (10.0 %), mean IoU 0.31, total 5.5")
+    assert printed.compare_printed([old], flipped, 0.05, all_lines=False, decisions=False) is None
+    assert printed.compare_printed([old], flipped, 0.05, all_lines=False) is not None
+    assert printed.compare_printed([old], wrong, 0.05, all_lines=False, decisions=False) is not None
+
+
+OLD = b"""import torch
+# a comment
+x = f(
+    1,
+    2,
+)
+if x:
+    y = 1
+else:
+    y = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (OLD, []),
+        (OLD.replace(b"a comment", b"another"), []),
+        (OLD.replace(b"    2,\n", b"    3,\n"), [range(3, 7)]),
+        (OLD.replace(b"    y = 2\n", b"    y = 3\n"), [range(10, 11)]),
+        (OLD.replace(b"if x:", b"if not x:"), [range(7, 8)]),
+        (OLD.replace(b"# a comment\n", b""), []),
+        (OLD.replace(b"# a comment\n", b"z = 1\nw = 2\n"), [range(2, 4)]),
+        (OLD + b"def (:\n", []),
+    ],
+)
+def test_changed_statements(new: bytes, expected: list[range]) -> None:
+    assert list(changes.changed_statements(OLD, new)) == expected
+
+
+def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:
+    path = Path("/p/train.py")
+    new = OLD.replace(b"    2,\n", b"    3,\n").replace(b"    y = 2\n", b"    y = 3\n")
+    assert changes.first_not_run({path: OLD}, {path: new}, {path: {3, 10}}) is None
+    assert changes.first_not_run({path: OLD}, {path: new}, {path: {3, 8}}) == (path, 10)
+    assert changes.first_not_run({path: OLD}, {path: new}, {}) == (path, 3)
+
+
+def test_lines_of_a_stage_are_found_in_the_last_text() -> None:
+    middle = b"a = 1\nb = 2\nc = 3\n"
+    last = b"import x\na = 1\nb = x(2)\nc = 3\n"
+    assert changes.carried_lines(middle, last, {2, 3}) == {1, 2}
+    assert changes.carried_lines(middle, last, {4}) == {3}
+
+
+@pytest.mark.parametrize(
+    ("added", "events", "cuda", "words"),
+    [
+        ("with torch.autocast('cuda'):", {"autocast": ["bfloat16"]}, False, None),
+        ("with torch.autocast('cuda'):", {"autocast": []}, False, "autocast"),
+        ("s = GradScaler('cuda')", {"scaler": False}, True, "scaler"),
+        ("autocast(); GradScaler(enabled=half)", {"autocast": ["bfloat16"], "scaler": False}, True, None),
+        ("Adam(p, fused=True)", {"fused": False}, False, "fused"),
+        ("DataLoader(d, num_workers=2)", {"workers": 2}, False, None),
+        ("torch.set_float32_matmul_precision('high')", {}, False, "TF32"),
+        ("torch.set_float32_matmul_precision('high')", {}, True, None),
+        ("x = 1", {}, False, None),
+    ],
+)
+def test_what_was_asleep(added: str, events: dict[str, object], cuda: bool, words: str | None) -> None:
+    found = changes.asleep(added, events, cuda=cuda)
+    assert (found is None) if words is None else (found is not None and words in found)
+
+
+def test_comments_switch_nothing_on() -> None:
+    path = Path("/p/train.py")
+    assert changes.added_text({path: b"a\n"}, {path: b"a\n# autocast(\nb\n"}) == "b"
+
+
+def test_saved_keys() -> None:
+    assert saved_difference({"a.pt": ["model", "epoch"]}, {"a.pt": ["model", "epoch"]}) is None
+    assert saved_difference({"a.pt": ["w"]}, {"a.pt": ["_orig_mod.w"]}) == (
+        "what it saves in a.pt has other keys (_orig_mod.w, w)"
+    )
+    assert saved_difference({"a.pt": ["w"]}, {}) == "it no longer saves a.pt"
+    assert saved_difference({}, {"a.pt": ["w"]}) == "it saves a.pt, which the original does not"
+
+
+@pytest.mark.parametrize("tolerance", [thresholds.ROUNDED, thresholds.CLOSE])
+def test_a_gradient_below_the_noise_is_measured_by_the_whole(tolerance: thresholds.Tolerance) -> None:
+    # a bias before a normalisation: another direction, but nothing beside the whole gradient
+    assert thresholds.severity(1.3, 4.0, 1e-6, tolerance) < 1
+    # the same in a parameter that carries weight
+    assert thresholds.severity(1.3, 4.0, 0.3, tolerance) > 1
+    assert thresholds.severity(0.0, 1.0, 0.0, tolerance) == 0
+    assert thresholds.severity(math.nan, 1.0, 0.0, tolerance) == math.inf
+    assert thresholds.distance(0.0) == thresholds.distance(math.nan) == math.inf
+
+
+def test_a_speed_up_is_found_with_its_interval() -> None:
+    baseline = [100.0, 101.0, 99.0, 100.5, 99.5]
+    candidate = [speed * 2.3 for speed in (101.0, 100.0, 99.5, 100.0, 100.5)]
+    interval = speed.ratio_interval(baseline, candidate)
+    assert interval.low <= interval.median <= interval.high
+    assert interval.median == pytest.approx(2.3, rel=0.02)
+    assert interval.high / interval.low < 1.05
+    assert speed.claim(interval, speed.noise_floor(baseline)) == interval
+
+
+def test_a_drift_of_the_machine_cancels() -> None:
+    drifting = [100.0, 90.0, 80.0, 70.0, 60.0]
+    interval = speed.ratio_interval(drifting, [1.5 * value for value in drifting])
+    assert (interval.low, interval.high) == (pytest.approx(1.5), pytest.approx(1.5))
+
+
+def test_a_no_op_is_no_gain() -> None:
+    baseline = [100.0, 103.0, 98.0, 101.0, 99.0]
+    candidate = [101.0, 102.0, 99.0, 102.0, 98.0]
+    floor = speed.noise_floor(baseline)
+    assert floor == pytest.approx(1.03, rel=0.01)
+    assert speed.claim(speed.ratio_interval(baseline, candidate), floor) is None
+    # every pair a hair faster, and still within what the original differs from itself
+    steady = speed.ratio_interval(baseline, [1.01 * value for value in baseline])
+    assert steady.low > 1
+    assert speed.claim(steady, floor) is None
+    assert speed.noise_floor([5.0]) == 1.0
+
+
+def test_speeds_come_in_pairs() -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        speed.ratio_interval([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="pairs"):
+        speed.ratio_interval([], [])
+
+
+def test_runs_are_summarised() -> None:
+    def log(seconds: float, samples: int, peak: int | None) -> dict[str, object]:
+        return {
+            "seconds": seconds, "samples": samples, "steps": 60, "peak_memory_bytes": peak,
+            "warm_up_seconds": 3.0, "parts_ms": {"data": 1.0, "backward": seconds},
+        }  # fmt: skip
+
+    timed = speed.summarise([log(2.0, 640, 5), log(4.0, 640, 7), log(3.2, 640, 6)])
+    assert timed.speeds == (320.0, 160.0, 200.0)
+    assert timed.measured.samples_per_second == 200.0
+    assert timed.measured.step_ms == {"data": 1.0, "backward": 3.2}
+    assert timed.measured.peak_memory_bytes == 7
+    without_loader = speed.summarise([log(2.0, 0, None)])
+    assert without_loader.speeds == (30.0,)
+    assert without_loader.measured.samples_per_second is None
+    assert without_loader.measured.peak_memory_bytes is None
+
+
+def test_the_json_is_the_contract() -> None:
+    found = Verification(
+        "pass", "it learns the same", "NVIDIA A100", steps=50, speedup=Interval(2.31, 2.2, 2.4),
+        baseline=Measured((1.0, math.nan), 100.0, {"data": 1.0, "backward": 2.0}, 5),
+        codemods=(Judgement("autocast", "kept", "gradients agree", 1.8),),
+    )  # fmt: skip
+    answer = found.to_json()
+    assert answer["version"] == 1
+    assert answer["speedup"] == {"median": 2.31, "low": 2.2, "high": 2.4}
+    assert answer["baseline"] == {
+        "samples_per_second": 100.0,
+        "step_ms": {
+            "data": 1.0, "transfer": None, "forward": None, "backward": 2.0, "optimizer": None, "other": None,
+        },
+        "peak_memory_bytes": 5,
+        "losses": [1.0, None],
+    }  # fmt: skip
+    assert answer["codemods"] == [
+        {"codemod": "autocast", "verdict": "kept", "reason": "gradients agree", "speedup": 1.8}
+    ]
+
+
+def test_importing_it_costs_no_torch() -> None:
+    program = (
+        "import sys, turbofix.verify; print([m for m in ('torch', 'numpy', 'rich', 'libcst') if m in sys.modules])"
+    )
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "[]"

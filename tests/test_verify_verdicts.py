@@ -1,0 +1,247 @@
+"""The whole of ``verify``: verdicts, blame, and scripts that cannot be judged."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turbofix.findings import Risk
+from turbofix.verify import Options, Progress, Request, Stage, Verification, verify
+
+pytest.importorskip("torch")
+
+# what a tiny training needs: (set-up, loop); one epoch of four batches
+TINY = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(32, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate():
+    return float((model(x) ** 2).mean())
+
+
+for epoch in range(6):
+    for a, b in loader:
+        loss = torch.nn.functional.mse_loss(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+CodemodEdits = dict[str, tuple[Risk, str, str]]
+
+
+def pipeline(script: Path, edits: CodemodEdits) -> Callable[[frozenset[str]], tuple[Stage, ...]]:
+    """A stand-in for the engine: each codemod replaces one text by another, on what the last one left."""
+
+    def rebuild(excluded: frozenset[str]) -> tuple[Stage, ...]:
+        text, stages = script.read_text(), []
+        for name, (risk, old, new) in edits.items():
+            if name not in excluded:
+                assert old in text
+                text = text.replace(old, new)
+                stages.append(Stage(name, risk, {script: text.encode()}))
+        return tuple(stages)
+
+    return rebuild
+
+
+def verify_edits(script: Path, edits: CodemodEdits) -> Verification:
+    rebuild = pipeline(script, edits)
+    request = Request(script, stages=rebuild(frozenset()), options=Options(timeout=120), rebuild=rebuild)
+    return verify(request)
+
+
+def verify_candidate(script: Path, candidate: str, **options: object) -> Verification:
+    stage = Stage(None, Risk.EQUIVALENT, {script: candidate.encode()})
+    return verify(Request(script, stages=(stage,), options=Options(**{"timeout": 120.0, **options})))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "tiny.py"
+    script.write_text(TINY)
+    return script
+
+
+def test_a_script_against_itself_passes_and_claims_no_speed(tiny: Path) -> None:
+    seen: list[Progress] = []
+    stage = Stage(None, Risk.EQUIVALENT, {tiny: tiny.read_bytes()})
+    found = verify(Request(tiny, stages=(stage,), options=Options(device="cpu")), seen.append)
+    assert (found.verdict, found.speedup, found.device) == ("pass", None, "cpu")
+    assert found.steps == 20
+    assert found.kept == {tiny: tiny.read_bytes()}
+    assert found.scratch is None
+    assert {progress.phase for progress in seen} >= {"importing torch", "the script as it is"}
+    answer = found.to_json()
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    assert list(answer)[:9] == [
+        "version", "verdict", "reason", "device", "steps", "speedup", "baseline", "candidate", "codemods",
+    ]  # fmt: skip
+    assert answer["speedup"] is None
+    assert len(answer["baseline"]["losses"]) == 20
+    assert answer["baseline"]["losses"] == answer["candidate"]["losses"]
+    assert answer["codemods"] == []
+
+
+def test_what_fails_is_blamed_and_what_does_not_run_is_unverified(tiny: Path) -> None:
+    edits: CodemodEdits = {
+        "set-to-none": (Risk.EXACT, "zero_grad()", "zero_grad(set_to_none=True)"),
+        "wrong-rate": (Risk.EQUIVALENT, "lr=0.1", "lr=0.11"),
+        "never-run": (Risk.EXACT, "return float((model(x) ** 2).mean())", "return (model(x) ** 2).mean().item()"),
+        "fused-optimizer": (Risk.EQUIVALENT, "model.parameters(), ", "model.parameters(), fused=True, "),
+        "asleep": (Risk.EQUIVALENT, "    for a, b", "    torch.autocast('cpu', enabled=False)\n    for a, b"),
+        "recipe": (Risk.RECIPE, "range(6)", "range(7)"),
+    }
+    found = verify_edits(tiny, edits)
+    assert found.verdict == "pass"
+    verdicts = {judgement.codemod: judgement for judgement in found.codemods}
+    assert {name: judgement.verdict for name, judgement in verdicts.items()} == {
+        "set-to-none": "kept",
+        "wrong-rate": "dropped",
+        "never-run": "unverified",
+        "fused-optimizer": "kept",
+        "asleep": "unverified",
+        "recipe": "unverified",
+    }
+    assert list(verdicts) == list(edits)
+    assert "the learning rate is 0.11 instead of 0.1" in verdicts["wrong-rate"].reason
+    assert verdicts["never-run"].reason == "what it changed at tiny.py, line 12, did not run"
+    assert "autocast was never enabled" in verdicts["asleep"].reason
+    survivors = pipeline(tiny, edits)(frozenset({"wrong-rate", "never-run", "asleep", "recipe"}))
+    assert found.kept == survivors[-1].files
+    assert tiny.read_text() == TINY
+
+
+def test_an_exact_codemod_in_a_mixed_set_is_held_to_every_bit(tiny: Path) -> None:
+    edits: CodemodEdits = {
+        "rounds": (Risk.EXACT, "mse_loss(model(a), b)", "mse_loss(model(a) * (1 + 1e-6), b)"),
+        "fused-optimizer": (Risk.EQUIVALENT, "model.parameters(), ", "model.parameters(), fused=True, "),
+    }
+    found = verify_edits(tiny, edits)
+    assert [(judgement.codemod, judgement.verdict) for judgement in found.codemods] == [
+        ("rounds", "dropped"),
+        ("fused-optimizer", "kept"),
+    ]
+    assert "bit for bit" in found.codemods[0].reason
+
+
+def test_nothing_left_is_a_failure_or_without_a_verdict(tiny: Path) -> None:
+    broken: CodemodEdits = {"wrong-rate": (Risk.EQUIVALENT, "lr=0.1", "lr=0.2")}
+    found = verify_edits(tiny, broken)
+    assert (found.verdict, dict(found.kept)) == ("fail", {})
+    assert "wrong-rate" in found.reason
+    silent: CodemodEdits = {"never-run": (Risk.EXACT, "return float(", "return 1 * float(")}
+    found = verify_edits(tiny, silent)
+    assert found.verdict == "inconclusive"
+    assert "did not run" in found.reason
+
+
+def test_a_broken_candidate_fails(tiny: Path) -> None:
+    found = verify_candidate(tiny, TINY.replace("        optimizer.zero_grad()\n", ""))
+    assert found.verdict == "fail"
+    assert "at step 2" in found.reason and "times the original's" in found.reason
+    assert dict(found.kept) == {}
+
+
+BY_CHANCE = TINY.replace("manual_seed(0)", "manual_seed(os.urandom(1)[0] + os.getpid())")
+TWO_STEPS = TINY.replace("range(6)", "range(1)").replace("randn(32", "randn(16")
+PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('data')\np.parse_args()"
+
+UNJUDGED: dict[str, tuple[str, dict[str, object], str]] = {
+    "crashes at import": ("import no_such_module_here", {}, "before its first optimizer step"),
+    "crashes before a step": ("1 / 0\n" + TINY, {}, 'stopped with "ZeroDivisionError: division by zero" at ours.py'),
+    "crashes in a step": (TINY + "    assert epoch < 1, 'not today'\n", {}, "AssertionError: not today"),
+    "never steps": ("print('hello')", {}, "without a single optimizer step"),
+    "asks for input": ("name = input('name? ')\n" + TINY, {}, "asks for input at ours.py, line 1"),
+    "wants arguments": (PARSER, {}, "the following arguments are required: data"),
+    "runs past its time": ("import time\ntime.sleep(60)", {"timeout": 0.5}, "time limit of 0.5 seconds"),
+    "goes by chance": ("import os\n" + BY_CHANCE, {}, "two runs of the script as it is are not the same: at step 1"),
+    "is killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", {}, "was killed by SIGKILL"),
+    "takes two steps": (TWO_STEPS, {}, "2 optimizer steps, too few"),
+    "syntax error": ("def f(:\n", {}, "cannot be compiled"),
+}
+
+
+@pytest.mark.parametrize("name", UNJUDGED)
+def test_a_script_that_cannot_be_judged_gives_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text, options, words = UNJUDGED[name]
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "ours.py"
+    script.write_text(text)
+    found = verify_candidate(script, text, **options)
+    assert found.verdict == "inconclusive"
+    assert words in found.reason
+    assert "Traceback" not in found.reason and "\n" not in found.reason
+    assert script.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "words"),
+    [
+        ("absent.py", {}, "there is no file"),
+        ("book.ipynb", {}, "is a notebook"),
+        ("tiny.py", {"isolation": "glass"}, "there is no isolation level 'glass'"),
+        ("tiny.py", {"python": "/no/such/python"}, "could not be started"),
+        ("tiny.py", {"python": "/bin/false"}, "could not import torch"),
+        ("tiny.py", {"device": "cuda"}, "torch sees no CUDA device"),
+    ],
+)
+def test_what_cannot_be_run_gives_one_sentence(tiny: Path, path: str, options: dict[str, object], words: str) -> None:
+    if "device" in options and _has_cuda():
+        pytest.skip("this machine has the device")
+    found = verify_candidate(tiny.parent / path, TINY, **options)
+    assert found.verdict == "inconclusive"
+    assert words in found.reason
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def test_a_script_runs_as_if_run_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments, working folder, module search path, standard input and the main module are what they should be."""
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "setup.cfg").write_text("")
+    (project / "data.txt").write_text("7")
+    (tmp_path / "beside.txt").write_text("8")
+    (project / "src" / "helper.py").write_text("VALUE = 9\n")
+    script = project / "src" / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, pickle, sys
+            import helper
+            assert sys.argv == ["src/train.py", "--data", os.path.abspath("data.txt"), "x=1"], (sys.argv, os.getcwd())
+            assert open("data.txt").read() == "7" and open("../beside.txt").read() == "8"
+            assert helper.VALUE == 9 and __name__ == "__main__" and os.path.isabs(__file__)
+            assert sys.path[0] == os.path.dirname(os.path.abspath(__file__)), sys.path
+            assert sys.stdin.read() == "" and not any("turbofix" in m and not m.startswith("_") for m in sys.modules)
+            class Kept: pass
+            assert isinstance(pickle.loads(pickle.dumps(Kept())), Kept)
+            """
+        )
+        + TINY
+    )
+    monkeypatch.chdir(project)
+    stage = Stage(None, Risk.EQUIVALENT, {script: script.read_bytes()})
+    arguments = ("--data", str(project / "data.txt"), "x=1")
+    found = verify(Request(script, arguments, (stage,), Options(timeout=120, python=sys.executable)))
+    assert found.reason == "it learns the same over 20 steps and 4 epoch ends"
