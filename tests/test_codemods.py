@@ -68,13 +68,15 @@ def texts_of(path: Path) -> dict[Path, str]:
     return {ENTRY: path.read_text("utf-8")}
 
 
-def cases(*kinds: str) -> Iterator[object]:
+def cases(*kinds: str) -> list[object]:
+    found: list[object] = []
     for codemod in CODEMODS.values():
         folder = FIXTURES / codemod.name.replace("-", "_")
         for path in sorted(folder.glob("*")):
             kind = re.search(r"\.(in|noop|refuse)(\.py)?$", path.name)
             if kind is not None and kind[1] in kinds:
-                yield pytest.param(Case(codemod, kind[1], path), id=f"{folder.name}/{path.name}")
+                found.append(pytest.param(Case(codemod, kind[1], path), id=f"{folder.name}/{path.name}"))
+    return found
 
 
 def rewrite(case: Case, texts: dict[Path, str]) -> pipeline.Rewriting:
@@ -117,7 +119,7 @@ def test_refuses_with_the_reason(case: Case) -> None:
         assert text in reason
 
 
-@pytest.mark.parametrize("codemod", CODEMODS.values(), ids=CODEMODS)
+@pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))
 def test_every_rewriting_fixture_has_a_twin_that_stays_untouched(codemod: Codemod) -> None:
     folder = FIXTURES / codemod.name.replace("-", "_")
     names = [path.name for path in folder.glob("*")]
@@ -127,7 +129,7 @@ def test_every_rewriting_fixture_has_a_twin_that_stays_untouched(codemod: Codemo
     assert len(untouched) >= len(rewriting)
 
 
-@pytest.mark.parametrize("codemod", CODEMODS.values(), ids=CODEMODS)
+@pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))
 def test_every_codemod_has_a_whole_page(codemod: Codemod) -> None:
     headings = ["Why slow", "Example", "Use instead", "When refused", "Risk", "Measured"]
     positions = [codemod.page.find(f"\n{heading}\n") for heading in headings]

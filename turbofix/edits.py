@@ -1,14 +1,15 @@
 """The vocabulary in which codemods change code: LibCST locates, ranges of text are edited.
 
-Every call takes ``Site`` objects of the program's model. The tree is read-only; an ``Edit`` gathers ``Change``s per file,
-and ``apply`` gives the new texts. All or nothing: with ``attempt`` (or ``mark`` and ``rollback``) a ``Refuse`` or ``Conflict``
-raised on the way leaves no change behind.
+Every call takes ``Site`` objects of the program's model. The tree is read-only; an ``Edit`` gathers ``Change``s per
+file, and ``apply`` gives the new texts. All or nothing: with ``attempt`` (or ``mark`` and ``rollback``) a ``Refuse`` or
+``Conflict`` raised on the way leaves no change behind.
 
 The same change asked for by two findings is made once; different changes of the same text are a ``Conflict``.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,21 +41,23 @@ class Conflict(Exception):  # noqa: N818
 class Role(IntEnum):
     """What a change is, in the order in which changes at one offset come."""
 
-    AFTER = 0  # behind a statement or an expression; the deepest first
-    ADDED = 1  # an item of a call, a mapping or a parameter list
-    IMPORT = 2
-    BEFORE = 3  # lines before a statement
-    HEADER = 4  # the line that a wrap adds
-    OPEN = 5  # an opening parenthesis; the outermost first
+    SUFFIX = 0  # behind an expression; the deepest first
+    AFTER = 1  # behind a statement; the deepest first
+    ADDED = 2  # an item of a call, a mapping or a parameter list
+    IMPORT = 3
+    BEFORE = 4  # before a statement
+    HEADER = 5  # the line that a wrap adds
     INDENT = 6
-    REPLACED = 7
+    OPEN = 7  # an opening parenthesis; the outermost first
+    REPLACED = 8
 
 
 @dataclass(frozen=True, order=True)
 class Change:
     """``text`` replaces the characters ``start`` to ``end`` of one file.
 
-    ``depth`` is how deep in the tree the thing stands that it belongs to. ``lines``: it is made of whole lines.
+    ``depth`` is how deep in the tree the thing stands that it belongs to, ``anchor`` where that starts, for what is put
+    behind a thing or around it. ``lines``: it is made of whole lines.
     ``rewrites``: the statements there are replaced by others (``replace_lines``), so their strings may go.
     """
 
@@ -65,13 +68,15 @@ class Change:
     depth: int = 0
     lines: bool = False
     rewrites: bool = False
+    anchor: int = -1
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Lines ``start`` to ``end`` move one ``unit`` deeper (or ``back``) behind ``pad``; ``header`` is the line that causes it.
+    """Lines ``start`` to ``end`` move one ``unit`` deeper (or ``back``) behind ``pad``.
 
-    ``depth`` is that of the statements which move.
+    ``header`` is the change that causes it, ``depth`` that of the statements which move. Lines that start inside one of
+    the strings ``kept`` stay where they are.
     """
 
     start: int
@@ -81,7 +86,7 @@ class Shift:
     header: Change
     depth: int
     back: bool = False
-    kept: tuple[tuple[int, int], ...] = ()  # strings of several lines: their contents stay where they are
+    kept: tuple[tuple[int, int], ...] = ()
 
 
 # One step of an edit, as the calls below log it. Steps on one bracket or block are laid out together at the end.
@@ -106,6 +111,11 @@ class _Added:
     name: str
     text: str
 
+    @property
+    def positional(self) -> bool:
+        """Whether the item must stand before those with a name."""
+        return not self.text.startswith(self.name) or self.text == self.name
+
 
 @dataclass(frozen=True)
 class _Dropped:
@@ -126,8 +136,9 @@ _Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
 class Edit:
     """The changes of one or more findings of one codemod, over one or more files.
 
-    ``read`` gives the text of a file, None where there is none. ``trees`` shares parses between edits of the same texts.
-    Every method that takes a ``Site`` raises ``Refuse`` where the site's file cannot be edited or the site is not in it.
+    ``read`` gives the text of a file, None where there is none. ``trees`` keeps parses for edits of the same texts; by
+    default all edits of a process share them. Every method that takes a ``Site`` raises ``Refuse`` where its file
+    cannot be edited (``positions.Unreadable``) or the site is not in it (``positions.Lost``).
     """
 
     def __init__(self, read: Callable[[Path], str | None], codemod: str = "", trees: Trees | None = None) -> None:
@@ -144,7 +155,7 @@ class Edit:
         return tree.source(tree.node(site))
 
     def statement(self, site: Site) -> Site:
-        """The innermost statement (a line, or a compound statement) that holds ``site``; an ``elif`` belongs to its ``if``."""
+        """The innermost statement (a line, or a compound one) around ``site``; an ``elif`` belongs to its ``if``."""
         tree = self._tree(site)
         return tree.site(tree.statement(site))
 
@@ -154,7 +165,7 @@ class Edit:
 
     # --- expressions
     def replace(self, site: Site, text: str) -> None:
-        """Replace an expression (or argparse default, dict value, dataclass default) by ``text``; nothing outside its span.
+        """Replace an expression (or argparse default, dict value, dataclass default); nothing outside its span changes.
 
         Its own parentheses go with it; ``text`` gets parentheses where its surroundings bind tighter.
         """
@@ -164,14 +175,17 @@ class Edit:
         self._splice(tree, layout.replaced(tree, tree.node(site), text))
 
     def insert_after(self, site: Site, text: str) -> None:
-        """Put ``text`` straight after the expression: ``loss`` -> ``loss.detach()``; parentheses are added where binding asks."""
+        """Put ``text`` straight after the expression: ``loss`` -> ``loss.detach()``; in parentheses where binding asks.
+
+        ``text`` may also be an operator and an operand: ``loss`` -> ``loss * n``.
+        """
         from turbofix import layout
 
         tree = self._tree(site)
         self._splice(tree, layout.extended(tree, tree.node(site), text))
 
     def argument(self, call: Site, name: str, value: str, position: int | None = None) -> None:
-        """Give the call the keyword ``name``; replaces the keyword or the positional form (index ``position``) where present.
+        """Give the call the keyword ``name``; replaces it, or its positional form (index ``position``), where present.
 
         Raises Refuse on ``*``/``**`` that may hold it, and Conflict where this edit gave it another value.
         """
@@ -217,7 +231,7 @@ class Edit:
 
     # --- statements; any site inside a statement stands for it
     def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
-        """New lines before the statement, with its indentation; a one-line suite or shared line gets ``new; statement``.
+        """New lines before the statement, indented as it is; a one-line suite or shared line gets ``new; statement``.
 
         ``above_comments`` puts them above the comments that stand directly over the statement.
         """
@@ -254,10 +268,10 @@ class Edit:
         self._log(_Deleted(tree.path, tree.statement(site)))
 
     def wrap(self, first: Site, last: Site, header: str) -> None:
-        """Put ``first`` to ``last`` (statements of one block) under ``header``, one unit deeper; string contents untouched.
+        """Put ``first`` to ``last`` (statements of one block) under ``header``, one unit deeper; strings stay.
 
-        Whether a ``return`` or ``yield`` in it stands in the way is the codemod's to know (``Region.blockers``). Raises Refuse
-        for a range that shares a line, and under ``autocast`` for one that holds a ``backward`` or ``step``.
+        Whether a ``return`` or ``yield`` in it stands in the way is the codemod's to know (``Region.blockers``). Raises
+        Refuse for a range that shares a line, and under ``autocast`` for one that holds a ``backward`` or ``step``.
         """
         from turbofix import layout
 
@@ -266,7 +280,7 @@ class Edit:
         self._log(_Moved(tree.path, layout.wrapped(tree, statements, header), tuple(statements)))
 
     def unwrap(self, with_: Site) -> None:
-        """Take the header away and move the body one unit back. Raises Refuse where the ``with`` opens something else too."""
+        """Take the header away and move the body one unit back; Refuse where the ``with`` opens something else too."""
         from turbofix import layout
 
         tree = self._tree(with_)
@@ -275,7 +289,7 @@ class Edit:
 
     # --- names and functions
     def name(self, dotted: str, site: Site, module: str | None = None) -> str:
-        """The spelling of ``torch.x.y`` (or ``os.cpu_count``) valid in the file of ``site``; its import is added at most once.
+        """The spelling of ``torch.x.y`` (or ``os.cpu_count``) valid at ``site``; its import is added at most once.
 
         ``module`` names a submodule that the package does not load by itself (``torch.distributed.fsdp``).
         Raises Refuse where the needed name is bound to something else.
@@ -288,8 +302,14 @@ class Edit:
             self._splice(tree, [change])
         return spelled
 
+    def quoted(self, word: str, site: Site) -> str:
+        """``word`` as a string literal, in the kind of quotes that the file of ``site`` uses more."""
+        text = self._tree(site).text
+        mark = "'" if text.count("'") > text.count('"') else '"'
+        return f"{mark}{word}{mark}"
+
     def free_name(self, wanted: str, site: Site, taken: Collection[str] = ()) -> str:
-        """``wanted``, or ``wanted_2``, ... : a name that nothing in the file of ``site`` uses, and that is not in ``taken``."""
+        """``wanted``, or ``wanted_2``, ... : a name that nothing in the file uses and that is not ``taken``."""
         names = self._tree(site).names
         name, number = wanted, 1
         while names.is_used(name) or name in taken:
@@ -310,7 +330,7 @@ class Edit:
         self._add(tree, node, index, name, text)
 
     def pass_on(self, call: Site, text: str, beside: Site, name: str | None = None) -> None:
-        """A new positional argument (or ``name=text`` beside a keyword) straight after the argument ``beside`` of ``call``.
+        """A new positional argument (``name=text`` beside a keyword) straight after the argument ``beside``.
 
         ``name`` is the parameter's, by default the last word of ``text`` (``scaler`` for ``self.scaler``).
         """
@@ -344,7 +364,7 @@ class Edit:
 
     # --- results
     def changes(self) -> Mapping[Path, tuple[Change, ...]]:
-        """The changes of every file, in the order of its text; each range counts in the text as it was. Raises Conflict."""
+        """The changes of every file, in order; their ranges count in the text as it was. Raises Conflict."""
         paths = dict.fromkeys(step.path for step in self._steps)
         found = {path: self._changes_of(self._open[path]) for path in paths}
         return {path: changes for path, changes in found.items() if changes}
@@ -398,15 +418,15 @@ class Edit:
         for owner in owners:
             bracket: Bracket = layout.bracket(tree, owner)
             added: dict[int, list[str]] = {}
-            for step in steps:
-                if isinstance(step, _Added) and step.owner is owner:
-                    added.setdefault(step.index % max(len(bracket.items), 1), []).append(step.text)
+            items = [step for step in steps if isinstance(step, _Added) and step.owner is owner]
+            for step in sorted(items, key=lambda item: not item.positional):
+                added.setdefault(step.index % max(len(bracket.items), 1), []).append(step.text)
             dropped = {step.index for step in steps if isinstance(step, _Dropped) and step.owner is owner}
             changes += layout.changed_items(tree, bracket, added, dropped)
         gone = [step.statement for step in steps if isinstance(step, _Deleted)]
-        for step in steps:
-            if isinstance(step, _Moved) and step.statements and all(each in gone for each in step.statements):
-                raise Conflict(f"all that was to stand under a new line at {step.shift.start} is taken out")
+        for moved in steps:
+            if isinstance(moved, _Moved) and moved.statements and all(each in gone for each in moved.statements):
+                raise _conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
         changes += layout.deleted(tree, gone)
         return composed(tree.text, changes, shifts)
 
@@ -425,7 +445,7 @@ def changed(text: str, changes: Sequence[Change]) -> str:
 
 
 def undone(old: str, new: str, changes: Sequence[Change]) -> str:
-    """The text before changes that are in order and disjoint: what stands in ``new`` outside them, what stood in ``old`` inside."""
+    """The text before changes: what stands in ``new`` outside them, what stood in ``old`` inside."""
     parts: list[str] = []
     at = moved = 0
     for change in changes:
@@ -455,16 +475,29 @@ def composed(text: str, changes: Iterable[Change], shifts: Iterable[Shift]) -> t
         if change.start < at:
             raise _conflict(text, change.start)
         at = max(at, change.end)
+    _refuse_meetings(text, own)
     return tuple(change for _number, change in ordered)
 
 
+def _refuse_meetings(text: str, changes: Sequence[Change]) -> None:
+    """Raise Conflict where two changes do not overlap and yet cannot both be made."""
+    replaced = [change for change in changes if change.end > change.start and change.role is Role.REPLACED]
+    suffixes: dict[tuple[int, int], Change] = {}
+    for change in changes:
+        for other in replaced:
+            if other.start <= change.anchor < other.end and change.depth > other.depth:
+                raise _conflict(text, change.anchor)  # it belongs to something that goes
+        if change.role is Role.SUFFIX and suffixes.setdefault((change.start, change.depth), change) != change:
+            raise _conflict(text, change.start)  # one expression is extended in two ways
+
+
 def _rank(change: Change) -> tuple[int, int, int]:
-    return change.start, change.role, -change.depth if change.role is Role.AFTER else change.depth
+    return change.start, change.role, -change.depth if change.role <= Role.AFTER else change.depth
 
 
 def _disjoint(text: str, shifts: Iterable[Shift]) -> list[Shift]:
     ordered = sorted(dict.fromkeys(shifts), key=lambda shift: (shift.start, shift.end))
-    for one, other in zip(ordered, ordered[1:]):
+    for one, other in itertools.pairwise(ordered):
         if other.start < one.end:
             raise _conflict(text, other.start)
     return ordered
@@ -504,7 +537,7 @@ def _move(shift: Shift, line: str) -> tuple[int, int, str]:
 
 
 def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterator[Change]:
-    """The re-indentation of each line of the range that does not start in a string or in text that is replaced anyway."""
+    """The re-indentation of each line that does not start in a string or in text that is replaced anyway."""
     at = shift.start
     while at < shift.end:
         newline = _NEWLINE.search(text, at, shift.end)

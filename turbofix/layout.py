@@ -1,6 +1,6 @@
 """How a new piece of code is laid out where it goes: functions from a tree and a place to changes of text.
 
-Each call of the vocabulary (``edits``) has its function here. All are pure; what cannot be done safely raises ``Refuse``.
+Each call of the vocabulary (``edits``) has its function here. All are pure; what is not safe raises ``Refuse``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -24,7 +24,8 @@ _HOLE = "_turbofix_hole"
 _WORD = re.compile(r"[^\W\d]\w*")
 _INDENT = "    "  # how codemods indent the lines that they hand over
 _JUMPS = (cst.Return, cst.Raise, cst.Break, cst.Continue)
-_BARE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr)  # statements that take a tuple without parentheses
+# Statements that take a tuple without parentheses.
+_BARE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr, cst.For)
 
 
 # --- expressions --------------------------------------------------------------------------------------------------
@@ -45,23 +46,29 @@ def extended(tree: Tree, node: cst.CSTNode, text: str) -> list[Change]:
     if not isinstance(node, cst.BaseExpression):
         raise Refuse(f"line {tree.site(node).line} has no expression to extend")
     start, end = tree.outer(node)
-    source, depth = tree.text[start:end], tree.depth(node)
+    source, depth = tree.text[start:end], tree.depth(node) + 1
     forms = (("", text), ("(", f"){text}"), ("(", f"{text})"), ("((", f"){text})"))
     written = _fitting(tree, node, _HOLE + text, source, [left + source + right for left, right in forms])
     left, right = next(form for form in forms if form[0] + source + form[1] == written)
-    opening = [Change(start, start, left, Role.OPEN, depth)] if left else []
-    return [*opening, Change(end, end, right, Role.AFTER, depth)]
+    opening = [Change(start, start, left, Role.OPEN, depth, anchor=start)] if left else []
+    return [*opening, Change(end, end, right, Role.SUFFIX, depth, anchor=start)]
 
 
 def _fitting(tree: Tree, node: cst.BaseExpression, pattern: str, part: str, candidates: Iterable[str]) -> str:
-    """The first way to write ``pattern``, with ``part`` in its hole, that keeps its meaning in the place of ``node``."""
+    """The first way to write ``pattern``, ``part`` in its hole, that keeps its meaning in the place of ``node``."""
     root = node
+    candidates = list(candidates)
     above = tree.parent.get(node)
     while above is not None and not isinstance(above, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
         if isinstance(above, cst.BaseExpression):
             root = above
         if isinstance(above, cst.FormattedStringExpression) and above.equal is not None:
-            raise Refuse(f"the expression on line {tree.site(node).line} is printed with its own source (`=` in an f-string)")
+            raise Refuse(f"the f-string on line {tree.site(node).line} shows the source of the expression (`=`)")
+        if isinstance(above, (cst.FormattedString, cst.TemplatedString)):
+            # What an older Python than ours cannot read there.
+            new = candidates[0].replace(tree.source(node), "")
+            if any(sign in new for sign in (above.quote[0], "\\", "\n", "#")):
+                raise Refuse(f"the new code does not fit into the f-string on line {tree.site(node).line}")
         above = tree.parent.get(above)
     (start, end), (first, last) = tree.outer(node), tree.outer(root)
     head, tail = tree.text[first:start], tree.text[end:last]
@@ -73,7 +80,7 @@ def _fitting(tree: Tree, node: cst.BaseExpression, pattern: str, part: str, cand
     hole, inner = _parsed(f"({pattern})"), _parsed(f"(\n{part}\n)")
     around = parsed(head + _HOLE + tail)
     if around is None or hole is None or inner is None:
-        return next(iter(candidates))  # not an expression as Python has it (a target, a starred element)
+        return candidates[0]  # not an expression as Python has it (a target, a starred element)
     wanted = ast.dump(_filled(around, _filled(hole, inner)))
     for candidate in candidates:
         if "\n" in candidate and _parsed(candidate) is None:
@@ -95,7 +102,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 def _filled(pattern: ast.expr, part: ast.expr) -> ast.expr:
     class Fill(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+        def visit_Name(self, node: ast.Name) -> ast.expr:
             return part if node.id == _HOLE else node
 
     filled = Fill().visit(pattern)
@@ -122,7 +129,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """The inside of a call, a dict display or a parameter list, from ``open`` to ``close`` (where the closing bracket is)."""
+    """The inside of a call, a dict display or a parameter list, from ``open`` to its closing bracket at ``close``.
+
+    ``lone_generator``: a generator without parentheses of its own. ``breakable``: new lines may be put in.
+    """
 
     open: int
     close: int
@@ -186,16 +196,14 @@ def entry(tree: Tree, node: cst.CSTNode, key: str, value: str) -> tuple[cst.Base
     """The value that stands at ``key`` in a dict display, if any, and the text of a new entry."""
     if not isinstance(node, cst.Dict):
         raise Refuse(f"line {tree.site(node).line} holds no dict display to change")
-    keys = [
-        each.key.evaluated_value if isinstance(each, cst.DictElement) and isinstance(each.key, cst.SimpleString) else None
-        for each in node.elements
-    ]
+    words = [each.key if isinstance(each, cst.DictElement) else None for each in node.elements]
+    keys = [word.evaluated_value if isinstance(word, cst.SimpleString) else None for word in words]
     if key in keys:
         index = len(keys) - 1 - keys[::-1].index(key)
         if any(isinstance(each, cst.StarredDictElement) for each in node.elements[index + 1 :]):
             raise Refuse(f"a mapping unpacked behind `{key}` may overrule it")
         return node.elements[index].value, ""
-    written = [tree.source(each.key) for each in node.elements if isinstance(each, cst.DictElement)]
+    written = [tree.source(word) for word in words if word is not None]
     quoted = [text for text in written if text[-1:] in ("'", '"')]
     single = quoted[-1].endswith("'") if quoted else tree.text.count("'") > tree.text.count('"')
     mark = "'" if single else '"'
@@ -222,9 +230,7 @@ def new_parameter(tree: Tree, node: cst.CSTNode, name: str, beside: str) -> tupl
     return index, f"{name}=None" if needs_default else name
 
 
-def passed_on(
-    tree: Tree, call: cst.Call, text: str, name: str, beside: cst.CSTNode
-) -> tuple[int, str]:
+def passed_on(tree: Tree, call: cst.Call, text: str, name: str, beside: cst.CSTNode) -> tuple[int, str]:
     """Where in the call a new argument goes, and its text."""
     index = next((i for i, each in enumerate(call.args) if beside in (each, each.value)), None)
     if index is None:
@@ -306,15 +312,15 @@ def changed_items(
 
 
 def _added_items(tree: Tree, inside: Bracket, index: int, texts: Sequence[str]) -> list[Change]:
-    def added(at: int, text: str) -> Change:
-        return Change(at, at, text, Role.ADDED)
+    def added(at: int, text: str, lines: bool = False) -> Change:
+        return Change(at, at, text, Role.ADDED, lines=lines)
 
     newline = tree.newline(inside.open)
     if not inside.items:
         if "\n" not in tree.text[inside.open : inside.close] or not tree.starts_line(inside.close):
             return [added(inside.open, ", ".join(texts))]
         pad = tree.indentation(inside.close) + tree.module.default_indent
-        return [added(tree.line_start(inside.close), "".join(f"{pad}{text},{newline}" for text in texts))]
+        return [added(tree.line_start(inside.close), "".join(f"{pad}{text},{newline}" for text in texts), lines=True)]
 
     item, is_last = inside.items[index], index == len(inside.items) - 1
     following = inside.close if is_last else inside.items[index + 1].start
@@ -322,15 +328,15 @@ def _added_items(tree: Tree, inside: Bracket, index: int, texts: Sequence[str]) 
     own_line = tree.starts_line(item.start) and tree.line_start(item.start) >= inside.open
     changes: list[Change] = []
     if inside.lone_generator:
-        changes = [Change(item.start, item.start, "(", Role.OPEN), Change(item.end, item.end, ")", Role.AFTER)]
+        changes = [Change(item.start, item.start, "(", Role.OPEN), Change(item.end, item.end, ")", Role.SUFFIX)]
 
     pad = tree.indentation(item.start)
     if own_line and ends_line:
         at = tree.line_end(item.tail)  # behind the item's comment
         if item.comma is not None:
-            return [*changes, added(at, "".join(f"{pad}{text},{newline}" for text in texts))]
+            return [*changes, added(at, "".join(f"{pad}{text},{newline}" for text in texts), lines=True)]
         lines = f",{newline}".join(f"{pad}{text}" for text in texts)
-        return [*changes, added(item.end, ","), added(at, lines + newline)]
+        return [*changes, added(item.end, ","), added(at, lines + newline, lines=True)]
     if own_line and is_last:
         if item.comma is None:
             return [*changes, added(item.end, "".join(f",{newline}{pad}{text}" for text in texts))]
@@ -452,11 +458,12 @@ def after(tree: Tree, statement: Statement, lines: Sequence[str]) -> Change:
     if isinstance(statement, _JUMPS):
         raise Refuse(f"nothing runs after the statement on line {tree.site(statement).line}")
     depth = tree.depth(statement)
-    end = tree.outer(statement)[1]
+    start, end = tree.outer(statement)
     if _shares_line(tree, statement, from_left=False):
-        return Change(end, end, "".join(f"; {line}" for line in _in_one_line(lines)), Role.AFTER, depth, lines=False)
-    pad = tree.leading(statement)
-    return _behind(tree, _block_end(tree, statement), _indented(lines, pad, tree.block_unit(statement)), Role.AFTER, depth)
+        text = "".join(f"; {line}" for line in _in_one_line(lines))
+        return Change(end, end, text, Role.AFTER, depth, anchor=start)
+    new = _indented(lines, tree.leading(statement), tree.block_unit(statement))
+    return replace(_behind(tree, _block_end(tree, statement), new, Role.AFTER, depth), anchor=start)
 
 
 def _behind(tree: Tree, at: int, lines: Sequence[str], role: Role, depth: int) -> Change:
@@ -541,9 +548,8 @@ def run_of(tree: Tree, first: Statement, last: Statement) -> list[Statement]:
     """The statements of one block from ``first`` to ``last``. Raises Refuse where they are not of one block."""
     siblings = _siblings(tree, first)
     if first not in siblings or last not in siblings or siblings.index(first) > siblings.index(last):
-        raise Refuse(
-            f"lines {tree.site(first).line} and {tree.site(last).line} are not in one block of statements, in this order"
-        )
+        lines = f"lines {tree.site(first).line} and {tree.site(last).line}"
+        raise Refuse(f"{lines} are not in one block of statements, in this order")
     return siblings[siblings.index(first) : siblings.index(last) + 1]
 
 
@@ -579,7 +585,7 @@ def replaced_lines(tree: Tree, statements: Sequence[Statement], lines: Sequence[
     comments = [tree.text[first:last] for first, last in tree.comments_in(start, end)]
     if not _owns_lines(tree, statements):
         if comments:
-            raise Refuse(f"the statements on line {tree.line_column(start)[0]} share a line, and comments would be lost")
+            raise Refuse(f"line {tree.line_column(start)[0]} holds other statements too, and comments would be lost")
         return [Change(start, end, "; ".join(_in_one_line(lines)), depth=depth, rewrites=True)]
     pad = tree.leading(statements[0])
     written = [*(pad + comment for comment in comments), *_indented(lines, pad, tree.block_unit(statements[0]))]
@@ -616,7 +622,7 @@ def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], 
         return [Change(start, end, kept[len(pad) :], depth=depth)]
     if not _owns_lines(tree, statements):
         if comments:
-            raise Refuse(f"the statement on line {tree.line_column(start)[0]} shares its line, and comments would be lost")
+            raise Refuse(f"line {tree.line_column(start)[0]} holds other statements too, and comments would be lost")
         if _shares_line(tree, statements[-1], from_left=False) and run[-1] + 1 < len(siblings):
             following = tree.outer(siblings[run[-1] + 1])[0]
             if not _has_newline(tree.text[end:following]):
@@ -626,16 +632,18 @@ def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], 
     comments += [tree.text[first:stop] for first, stop in tree.comments_in(end, last)]
     text = "".join(pad + comment + newline for comment in comments)
     first_line = tree.line_start(start)
-    if last == len(tree.text) and not _has_newline(tree.text[-1:]) and first_line > 0:  # the text ends without a newline
-        first_line = tree.content_end(first_line - 1)
+    if (
+        last == len(tree.text) and not _has_newline(tree.text[-1:]) and first_line > 0
+    ):  # the text ends without a newline
+        first_line = len(tree.text[:first_line].rstrip("\r\n"))
         text = "".join(newline + pad + comment for comment in comments)
-    elif not comments and pad:
+    elif not comments and pad:  # at module level, a notebook's cell may end in the gap
         last = _without_double_gap(tree, first_line, last)
     return [Change(first_line, last, text, depth=depth, lines=True)]
 
 
 def _without_double_gap(tree: Tree, start: int, end: int) -> int:
-    """Where lines go that stood between blank lines, one of the gaps goes too (inside functions; cells end at module level)."""
+    """Where lines go that stood between blank lines, one of the gaps goes too."""
 
     def is_blank(at: int) -> bool:
         return not tree.text[at : tree.line_end(at)].strip()
@@ -653,9 +661,9 @@ def wrapped(tree: Tree, statements: Sequence[Statement], header: str) -> Shift:
     if not _owns_lines(tree, statements):
         raise Refuse(f"the statements from line {line} on share a line with others")
     for statement in statements:
-        if isinstance(statement, cst.ImportFrom) and isinstance(statement.module, cst.Name):
-            if statement.module.value == "__future__":
-                raise Refuse("an import from __future__ must stay at the top of its file")
+        module = statement.module if isinstance(statement, cst.ImportFrom) else None
+        if isinstance(module, cst.Name) and module.value == "__future__":
+            raise Refuse("an import from __future__ must stay at the top of its file")
     start = tree.line_start(tree.outer(statements[0])[0])
     end = _block_end(tree, statements[-1])
     if "autocast" in header:
@@ -671,7 +679,7 @@ def wrapped(tree: Tree, statements: Sequence[Statement], header: str) -> Shift:
 
 def _calls_in(tree: Tree, start: int, end: int) -> Iterator[cst.Call]:
     for node, (first, last) in tree.span.items():
-        if isinstance(node, cst.Call) and start <= first and last <= end:
+        if start <= first and last <= end and isinstance(node, cst.Call):
             yield node
 
 
@@ -721,9 +729,10 @@ def named(tree: Tree, dotted: str, site: Site, module: str | None) -> tuple[str,
     there = names.insertion(module or top)
     at = tree.starts[there.line - 1] if there.line <= len(tree.starts) else len(tree.text)
     at = max(at, tree.line_start(0))
-    if there.above_comments:
-        at = _above_comments(tree, at, "")
+    above = _above_comments(tree, at, "") if there.above_comments else at
+    if any(line.strip() and not line.startswith("#") for line in tree.text[:above].splitlines()):
+        at = above  # comments at the top of a file are about the file, not about what follows
     if at > start and not names.runs_later(place):
         raise Refuse(f"`{text}` would have to stand above line {site.line}, where {tree.path.name} has no place for it")
     lines = [*([""] if there.gap_above else []), text, *([""] if there.gap else [])]
-    return spelled, _behind(tree, at, lines, Role.IMPORT, 0)
+    return spelled, _behind(tree, at, lines, Role.IMPORT, 0 if there.standard else 1)

@@ -8,8 +8,7 @@ import keyword
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 Place = tuple[int, int]  # line from 1, column from 0 in UTF-8 bytes, as ``ast`` has them
 
@@ -48,13 +47,15 @@ class Binding:
 class Insertion:
     """Where a new import goes: before the line ``line`` (from 1; one past the last means the end of the text).
 
-    ``gap`` and ``gap_above``: a blank line parts it from what follows or precedes.
+    ``gap`` and ``gap_above``: a blank line parts it from what follows or precedes. ``standard``: it is the standard
+    library's, which stands before others at the same place.
     """
 
     line: int
     gap: bool = False
     gap_above: bool = False
     above_comments: bool = False
+    standard: bool = False
 
 
 class Names:
@@ -193,16 +194,15 @@ class Names:
     def _chain(self, place: Place) -> list[ast.AST]:
         """The scopes around a place; a class is seen only from its own body."""
         around = [scope for scope in self._scopes if _holds(scope, place)]
-        return [
-            scope for index, scope in enumerate(around) if not isinstance(scope, ast.ClassDef) or index == len(around) - 1
-        ]
+        inner = around[-1:]
+        return [scope for scope in around if not isinstance(scope, ast.ClassDef) or scope in inner]
 
     # --- a new import
     def insertion(self, module: str) -> Insertion:
         """Where ``import module`` goes."""
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names:
-            return self._beside_standard_library(module)
+            return replace(self._beside_standard_library(module), standard=True)
         return self._above(top)
 
     def _above(self, top: str) -> Insertion:
@@ -248,9 +248,8 @@ class Names:
     def _body(self) -> list[ast.stmt]:
         """The module's statements after its docstring and its ``__future__`` imports."""
         body = list(self._module.body)
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            if isinstance(body[0].value.value, str):
-                body = body[1:]
+        if ast.get_docstring(self._module, clean=False) is not None:
+            body = body[1:]
         while body and isinstance(body[0], ast.ImportFrom) and body[0].module == "__future__":
             body = body[1:]
         return body

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PASSES = 4
 """How often the whole sequence is run at most until it changes nothing any more."""
 
+COLLIDES = "its edit collides with another one"
+FAILED_CHECK = "its edit did not pass turbofix's own check, a bug of turbofix: please report it"
+
 TRAINING_WORDS = re.compile(r"\b(torch|lightning|pytorch_lightning|transformers|accelerate|deepspeed|ignite|timm)\b")
 
 
@@ -201,15 +204,21 @@ class Analysis:
         """Findings of all codemods, each tried on this text."""
         if self.program is None:
             return FileReport(self.entry, "none", trains=False, notes=tuple(self.notes))
-        examined: list[Examined] = []
-        in_place: list[InPlace] = []
-        for codemod in self.codemods:
-            said = self.examine(codemod)
-            in_place += [each for each in said if isinstance(each, InPlace)]
-            examined += [refused(each) for each in said if isinstance(each, Refusal)]
-            candidates = [each for each in said if isinstance(each, Finding)]
-            turn = self.attempt(codemod, candidates)
-            examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(candidates)]
+        said = [each for codemod in self.codemods for each in self.examine(codemod)]
+        in_place = [each for each in said if isinstance(each, InPlace)]
+        examined = [refused(each) for each in said if isinstance(each, Refusal)]
+        findings = [each for each in said if isinstance(each, Finding)]
+        told = len(self.notes)
+        # Nearly always all edits of all codemods pass together: one more analysis instead of one for each codemod.
+        turn = self._together(dict(enumerate(findings)))
+        if turn is not None and not any(reason == COLLIDES for reason in turn.refused.values()):
+            examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(findings)]
+        else:
+            del self.notes[told:]
+            for codemod in self.codemods:
+                own = [finding for finding in findings if finding.codemod == codemod.name]
+                turn = self.attempt(own)
+                examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(own)]
         return FileReport(
             self.entry,
             self.program.framework.value,
@@ -222,7 +231,7 @@ class Analysis:
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
         """Let one codemod rewrite what it can up to ``risk``."""
         candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
-        return self.attempt(codemod, candidates)
+        return self.attempt(candidates)
 
     def examine(self, codemod: Codemod) -> Sequence[Said]:
         """What one codemod says of this text, less what the user does not want to hear."""
@@ -244,43 +253,42 @@ class Analysis:
             return False
         return self.keep(path, codemod)
 
-    def attempt(self, codemod: Codemod, candidates: Sequence[Finding]) -> Turn:
+    def attempt(self, candidates: Sequence[Finding]) -> Turn:
         """Prepare and self-check the edits of all candidates: together, and one by one where that fails."""
-        nothing = Turn(None, {}, (), {})
-        if not candidates:
-            return nothing
         told = len(self.notes)
-        turn = self._together(codemod, dict(enumerate(candidates)))
+        turn = self._together(dict(enumerate(candidates)))
         if turn is not None:
             return turn
         del self.notes[told:]  # what is wrong is told of the findings that fail alone
         refused: dict[int, str] = {}
         good: dict[int, Finding] = {}
         for number, candidate in enumerate(candidates):
-            alone = self._together(codemod, {number: candidate})
+            alone = self._together({number: candidate})
             if alone is None or alone.edit is None:
                 reason = alone.refused.get(number) if alone is not None else None
-                refused[number] = reason or "the edit did not pass its self-check, a bug of turbofix"
-                continue
-            wider = self._together(codemod, {**good, number: candidate})
-            if wider is None:
-                refused[number] = "its edit collides with another one of the same kind"
+                refused[number] = reason or FAILED_CHECK
+            elif self._together({**good, number: candidate}) is None:
+                refused[number] = COLLIDES
             else:
                 good[number] = candidate
-        final = self._together(codemod, good) if good else nothing
-        return replace(final or nothing, refused={**refused, **(final or nothing).refused})
+        final = self._together(good)
+        if final is None:  # cannot be: it passed as the last one was added
+            return Turn(None, {}, (), dict.fromkeys(range(len(candidates)), FAILED_CHECK))
+        return replace(final, refused={**refused, **final.refused})
 
-    def _together(self, codemod: Codemod, candidates: Mapping[int, Finding]) -> Turn | None:
+    def _together(self, candidates: Mapping[int, Finding]) -> Turn | None:
         """One edit for all candidates; None when it does not pass its self-check."""
+        if not candidates:
+            return Turn(None, {}, (), {})
         from turbofix.edits import Conflict, Edit
         from turbofix.selfcheck import check
 
-        edit = Edit(self.workspace.read, codemod.name)
+        edit = Edit(self.workspace.read, " ".join(sorted({finding.codemod for finding in candidates.values()})))
         refused: dict[int, str] = {}
         done: list[Finding] = []
         for number, finding in candidates.items():
             mark = edit.mark()
-            reason = self._prepare(codemod, finding, edit)
+            reason = self._prepare(finding, edit)
             if reason is None:
                 done.append(finding)
             else:
@@ -293,15 +301,17 @@ class Analysis:
         except Conflict:
             return None
         after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
-        problem = check(edit) or self._still_there(codemod, after, len(refused))
+        problem = check(edit) or self._still_there(done, after)
         if problem is None:
             return Turn(edit, texts, tuple(done), refused, after)
-        self.notes.append(f"{codemod.name} in {self.entry.name}: {problem}")
+        self.notes.append(f"{edit.codemod} in {self.entry.name}: {problem}")
         return None
 
-    def _prepare(self, codemod: Codemod, finding: Finding, edit: Edit) -> str | None:
+    def _prepare(self, finding: Finding, edit: Edit) -> str | None:
         """Let the codemod prepare its edit; a sentence when it cannot."""
         from turbofix.edits import Conflict, Refuse
+
+        codemod = next(codemod for codemod in self.codemods if codemod.name == finding.codemod)
 
         def prepare() -> str:
             try:
@@ -309,22 +319,25 @@ class Analysis:
             except Refuse as refuse:
                 return str(refuse)
             except Conflict:
-                return "its edit collides with another one"
+                return COLLIDES
             return ""
 
         reason = self._try(f"{codemod.name} could not prepare its edit in {finding.site.path.name}", prepare)
-        return "its edit could not be prepared, a bug of turbofix" if reason is None else reason or None
+        return FAILED_CHECK if reason is None else reason or None
 
-    def _still_there(self, codemod: Codemod, after: Analysis, left: int) -> str | None:
-        """On the rewritten text this finding must be gone, and no other codemod may have found more."""
+    def _still_there(self, done: Sequence[Finding], after: Analysis) -> str | None:
+        """On the rewritten text these findings must be gone, and no codemod may have found more."""
         if after.program is None:
             return "the rewritten program is no training program any more"
-        for other in self.codemods:
-            before, now = self.count(other), after.count(other)
-            if other is codemod and now > left:
-                return "the rewritten text has the same finding again"
-            if other is not codemod and other.name not in codemod.unlocks and now > before:
-                return f"the rewritten text has a new finding of {other.name}"
+        acting = [codemod for codemod in self.codemods if any(finding.codemod == codemod.name for finding in done)]
+        unlocked = {name for codemod in acting for name in codemod.unlocks}
+        for codemod in self.codemods:
+            gone = sum(finding.codemod == codemod.name for finding in done)
+            more = after.count(codemod) - (self.count(codemod) - gone)
+            if more > 0 and gone:
+                return f"the rewritten text has a finding of {codemod.name} again"
+            if more > 0 and codemod.name not in unlocked:
+                return f"the rewritten text has a new finding of {codemod.name}"
         return None
 
     def count(self, codemod: Codemod) -> int:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 from bisect import bisect_right
@@ -58,14 +59,12 @@ _KINDS: dict[str, tuple[type[cst.CSTNode], ...]] = {
     "AsyncFunctionDef": (cst.FunctionDef,),
     "Delete": (cst.Del,),
 }
-_KINDS |= {
-    name: (getattr(cst, name),)
-    for name in (
-        "Name Attribute Call IfExp Lambda Dict Set List Tuple ListComp SetComp DictComp GeneratorExp Await Yield NamedExpr "
-        "Slice Subscript Expr Assign AugAssign AnnAssign Return Raise Assert Pass Break Continue Global Nonlocal Import "
-        "ImportFrom TypeAlias If For While With Try TryStar FunctionDef ClassDef Match"
-    ).split()
-}
+_SAME_NAME = """
+    Name Attribute Call IfExp Lambda Dict Set List Tuple ListComp SetComp DictComp GeneratorExp Await Yield NamedExpr
+    Slice Subscript Expr Assign AugAssign AnnAssign Return Raise Assert Pass Break Continue Global Nonlocal Import
+    ImportFrom TypeAlias If For While With Try TryStar FunctionDef ClassDef Match
+"""
+_KINDS |= {name: (getattr(cst, name),) for name in _SAME_NAME.split()}
 _PLACED = (
     cst.BaseExpression,
     cst.BaseSmallStatement,
@@ -170,7 +169,7 @@ class Tree:
         if self._index is None:
             self._index = {}
             for node in self.span:
-                if isinstance(node, _PLACED):
+                if _is_placed(type(node)):
                     self._index.setdefault(self._as_ast(node), []).append(node)
         kinds = _KINDS.get(site.kind)
         for node in self._index.get((start, end), ()):
@@ -212,7 +211,7 @@ class Tree:
         return start, end
 
     def _as_ast(self, node: cst.CSTNode) -> Span:
-        """The span as ``ast`` has it: the parentheses of a tuple or generator are its own, a parameter ends before its default."""
+        """The span as ``ast`` has it: a tuple or generator has its parentheses, a parameter ends before its default."""
         start, end = self.span[node]
         if isinstance(node, (cst.Tuple, cst.GeneratorExp)):
             if node.lpar:
@@ -261,13 +260,13 @@ class Tree:
         return node
 
     def _statement_around(self, start: int, end: int) -> cst.CSTNode | None:
-        smallest: cst.CSTNode | None = None
-        for node, span in self.span.items():
+        around = []
+        for node in self.span:
             if isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
                 first, last = self.outer(node)
-                if first <= start and end <= last and (smallest is None or last - first <= _length(self.outer(smallest))):
-                    smallest = node
-        return smallest
+                if first <= start and end <= last:
+                    around.append((last - first, first, node))
+        return min(around, key=lambda each: each[:2])[2] if around else None
 
     def holder(self, statement: Statement) -> Block | cst.BaseCompoundStatement:
         """The line (or one-line suite) of a simple statement; a compound statement itself."""
@@ -303,11 +302,6 @@ class Tree:
         line = bisect_right(self.starts, at)
         return self.starts[line] if line < len(self.starts) else len(self.text)
 
-    def content_end(self, at: int) -> int:
-        """The end of the line that holds the offset, without its newline."""
-        start, end = self.line_start(at), self.line_end(at)
-        return start + len(self.text[start:end].rstrip("\r\n"))
-
     def code_end(self, at: int) -> int:
         """The end of the code on the line that holds the offset: before its comment and its newline."""
         start, end = self.line_start(at), self.line_end(at)
@@ -340,19 +334,15 @@ class Tree:
     def strings(self) -> list[Span]:
         """The strings that span several lines, in order."""
         if self._strings is None:
-            spans = (self.full_span_of_string(node) for node in self.span if isinstance(node, _STRINGS))
-            self._strings = sorted({span for span in spans if _NEWLINE.search(self.text, *span)})
+            spans = {self.span[node] for node in self.span if type(node) in _STRINGS}
+            self._strings = sorted(span for span in spans if _NEWLINE.search(self.text, *span))
         return self._strings
-
-    def full_span_of_string(self, node: cst.CSTNode) -> Span:
-        """The span of a string token, without parentheses around it."""
-        return self.span[node]
 
     @property
     def comments(self) -> list[Span]:
         """The comments, in order."""
         if self._comments is None:
-            self._comments = sorted(self.span[node] for node in self.span if isinstance(node, cst.Comment))
+            self._comments = sorted(self.span[node] for node in self.span if type(node) is cst.Comment)
         return self._comments
 
     def comments_in(self, start: int, end: int) -> list[Span]:
@@ -395,12 +385,14 @@ class Trees:
         return tree
 
 
+@functools.cache
+def _is_placed(kind: type[cst.CSTNode]) -> bool:
+    """Whether nodes of this class have a place in ``ast`` (asked per class: LibCST's classes are slow to test)."""
+    return issubclass(kind, _PLACED)
+
+
 SHARED = Trees()
 """The parses that all edits of this process share unless they are given others."""
-
-
-def _length(span: Span) -> int:
-    return span[1] - span[0]
 
 
 def _parsed(path: Path, text: str) -> cst.Module:

@@ -13,6 +13,7 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
@@ -25,7 +26,7 @@ _STRING_STARTS = tuple(
 _STRING_ENDS = tuple(getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name))
 _UNDER_AUTOCAST = ("backward", "step")
 
-Text = tuple[int, int, str]  # start, end and text of a string or a comment
+_WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tokenize.OP)
 
 
 def check(edit: Edit) -> str | None:
@@ -58,7 +59,9 @@ def _not_undone(path: Path, old: str, new: str, changes: Sequence[Change]) -> st
         if change.start < at or change.end < change.start:
             return f"two changes of {path.name} overlap at character {change.start}"
         at = change.end
-    return None if undone(old, new, changes) == old else f"taking the changes of {path.name} back does not give the original"
+    if undone(old, new, changes) != old:
+        return f"taking the changes of {path.name} back does not give the original"
+    return None
 
 
 def _newlines_changed(path: Path, old: str, new: str) -> str | None:
@@ -90,37 +93,49 @@ def _syntax_problem(text: str) -> str | None:
 
 
 def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
-    """Strings outside what was replaced must be there in their order; comments must all be there, bar those of new lines."""
-    before, after = list(_strings_and_comments(old)), list(_strings_and_comments(new))
+    """Strings and code outside what was replaced must be there, in their order; comments must all be there."""
     rewritten = [(change.start, change.end) for change in changes if change.rewrites]
-    replaced = [
-        (change.start, change.end) for change in changes if change.end > change.start and change.role is Role.REPLACED
-    ]
     # An expression inside an f-string may change; nothing may be put into it to indent it.
-    touched = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
+    replaced = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
+    before, after = list(_words(old)), list(_words(new))
 
-    def lost_to(text: Text, ranges: Sequence[tuple[int, int]]) -> bool:
-        return any(start < text[1] and text[0] < end for start, end in ranges)
-
-    def opened(text: Text) -> bool:
-        return any(text[0] < start and end < text[1] for start, end in touched)
-
-    strings = [each for each in before if not each[2].startswith("#") and not lost_to(each, replaced) and not opened(each)]
-    remaining = iter([each[2] for each in after if not each[2].startswith("#")])
-    for string in strings:
-        if string[2] not in remaining:  # consumes what stands before it
-            return f"a string of {path.name} is not what it was: {string[2][:40]}"
-    comments = Counter(each[2] for each in before if each[2].startswith("#") and not lost_to(each, rewritten))
-    missing = comments - Counter(each[2] for each in after if each[2].startswith("#"))
-    for comment in missing:
+    remaining = iter([each.text for each in after if not each.is_comment])
+    for word in before:
+        if word.is_comment or word.meets(replaced):
+            continue
+        if word.text not in remaining:  # consumes what stands before it
+            what = "a string" if word.is_string else "code"
+            return f"{what} of {path.name} is not what it was: {word.text[:40]}"
+    comments = Counter(each.text for each in before if each.is_comment and not each.meets(rewritten))
+    for comment in comments - Counter(each.text for each in after if each.is_comment):
         return f"a comment of {path.name} would be lost: {comment[:60]}"
     return None
 
 
-def _strings_and_comments(text: str) -> Iterator[Text]:
-    """Every string and comment of a text with its place, f-strings whole, in order."""
+@dataclass(frozen=True)
+class Word:
+    """A token of a text that means something, with its place; an f-string is one."""
+
+    start: int
+    end: int
+    text: str
+    is_string: bool = False
+    is_comment: bool = False
+
+    def meets(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Whether one of the ranges overlaps with the word; a string may also have something put into it."""
+        return any(start < self.end and self.start < end and (self.is_string or start < end) for start, end in ranges)
+
+
+def _words(text: str) -> Iterator[Word]:
+    """The words of a text in order."""
     shift = 1 if text.startswith(_BOM) else 0
     starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
+
+    def word(first: int, token: tokenize.TokenInfo) -> Word:
+        end = offset(token.end)
+        is_string = token.type == tokenize.STRING or token.type in _STRING_ENDS
+        return Word(first, end, text[first:end], is_string, token.type == tokenize.COMMENT)
 
     def offset(place: tuple[int, int]) -> int:
         return starts[place[0] - 1] + place[1]
@@ -133,9 +148,9 @@ def _strings_and_comments(text: str) -> Iterator[Text]:
         elif token.type in _STRING_ENDS:
             depth -= 1
             if not depth:
-                yield start, offset(token.end), text[start : offset(token.end)]
-        elif not depth and token.type in (tokenize.STRING, tokenize.COMMENT):
-            yield offset(token.start), offset(token.end), text[offset(token.start) : offset(token.end)]
+                yield word(start, token)
+        elif not depth and token.type in _WORDS:
+            yield word(offset(token.start), token)
 
 
 def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
