@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import Literal
 
+from turbofix.edits import Edit
+from turbofix.findings import Site
 from turbofix.program.model import Loader, Transfer
 
 
@@ -23,9 +28,9 @@ def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
         return "no"
     if pin.state == "value" and pin.values[0]:
         return "pinned"
-    if pin.state in ("may", "option") and any(pin.values):
-        return "pinned"
-    if pin.state in ("computed", "unknown") or pin.state == "may" or loader.open_mapping:
+    if pin.state == "computed" or (pin.state in ("may", "option") and any(pin.values)):
+        return "pinned"  # where a GPU is used: `pin_memory=torch.cuda.is_available()`
+    if pin.state in ("unknown", "may") or loader.open_mapping:
         return "maybe"
     if loader.subclass is not None or loader.batch == "object":
         return "no"
@@ -40,3 +45,121 @@ def called(loader: Loader) -> str:
 def at(line: int) -> str:
     """A line, in a message."""
     return f"line {line}"
+
+
+def is_inside(inner: Site, outer: Site) -> bool:
+    """Whether a place lies within another one of the same file."""
+    starts = (outer.line, outer.column) <= (inner.line, inner.column)
+    ends = (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
+    return inner.path == outer.path and starts and ends
+
+
+def quote(edit: Edit, site: Site) -> str:
+    """The quotation mark that the file of ``site`` prefers."""
+    text = whole(edit, site)
+    return "'" if text.count("'") > text.count('"') else '"'
+
+
+def whole(edit: Edit, site: Site) -> str:
+    """The text of the file of ``site``."""
+    edit.statement(site)  # the edit has looked at the file now
+    return edit.before_text(site.path) or ""
+
+
+def earlier_in_its_block(edit: Edit, places: tuple[Site, ...], site: Site) -> Site:
+    """The first of the places whose statement always runs before ``site``: what it defines can be used at ``site``."""
+    own = edit.statement(site)
+    lines = whole(edit, site).splitlines()
+    for place in places:
+        first = edit.statement(place)
+        if first.line > own.line:
+            continue
+        between = [line for line in lines[first.line : own.line] if line.strip() and not line.lstrip().startswith("#")]
+        if all(len(line) - len(line.lstrip()) >= first.column for line in between):
+            return place
+    return site
+
+
+def dict_of(edit: Edit, entry: Site) -> Site | None:
+    """The dict display, or the call of ``dict``, that holds an entry with its value at ``entry``."""
+    text = whole(edit, entry)
+    for node in ast.walk(ast.parse(text.removeprefix("\ufeff"))):
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Dict):
+            values = node.values
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+            values = [keyword.value for keyword in node.keywords]
+        if isinstance(node, (ast.Dict, ast.Call)) and any(begins(each, entry, text) for each in values):
+            return site_of(node, entry.path, text)
+    return None
+
+
+def mend_help(edit: Edit, default: Site, old: str, new: str) -> None:
+    """Change the old default in the help of the option whose default stands at ``default``: ``(default: 4)``."""
+    text = whole(edit, default)
+    for node in ast.walk(ast.parse(text.removeprefix("\ufeff"))):
+        given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
+        if "default" in given and "help" in given and begins(given["default"], default, text):
+            site = site_of(given["help"], default.path, text)
+            written = edit.text(site) if site.kind in ("Constant", "JoinedStr") else ""
+            mended = re.sub(rf"(?i)(default\w*\W{{1,4}}){re.escape(old)}\b(?![.\d])", rf"\g<1>{new}", written)
+            if mended != written:
+                edit.replace(site, mended)
+
+
+def node_of(edit: Edit, site: Site) -> ast.AST | None:
+    """The node of the file's tree that stands at a site."""
+    text = whole(edit, site)
+    for node in ast.walk(ast.parse(text.removeprefix("\ufeff"))):
+        if type(node).__name__ == site.kind and isinstance(node, (ast.expr, ast.stmt)) and begins(node, site, text):
+            return node
+    return None
+
+
+def begins(node: ast.expr | ast.stmt, site: Site, text: str) -> bool:
+    """Whether a node stands where a site begins."""
+    found = site_of(node, site.path, text)
+    return (found.line, found.column) == (site.line, site.column)
+
+
+def site_of(node: ast.expr | ast.stmt, path: Path, text: str) -> Site:
+    """The site of a node of the text's tree; ``ast`` counts bytes, sites count characters."""
+    lines = text.removeprefix("\ufeff").splitlines()
+
+    def column(line: int, offset: int) -> int:
+        return len(lines[line - 1].encode()[:offset].decode(errors="ignore"))
+
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    start = node.lineno, column(node.lineno, node.col_offset)
+    return Site(path, *start, end_line, column(end_line, end), type(node).__name__)
+
+
+def comment_above(edit: Edit, site: Site) -> str:
+    """The comments above the statement of ``site``, up to a blank line, in one line; empty where there are none."""
+    above: list[str] = []
+    for line in reversed(whole(edit, site).splitlines()[: edit.statement(site).line - 1]):
+        if not line.strip():
+            break
+        if line.strip().startswith("#"):
+            above.insert(0, line.strip().lstrip("# "))
+    return " ".join(above)
+
+
+def is_telling(comment: str) -> bool:
+    """Whether a comment may say why a value is as it is, rather than what it is ("number of workers")."""
+    words = set(re.findall(r"[^\W\d_]+", comment.lower()))
+    return bool(words - DESCRIBING)
+
+
+DESCRIBING = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a accumulate accumulation and as batch batches before cpu data dataloader dataloaders default each epoch every
+        for gradient gradients how in int is load loader loaders loading many micro mini minibatch num number of one
+        optimizer or per process processes sample samples size step steps subprocess subprocesses test the thread
+        threads to train training update use used val validation with worker workers
+        """,
+    )
+)
+"""Words of comments that only say what a number is."""

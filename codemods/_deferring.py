@@ -1,0 +1,646 @@
+"""How a number that is only summed, averaged or kept stays on the device until somebody reads it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from dataclasses import dataclass, field
+from typing import Literal
+
+from turbofix.edits import Edit, Refuse
+from turbofix.program.model import Accumulator, Sync
+from turbofix.program.names import dotted, stores, targets
+
+from ._pages import Page, page_of
+from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
+from ._throttling import COMPARISONS, Throttling, is_detached, refuse_changes, stripped
+
+Number = Literal["int", "float"]
+
+COUNTING_METHODS = frozenset({"sum", "count_nonzero", "long"})
+INTEGER_METHODS = frozenset({"argmax", "argmin", "count_nonzero", "long", "int", "numel"})
+FLOAT_METHODS = frozenset(
+    {
+        "mean", "float", "double", "half", "std", "var", "norm", "sqrt", "exp", "log", "softmax", "sigmoid",
+    }
+)  # fmt: skip
+SAME_METHODS = frozenset(
+    {
+        "sum", "detach", "cpu", "view", "reshape", "squeeze", "flatten", "max", "min", "abs", "prod", "clone",
+        "contiguous", "cuda", "to", "unsqueeze", "t",
+    }
+)  # fmt: skip
+OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
+COUNTS = frozenset({"count", "n", "num"})
+HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
+HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
+TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
+
+
+@dataclass
+class Deferral:
+    """The edits that put one read off. ``too_early`` is a line that reads the value in every step before they can."""
+
+    actions: list[Action] = field(default_factory=list)
+    too_early: int | None = None
+
+
+def deferral(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
+    """Plan for one read that is summed, given to a meter or stored. Raises ``Refuse``."""
+    if sync.site.path != loop.loop.site.path:
+        raise Refuse("it is read in another file than its loop")
+    page = page_of(edit, sync.site)
+    if sync.use == "summed" and sync.accumulator is not None:
+        return deferred_sum(edit, page, loop, sync, sync.accumulator, shown)
+    if sync.use == "meter" and sync.meter is not None:
+        return deferred_meter(edit, page, loop, sync, shown)
+    if sync.use == "stored":
+        return deferred_list(page, loop, sync)
+    raise Refuse("the number is used for more than a sum or a message")
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+def deferred_sum(  # noqa: PLR0913
+    edit: Edit, page: Page, loop: BatchLoop, sync: Sync, total: Accumulator, shown: Throttling
+) -> Deferral:
+    """``total += loss.item() * n``: the sum is kept on the device, and becomes a number where it is read."""
+    node, read, update = page.node(loop.loop.site), page.node(sync.site), page.node(total.update)
+    if not isinstance(update, ast.AugAssign) or page.loop_of(update) is not node or total.loop != loop.loop.site:
+        raise Refuse(f"`{total.text}` is summed in another loop or function")
+    if not isinstance(update.op, (ast.Add, ast.Sub)):
+        raise Refuse(f"`{total.text}` is not a plain sum")
+    scope = page.owner(total.text, update)
+    kind = summed_as(page, total, scope, number_of(page, sync, read))
+    plan = Deferral()
+    inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
+    refuse_operands(page, update, inside, node, kind)
+    check_writes(page, loop, total, scope, node)
+    plan.actions += kept_on_device(edit, page, loop, sync, read, kind)
+    plan.actions += read_at_last(page, loop, total, scope, node, shown, plan, kind)
+    return plan
+
+
+def number_of(page: Page, sync: Sync, read: ast.AST) -> Number:
+    """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``."""
+    outer = read.func.id if isinstance(read, ast.Call) and isinstance(read.func, ast.Name) else None
+    base = stripped(read)
+    if base is None:
+        raise Refuse("more than one number is read, or in an unusual way")
+    if outer == "float" or (sync.of == "loss" and outer != "int"):
+        return "float"
+    kind = kind_of(page, base)
+    if kind == "int" and not is_counted(page, base):
+        raise Refuse(f"`{page.text(base)}` may be a whole number of few digits, whose sum would overflow")
+    if outer == "int" and kind != "int":
+        raise Refuse("`int(...)` cuts a fraction off")
+    if kind is None:
+        raise Refuse(f"whether `{page.text(base)}` is a count or a fraction is not known")
+    return kind
+
+
+def is_counted(page: Page, base: ast.expr) -> bool:
+    """Whether whole numbers come with 64 bits: out of a sum."""
+    if isinstance(base, ast.Name):
+        writes = [write.value for write in page.writes(base.id, page.scope(base)) if isinstance(write, ast.Assign)]
+        return bool(writes) and all(not isinstance(value, ast.Name) and is_counted(page, value) for value in writes)
+    return isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in COUNTING_METHODS
+
+
+def kind_of(page: Page, node: ast.AST, depth: int = 5) -> Number | None:
+    """What kind of number a tensor expression holds; None where that is not seen."""
+    if depth == 0:
+        return None
+    if isinstance(node, ast.Compare):
+        return "int"
+    if isinstance(node, ast.Constant):
+        return "float" if isinstance(node.value, float) else "int" if isinstance(node.value, int) else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return kind_of_method(page, node, node.func, depth)
+    if isinstance(node, ast.BinOp):
+        left, right = kind_of(page, node.left, depth - 1), kind_of(page, node.right, depth - 1)
+        if isinstance(node.op, ast.Div) or "float" in (left, right):
+            return "float"
+        return left if left == right else None
+    if isinstance(node, ast.UnaryOp):
+        return kind_of(page, node.operand, depth - 1)
+    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
+        return kind_of(page, node.value, depth - 1)
+    if isinstance(node, ast.Name):
+        writes = page.writes(node.id, page.scope(node))
+        kinds = {
+            kind_of(page, write.value, depth - 1)
+            if isinstance(write, ast.Assign) and any(dotted(each) == node.id for each in write.targets)
+            else None
+            for write in writes
+        }
+        return kinds.pop() if len(kinds) == 1 else None
+    return None
+
+
+def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, depth: int) -> Number | None:
+    """``x.sum()``, ``torch.sum(x)``: by the name of the method, and by what it is taken of."""
+    keywords = {keyword.arg for keyword in call.keywords}
+    if func.attr in COMPARISONS or func.attr in INTEGER_METHODS:
+        return "int"
+    if func.attr in FLOAT_METHODS or func.attr.endswith(("_loss", "cross_entropy", "kl_div")):
+        return "float"
+    if func.attr not in SAME_METHODS or "dtype" in keywords or (func.attr == "to" and call.args):
+        return None
+    of_module = isinstance(func.value, ast.Name) and func.value.id in ("torch", "th")
+    inner: ast.AST | None = (call.args[0] if call.args else None) if of_module else func.value
+    return kind_of(page, inner, depth - 1) if inner is not None else None
+
+
+def summed_as(page: Page, total: Accumulator, scope: ast.AST, kind: Number) -> Number:
+    """Counts that are added to ``0.0`` are fractions for Python. Raises ``Refuse`` where it changes on the way."""
+    numbers = [literal(write, total.text) for write in page.writes(total.text, scope)]
+    starts = {type(number) for number in numbers if number is not None}
+    if kind == "int" and starts == {float}:
+        return "float"
+    if kind == "int" and starts != {int}:
+        raise Refuse(f"`{total.text}` starts as a fraction here and as a whole number there")
+    return kind
+
+
+def names_in_update(  # noqa: PLR0913
+    page: Page,
+    sync: Sync,
+    read: ast.AST,
+    update: ast.AugAssign,
+    loop: ast.AST,
+    scope: ast.AST,
+    shown: Throttling,
+    plan: Deferral,
+    kind: Number,
+) -> list[ast.AST]:
+    """The nodes of the update that stand for the read: itself, or the name that it was given a line before."""
+    if page.holds(update, read):
+        return [read]
+    statement = page.statement(read)
+    if not (
+        isinstance(statement, ast.Assign)
+        and statement.value is read
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+    ):
+        raise Refuse(f"what line {sync.site.line} reads is not simply kept in a name")
+    name = statement.targets[0].id
+    if page.owner(name, statement) is not scope or page.writes(name, scope) != [statement]:
+        raise Refuse(f"`{name}` is set elsewhere too")
+    found: list[ast.AST] = []
+    for each in page.reads(name, scope):
+        if page.holds(update.value, each):
+            found.append(each)
+        elif page.is_every_nth(each, loop):
+            plan.actions.append(replacing(page.site(each), f"{kind}({name})"))
+        elif shown.holds(page, each):
+            plan.too_early = plan.too_early or each.lineno
+        else:
+            raise Refuse(f"`{name}` is read on line {each.lineno} too")
+    return found
+
+
+def refuse_operands(page: Page, update: ast.AugAssign, inside: list[ast.AST], loop: ast.AST, kind: Number) -> None:
+    """Raise ``Refuse`` unless the update adds the read, or its product with plain numbers."""
+    for node in inside:
+        child = node
+        for each in page.above(node):
+            if each is update:
+                break
+            if isinstance(each, ast.UnaryOp) and isinstance(each.op, (ast.USub, ast.UAdd)):
+                child = each
+                continue
+            if not isinstance(each, ast.BinOp) or not isinstance(each.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+                raise Refuse(f"line {update.lineno} does more with the number than to sum it")
+            if isinstance(each.op, ast.Div):
+                raise Refuse(
+                    "a GPU divides by a number by multiplying with its reciprocal, which can differ in the last digit"
+                )
+            other = each.right if each.left is child else each.left
+            if not any(page.holds(other, one) for one in inside):
+                refuse_unless_number(page, other, loop)
+                if kind == "int":
+                    raise Refuse(f"line {update.lineno} adds more than a plain count")
+            child = each
+
+
+def refuse_unless_number(page: Page, node: ast.AST, loop: ast.AST, depth: int = 4) -> None:
+    """Raise ``Refuse`` where an operand may be a tensor, which would change the type of the sum."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        for child in (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,):
+            refuse_unless_number(page, child, loop, depth)
+        return
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id in ("len", "int", "float"):
+            return
+        if isinstance(node.func, ast.Attribute) and node.func.attr in HOST_METHODS:
+            return
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return
+    if isinstance(node, ast.Attribute):
+        top = (dotted(node) or "").partition(".")[0]
+        if node.attr in HOST_ATTRIBUTES or (top and top not in {name for name, _ in stores(loop)}):
+            return
+    if isinstance(node, ast.Name) and depth > 0:
+        scope = page.scope(node)
+        writes = page.writes(node.id, scope)
+        if not writes:
+            return  # a parameter, or a constant of the module
+        for write in writes:
+            refuse_unless_number(page, written_value(write, node.id), loop, depth - 1)
+        return
+    raise Refuse(f"what `{page.text(node)}` is, by which the number is multiplied, is not known")
+
+
+def written_value(write: ast.AST, name: str) -> ast.AST:
+    """The expression that a statement gives to a name. Raises ``Refuse``."""
+    if isinstance(write, ast.Assign) and len(write.targets) == 1:
+        if dotted(write.targets[0]) == name:
+            return write.value
+        if isinstance(write.targets[0], ast.Tuple):
+            source = write.value.func if isinstance(write.value, ast.Call) else write.value
+            if isinstance(source, ast.Attribute) and source.attr in ("shape", "size"):
+                return ast.Constant(0)
+            if isinstance(write.value, ast.Tuple) and len(write.value.elts) == len(write.targets[0].elts):
+                pairs = zip(write.targets[0].elts, write.value.elts, strict=True)
+                return next(value for target, value in pairs if dotted(target) == name)
+    if isinstance(write, ast.AugAssign):
+        return write.value
+    if isinstance(write, (ast.For, ast.AsyncFor)) and isinstance(write.iter, ast.Call):
+        called = write.iter.func.id if isinstance(write.iter.func, ast.Name) else None
+        first = next(targets(write.target))
+        if called == "range" or (called == "enumerate" and dotted(first) == name):
+            return ast.Constant(0)
+    raise Refuse(f"what `{name}` is, by which the number is multiplied, is not known")
+
+
+def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST, node: ast.AST) -> None:
+    """Raise ``Refuse`` where the sum does not begin as a number, or is changed in the loop in other ways."""
+    sums = {sync.accumulator.update for sync in loop.syncs if sync.accumulator is not None}
+    for write in page.writes(total.text, scope):
+        if page.site(write) in sums:
+            continue
+        in_loop = page.holds(node, write)
+        if isinstance(write, ast.AugAssign):
+            if in_loop:
+                raise Refuse(f"line {write.lineno} changes `{total.text}` too")
+            continue
+        before = in_loop or getattr(write, "lineno", 0) < getattr(node, "lineno", 0)
+        if before and literal(write, total.text) is None:
+            raise Refuse(f"`{total.text}` is not a plain number before the loop")
+        if in_loop and not page.is_every_nth(write, node):
+            raise Refuse(f"line {getattr(write, 'lineno', 0)} sets `{total.text}` anew in the loop")
+
+
+def literal(write: ast.AST, name: str) -> int | float | None:
+    """The number that a statement gives to a name; None where it gives something else."""
+    if isinstance(write, (ast.Assign, ast.AnnAssign)) and write.value is not None:
+        found = write.targets if isinstance(write, ast.Assign) else [write.target]
+        for target in found:
+            value: ast.expr | None = None
+            if dotted(target) == name:
+                value = write.value
+            elif isinstance(target, ast.Tuple) and isinstance(write.value, ast.Tuple):
+                pairs = zip(target.elts, write.value.elts, strict=False)
+                value = next((given for each, given in pairs if dotted(each) == name), None)
+            if isinstance(value, ast.Constant) and type(value.value) in (int, float):
+                assert isinstance(value.value, (int, float))
+                return value.value
+    return None
+
+
+def kept_on_device(  # noqa: PLR0913
+    edit: Edit, page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number
+) -> list[Action]:
+    """The read, without the wait: the count as it is, a fraction in float64, as Python sums it."""
+    base = stripped(read)
+    assert base is not None
+    if kind == "int":
+        return [replacing(sync.site, page.text(base))]
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
+    if not lacks_float64(sync, loop):
+        return [replacing(sync.site, f"{page.operand(base)}{detached}.double()")]
+    actions: list[Action] = []
+    name = base.id if isinstance(base, ast.Name) else name_for(edit, page, sync, read, base)
+    if not isinstance(base, ast.Name):
+        actions.append(adding_before(sync.statement, f"{name} = {page.text(base)}"))
+    whole = f"{name}{detached}.double() if {name}.is_cuda else {name}.item()"
+    return [*actions, replacing(sync.site, whole)]
+
+
+def name_for(edit: Edit, page: Page, sync: Sync, read: ast.AST, base: ast.expr) -> str:
+    """A name for the tensor, which the line would otherwise compute twice. Raises ``Refuse``."""
+    refuse_hoisting(page, read)
+    if "\n" in page.text(base):
+        raise Refuse("the device may be one without float64, and the line is too long to be told apart")
+    scope = page.scope(read)
+    used = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
+    free = [each for each in ("loss", "batch_loss", "value") if each not in used]
+    return free[0] if free and scope is not page.module.tree else edit.free_name("batch_loss", sync.site)
+
+
+def refuse_hoisting(page: Page, read: ast.AST) -> None:
+    """Raise ``Refuse`` unless computing the tensor one line earlier changes no order that matters."""
+    child = read
+    for each in page.above(read):
+        if isinstance(each, ast.stmt):
+            return
+        if isinstance(each, ast.BinOp) and each.right is child:
+            calls = [call for call in ast.walk(each.left) if isinstance(call, ast.Call)]
+            if any(not (isinstance(call.func, ast.Name) and call.func.id == "len") for call in calls):
+                raise Refuse("the line calls something else before it")
+        child = each
+
+
+def read_at_last(  # noqa: PLR0913
+    page: Page,
+    loop: BatchLoop,
+    total: Accumulator,
+    scope: ast.AST,
+    node: ast.AST,
+    shown: Throttling,
+    plan: Deferral,
+    kind: Number,
+) -> list[Action]:
+    """Turn the sum into a number where somebody reads it: under the guard of the reads in the loop, and after it."""
+    conversion = f"{total.text} = {kind}({total.text})"
+    actions: list[Action] = []
+    guarded: list[ast.AST] = []
+    after = False
+    known = {read.site: read for read in total.reads}
+    orelse = getattr(node, "orelse", [])
+    refuse_exceptions(page, node, total.text, scope)
+    for each in page.reads(total.text, scope):
+        parent = page.parent(each)
+        if isinstance(parent, ast.Attribute):
+            raise Refuse(f"line {each.lineno} uses `{total.text}` as more than a number")
+        if not page.holds(node, each):
+            after = True
+            continue
+        if any(page.holds(one, each) for one in orelse):
+            raise Refuse(f"the loop's own `else` reads `{total.text}`")
+        read = known.get(page.site(each))
+        if read is None:
+            raise Refuse(f"line {each.lineno} reads `{total.text}` too")
+        if read.when in ("every_n", "condition"):
+            guarded.append(each)
+        elif shown.holds(page, each):
+            plan.too_early = plan.too_early or each.lineno
+        else:
+            raise Refuse(f"line {each.lineno} reads `{total.text}` {loop_words(loop)}")
+    # A sum that is changed after the loop (`total /= n`) is read there.
+    after = after or any(
+        isinstance(write, ast.AugAssign) and not page.holds(node, write) for write in page.writes(total.text, scope)
+    )
+    common = common_block(page, guarded, node) if len(guarded) > 1 else None
+    if common is not None:
+        actions.append(adding_before(page.site(common), conversion))
+    else:
+        actions += [replacing(page.site(each), f"{kind}({total.text})") for each in guarded]
+    if after:
+        actions.append(adding_after(page.site(last_of(page, node)), conversion))
+    return actions
+
+
+def refuse_exceptions(page: Page, node: ast.AST, name: str, scope: ast.AST) -> None:
+    """Raise ``Refuse`` where an exception may end the loop, and what it left is read all the same."""
+    for each in page.above(node):
+        if each is scope:
+            return
+        if isinstance(each, ast.Try) and any(page.holds(statement, node) for statement in each.body):
+            for read in page.reads(name, scope):
+                if not any(page.holds(statement, read) for statement in each.body):
+                    raise Refuse(f"line {read.lineno} reads `{name}` where an exception may have ended the loop")
+
+
+def common_block(page: Page, nodes: list[ast.AST], loop: ast.AST) -> ast.stmt | None:
+    """The first statement of the innermost block, under a condition, that holds all nodes; None where none does."""
+    statement: ast.AST | None = page.statement(nodes[0])
+    while isinstance(statement, ast.stmt) and statement is not loop:
+        block = page.block(statement)
+        if all(any(page.holds(each, node) for each in block) for node in nodes):
+            return statement if not any(block is body for body in (getattr(loop, "body", None),)) else None
+        statement = next((each for each in page.above(statement) if isinstance(each, ast.stmt)), None)
+    return None
+
+
+def last_of(page: Page, node: ast.AST) -> ast.AST:
+    """The loop, or the outermost ``with`` that ends where the loop ends: what is read after it is read outside."""
+    above = page.parent(node)
+    while isinstance(above, (ast.With, ast.AsyncWith)) and above.body[-1] is node:
+        node, above = above, page.parent(above)
+    return node
+
+
+# --- meters ----------------------------------------------------------------------------------------------------------
+
+
+def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
+    """``losses.update(loss.item(), n)``: the meter computes with the tensor, and is read as a number."""
+    assert sync.meter is not None
+    node, call, read = page.node(loop.loop.site), page.node(sync.meter.call), page.node(sync.site)
+    assert isinstance(call, ast.Call)
+    if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and read in call.args):
+        raise Refuse("the number is not handed over as it is")
+    if page.loop_of(call) is not node or sync.meter.call.path != loop.loop.site.path:
+        raise Refuse("the meter is fed in another loop or function")
+    if number_of(page, sync, read) != "float":
+        raise Refuse("the meter counts in whole numbers")
+    meter = call.func.value.id
+    scope = page.maker(meter, call)
+    plan = Deferral(kept_on_device(edit, page, loop, sync, read, "float"))
+    for each in page.reads(meter, scope):
+        attribute = page.parent(each)
+        if attribute is call.func or page.holds(call, each):
+            continue
+        if not isinstance(attribute, ast.Attribute):
+            if is_filled_in(page, each) and (page.is_every_nth(each, node) or not page.holds(node, each)):
+                continue
+            refuse_unless_display(page, each, node, scope, sync)
+            continue
+        above = page.parent(attribute)
+        if isinstance(above, ast.Call) and above.func is attribute:
+            if attribute.attr not in ("reset", "update"):  # what it returns would be a tensor
+                raise Refuse(f"line {each.lineno} calls `{meter}.{attribute.attr}`")
+            continue
+        if attribute.attr in COUNTS:
+            continue
+        if page.holds(node, each) and not page.is_every_nth(each, node):
+            if not shown.holds(page, each):
+                raise Refuse(f"line {each.lineno} reads `{meter}.{attribute.attr}` {loop_words(loop)}")
+            plan.too_early = plan.too_early or each.lineno
+        if not isinstance(attribute.ctx, ast.Load):
+            raise Refuse(f"line {each.lineno} sets `{meter}.{attribute.attr}`")
+        if not is_formatted(page, attribute):
+            plan.actions.append(replacing(page.site(attribute), f"float({meter}.{attribute.attr})"))
+    return plan
+
+
+def is_filled_in(page: Page, node: ast.AST) -> bool:
+    """Whether a meter goes into ``"{loss.avg:.3f}".format(loss=losses)``, each value with a format of its own."""
+    keyword = page.parent(node)
+    call = page.parent(keyword) if isinstance(keyword, ast.keyword) else None
+    if not (isinstance(keyword, ast.keyword) and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+        return False
+    text = call.func.value
+    if call.func.attr != "format" or not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+        return False
+    for _, name, form, conversion in string.Formatter().parse(text.value):
+        parts = (name or "").split(".")
+        if parts[0] != keyword.arg or (len(parts) == 2 and parts[1] in COUNTS):
+            continue
+        if len(parts) != 2 or not form or form.endswith("d") or conversion:
+            return False
+    return True
+
+
+def refuse_unless_display(
+    page: Page, read: ast.Name | ast.Attribute, loop: ast.AST, scope: ast.AST, sync: Sync
+) -> None:
+    """Raise ``Refuse`` unless a meter is handed to an object that only prints it: ``Display([losses, accuracy])``."""
+    reason = Refuse(f"line {read.lineno} hands `{page.text(read)}` on to other code")
+    holder = page.parent(read)
+    call = page.parent(holder) if isinstance(holder, (ast.List, ast.Tuple)) else holder
+    statement = page.statement(read)
+    if not (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and isinstance(statement, ast.Assign)
+        and statement.value is call
+        and isinstance(statement.targets[0], ast.Name)
+        and not page.holds(loop, statement)
+        and sync.meter is not None
+        and sync.meter.cls is not None
+        and sync.meter.cls.path == sync.site.path
+    ):
+        raise reason
+    members = ast.walk(page.node(sync.meter.cls))
+    known = {each.name for each in members if isinstance(each, ast.FunctionDef)} - sync.meter.harmful
+    made = [each for each in page.module.tree.body if isinstance(each, ast.ClassDef) and each.name == call.func.id]
+    if len(made) != 1 or not only_prints(made[0], frozenset(known)):
+        raise reason
+    for each in page.reads(statement.targets[0].id, scope):
+        if page.holds(loop, each) and not page.is_every_nth(each, loop):
+            raise Refuse(f"line {each.lineno} shows it in every step")
+
+
+def only_prints(cls: ast.ClassDef, methods: frozenset[str]) -> bool:
+    """Whether a class does nothing with what it is given but to print it and to call the given methods."""
+    own = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
+    allowed = own | methods | {"str", "print", "len", "join", "append", "format"}
+    for node in ast.walk(cls):
+        if isinstance(node, (ast.Compare, ast.AugAssign)) and not is_text(node):
+            return False
+        if isinstance(node, ast.Call):
+            used = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        elif isinstance(node, ast.Attribute) and not (dotted(node) or "").startswith("self."):
+            used = node.attr
+        else:
+            continue
+        if used not in allowed:
+            return False
+    return True
+
+
+def is_text(node: ast.Compare | ast.AugAssign) -> bool:
+    """Whether an augmented assignment only makes a list longer."""
+    return isinstance(node, ast.AugAssign) and isinstance(node.value, (ast.ListComp, ast.List))
+
+
+def is_formatted(page: Page, node: ast.AST) -> bool:
+    """Whether a value is written with a format that takes a tensor for its number (``%.4f``, ``{:.3f}``)."""
+    parent = page.parent(node)
+    if isinstance(parent, ast.FormattedValue):
+        return parent.format_spec is not None and parent.conversion == -1
+    if isinstance(parent, ast.Tuple):
+        parent = page.parent(parent)
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod) and isinstance(parent.left, ast.Constant):
+        return not TRUNCATED_FORMAT.search(str(parent.left.value))
+    return False
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
+    """``losses.append(loss.item())``: the list takes the tensors, and becomes one of numbers when the loop is over."""
+    node, read = page.node(loop.loop.site), page.node(sync.site)
+    call = page.parent(read)
+    if not (
+        isinstance(call, ast.Call)
+        and call.args == [read]
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "append"
+        and isinstance(call.func.value, ast.Name)
+        and isinstance(page.parent(call), ast.Expr)
+    ):
+        raise Refuse("the number is stored in something else than a plain list")
+    if page.loop_of(call) is not node:
+        raise Refuse("the number is stored in another loop or function")
+    base = stripped(read)
+    if base is None:
+        raise Refuse("more than one number is read, or in an unusual way")
+    owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
+    if sync.of != "loss" and not owns:
+        raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
+    refuse_changes(page, base, node)
+    name = call.func.value.id
+    scope = page.owner(name, call)
+    writes = page.writes(name, scope)
+    if len(writes) != 1 or not is_empty_list(writes[0], name):
+        raise Refuse(f"`{name}` is not a list that is made empty once")
+    whole = outermost(page, node, writes[0])
+    for each in page.reads(name, scope):
+        if each is not call.func.value and (page.holds(whole, each) or each.lineno < getattr(whole, "lineno", 0)):
+            raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
+    refuse_exceptions(page, whole, name, scope)
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
+    item = "loss" if sync.of == "loss" else "value"
+    return Deferral(
+        [
+            replacing(sync.site, f"{page.operand(base)}{detached}" if detached else page.text(base)),
+            adding_after(page.site(last_of(page, whole)), f"{name} = [{item}.item() for {item} in {name}]"),
+        ]
+    )
+
+
+def is_empty_list(write: ast.AST, name: str) -> bool:
+    """Whether a statement makes an empty list."""
+    if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
+        return False
+    found = write.targets if isinstance(write, ast.Assign) else [write.target]
+    return [dotted(each) for each in found] == [name] and isinstance(write.value, ast.List) and not write.value.elts
+
+
+def outermost(page: Page, loop: ast.AST, made: ast.AST) -> ast.AST:
+    """The statement that holds the loop, of the block in which the list is made. Raises ``Refuse``."""
+    assert isinstance(made, ast.stmt)
+    block = page.block(made)
+    for each in (loop, *page.above(loop)):
+        if any(each is statement for statement in block):
+            return each
+    raise Refuse("the list is made in another block than its loop")
+
+
+# --- leaks -----------------------------------------------------------------------------------------------------------
+
+
+def detached_sum(page: Page, total: Accumulator) -> list[Action]:
+    """``total += loss`` keeps the graph of every step alive: the sum gets the value alone. Raises ``Refuse``."""
+    update = page.node(total.update)
+    if not isinstance(update, ast.AugAssign):
+        raise Refuse(f"`{total.text}` is not a plain sum")
+    scope = page.owner(total.text, update)
+    for each in page.reads(total.text, scope):
+        parent = page.parent(each)
+        if isinstance(parent, ast.Attribute) and parent.attr in ("backward", "requires_grad", "grad_fn", "grad"):
+            raise Refuse(f"line {each.lineno} uses the graph of `{total.text}`")
+        called = parent.func.id if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) else None
+        if called in ("print", "str", "repr"):
+            raise Refuse(f"line {each.lineno} prints `{total.text}` with its graph, a text that would change")
+    return [extending(page.site(update.value), ".detach()")]

@@ -1,0 +1,84 @@
+"""What workers need of the script: what a spawned one imports, and a dataset that stays as it was sent to them."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
+"""The methods of datasets, samplers and transforms, which run in the workers."""
+
+CHANGING = re.compile(r"_?(set|update|step|reset|shuffle|resample|next|advance|on|toggle|enable|disable|change)(_|$)")
+"""Names of methods that change the object."""
+
+GIVEN = ("collate_fn", "worker_init_fn", "transform", "target_transform")
+"""Arguments that name functions which run in the workers."""
+
+
+def left_behind(text: str, line: int) -> str | None:
+    """A name that is set from ``line`` on at the top level, and that the code which makes samples reads.
+
+    A spawned worker imports the script without what stands under its guard.
+    """
+    body = ast.parse(text.removeprefix("\ufeff")).body
+    moving = [each for each in body if each.lineno >= line]
+    stored = {
+        node.id
+        for each in moving
+        for node in ast.walk(each)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    defined = {each.name: each for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
+    waiting = [name for name, each in defined.items() if isinstance(each, ast.ClassDef) and makes_samples(each)]
+    for node in (each for statement in body for each in ast.walk(statement)):
+        if isinstance(node, ast.keyword) and node.arg in GIVEN:
+            waiting += [each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in defined and name not in seen:
+            seen.add(name)
+            read = {node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)}
+            missing = (read & stored) - own_names(defined[name])
+            if missing:
+                return min(missing)
+            waiting += read
+    return None
+
+
+def on_gpu_above(text: str, line: int) -> int | None:
+    """The line of a top-level statement above ``line`` that moves something to a device: every worker would, too."""
+    for statement in ast.parse(text.removeprefix("\ufeff")).body:
+        if statement.lineno >= line or isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if isinstance(statement, ast.If) and "__main__" in ast.dump(statement.test):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
+                return node.lineno
+    return None
+
+
+def changed_in(loop: ast.AST, owners: set[str]) -> str | None:
+    """The call or assignment in a loop that changes one of ``owners`` (sources of datasets): ``photos.set_size``."""
+    for node in ast.walk(loop):
+        target: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and CHANGING.match(node.func.attr):
+            target = node.func
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            target = node
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) in owners:
+            return ast.unparse(target)
+    return None
+
+
+def makes_samples(cls: ast.ClassDef) -> bool:
+    """Whether a class is a dataset or a transform, by its methods."""
+    return any(isinstance(each, ast.FunctionDef) and each.name in MAKERS for each in cls.body)
+
+
+def own_names(definition: ast.AST) -> set[str]:
+    """The names that a function or class sets itself, parameters included."""
+    nodes = list(ast.walk(definition))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}

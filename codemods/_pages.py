@@ -1,0 +1,175 @@
+"""The text of one file as a tree, for what a rewrite must know beyond the model: who else reads a name, and where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Site
+from turbofix.program.execution import ModuleFile
+from turbofix.program.names import Bindings, dotted, reads_of
+from turbofix.program.sites import LOOPS, Places
+
+BOM = "\ufeff"
+
+
+class Page:
+    """One file: its tree, and the places of its nodes."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        text = text.removeprefix(BOM)
+        self.module = ModuleFile(path, path.stem, text, ast.parse(text))
+        self.places = Places()
+        self.bindings = Bindings(self.places)
+
+    def node(self, site: Site) -> ast.AST:
+        """The node that a site names. Raises ``Refuse`` where there is none."""
+        for node in ast.walk(self.module.tree):
+            if getattr(node, "lineno", 0) == site.line and type(node).__name__ == site.kind and self.site(node) == site:
+                return node
+        raise Refuse(f"the place on line {site.line} was not found again")
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds a node."""
+        found = self.places.statement(node, self.module)
+        assert found is not None
+        return found
+
+    def site(self, node: ast.AST) -> Site:
+        """The site of a node."""
+        return self.places.site(node, self.module)
+
+    def text(self, node: ast.AST) -> str:
+        """The source of a node."""
+        return self.places.text(node, self.module)
+
+    def operand(self, node: ast.AST) -> str:
+        """The source of an expression, in parentheses where a method could not be written straight behind it."""
+        closed = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        return self.text(node) if closed else f"({self.text(node)})"
+
+    def above(self, node: ast.AST) -> list[ast.AST]:
+        """The nodes that hold this one, innermost first."""
+        return list(self.places.ancestors(node, self.module))
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node that holds this one directly."""
+        return self.places.parent(node, self.module)
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function, class or module whose names the node sees first."""
+        return self.places.scope(node, self.module)
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements of the block that a statement stands in."""
+        return self.places.block(statement, self.module)
+
+    def holds(self, outer: ast.AST, inner: ast.AST) -> bool:
+        """Whether ``inner`` is ``outer``, or lies in it."""
+        return inner is outer or any(each is outer for each in self.above(inner))
+
+    def loop_of(self, node: ast.AST) -> ast.AST | None:
+        """The innermost loop, of the same function, that runs a node."""
+        scope = self.scope(node)
+        child = node
+        for each in self.above(node):
+            if each is scope:
+                return None
+            if isinstance(each, LOOPS) and any(child is statement for statement in each.body):
+                return each
+            child = each
+        return None
+
+    def is_every_nth(self, node: ast.AST, loop: ast.AST) -> bool:
+        """Whether a node stands under an ``if`` that counts the steps of the loop (``step % n``)."""
+        child = node
+        for each in self.above(node):
+            if each is loop:
+                return False
+            if (
+                isinstance(each, ast.If)
+                and child is not each.test
+                and any(isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod) for inner in ast.walk(each.test))
+            ):
+                return True
+            child = each
+        return False
+
+    def reads(self, name: str, scope: ast.AST) -> list[ast.Name | ast.Attribute]:
+        """Every place of a scope that reads a name (nested functions included), in the order of the source."""
+        found = [read for statement in _body(scope) for read in reads_of(name, statement)]
+        return sorted(found, key=lambda read: (read.lineno, read.col_offset))
+
+    def writes(self, name: str, scope: ast.AST) -> list[ast.AST]:
+        """Every statement of a scope that writes a name."""
+        return self.bindings.writes(scope, name)
+
+    def owner(self, name: str, node: ast.AST) -> ast.AST:
+        """The scope that owns a name as it is used at ``node``.
+
+        Raises ``Refuse`` where other code may read or write it: a global of a function, a name that a nested function
+        uses, an attribute that is used outside this function.
+        """
+        scope = self.scope(node)
+        top = name.partition(".")[0]
+        if isinstance(scope, ast.ClassDef):
+            raise Refuse(f"`{name}` belongs to a class")
+        if "." in name:
+            return self._only_here(name, scope)
+        if scope is not self.module.tree and not self.bindings.is_local(top, scope):
+            raise Refuse(f"`{name}` is a global, which other code may read")
+        if top in self.bindings.captured(scope) or self._is_read_by_functions(top, scope):
+            raise Refuse(f"a function defined beside it uses `{name}` too")
+        return scope
+
+    def maker(self, name: str, node: ast.AST) -> ast.AST:
+        """The function (or module) that makes what a plain name stands for, all of whose reads lie in it.
+
+        Raises ``Refuse`` for a global of a function, and where a function rebinds the name.
+        """
+        scope = self.bindings.owner(name, node, self.module)
+        if scope is self.module.tree and self.scope(node) is not scope:
+            raise Refuse(f"`{name}` is a global, which other code may read")
+        if any(isinstance(each, (ast.Global, ast.Nonlocal)) and name in each.names for each in ast.walk(scope)):
+            raise Refuse(f"a function defined beside it sets `{name}` too")
+        return scope
+
+    def _only_here(self, name: str, scope: ast.AST) -> ast.AST:
+        attribute = name.rpartition(".")[2]
+        for node in ast.walk(self.module.tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == attribute
+                and not (dotted(node) == name and self.scope(node) is scope)
+            ):
+                raise Refuse(f"`{name}` is used on line {node.lineno} too, outside this function")
+        return scope
+
+    def _is_read_by_functions(self, name: str, scope: ast.AST) -> bool:
+        """Whether a function nested anywhere below the scope sees this very name."""
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Name) and node.id == name and self.scope(node) is not scope:
+                inner = self.scope(node)
+                if not self.bindings.is_local(name, inner):
+                    return True
+        return False
+
+
+def page_of(edit: Edit, site: Site) -> Page:
+    """The page of the file that a site stands in. Raises ``Refuse`` where the file cannot be edited."""
+    edit.text(site)
+    text = edit.before_text(site.path)
+    assert text is not None
+    return _page(site.path, text)
+
+
+@lru_cache(maxsize=16)
+def _page(path: Path, text: str) -> Page:
+    return Page(path, text)
+
+
+def _body(scope: ast.AST) -> Iterator[ast.AST]:
+    yield from getattr(scope, "body", [])

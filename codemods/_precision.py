@@ -1,0 +1,151 @@
+"""What the codemods of precision and of the optimizer ask: which layers do the heavy work, and where a GPU is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from turbofix.edits import Edit
+from turbofix.findings import Site
+from turbofix.program.model import Argument, Model, Optimizer, Placement, Scaler, Step, TrainingProgram
+
+MATMULS = frozenset(
+    f"torch.nn.{name}"
+    for name in (
+        "Linear",
+        "LazyLinear",
+        "Bilinear",
+        "MultiheadAttention",
+        "Transformer",
+        "TransformerEncoder",
+        "TransformerEncoderLayer",
+        "TransformerDecoder",
+        "TransformerDecoderLayer",
+        "RNNCell",
+        "LSTMCell",
+        "GRUCell",
+    )
+)
+"""Layers whose work is a matrix product."""
+
+RECURRENT = frozenset(f"torch.nn.{name}" for name in ("RNN", "LSTM", "GRU", "LSTMCell", "GRUCell"))
+"""Layers that have kernels of their own, which pick their precision by themselves."""
+
+CONVOLUTIONS = frozenset(
+    f"torch.nn.{lazy}Conv{transpose}{dimensions}d"
+    for lazy in ("", "Lazy")
+    for transpose in ("", "Transpose")
+    for dimensions in (1, 2, 3)
+)
+
+PRODUCTS = frozenset(
+    (
+        *(f"torch.{name}" for name in ("matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "tensordot")),
+        *(f"torch.nn.functional.{name}" for name in ("linear", "bilinear", "scaled_dot_product_attention")),
+        *(f"Tensor.{name}" for name in ("matmul", "mm", "bmm", "baddbmm", "addmm", "__matmul__")),
+    )
+)
+"""Functions and methods that multiply matrices."""
+
+CONVOLVING = frozenset(
+    f"torch.nn.functional.conv{transpose}{dimensions}d" for transpose in ("", "_transpose") for dimensions in (1, 2, 3)
+)
+
+SIMPLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def models_of(program: TrainingProgram, step: Step) -> tuple[Model, ...]:
+    """The models that a step trains, as far as they are known."""
+    return tuple(model for site in step.models if (model := program.model(site)) is not None)
+
+
+def may_contain(models: Iterable[Model], steps: Iterable[Step], layers: frozenset[str], calls: frozenset[str]) -> bool:
+    """Whether the work of some steps holds one of these layers or calls; yes where a part of it was not seen."""
+    known = tuple(models)
+    if not known or any(not model.layers_complete or model.layers & layers for model in known):
+        return True
+    return any(call.qualname in calls for step in steps for call in step.calls)
+
+
+def autocast_of(program: TrainingProgram, step: Step) -> Site | None:
+    """The autocast that a step's forward pass runs under, leaving out one that is switched off for good."""
+    parts = [part for part in program.precision if part.kind == "autocast" and part.site == step.autocast]
+    return None if any(is_off(part) for part in parts) else step.autocast
+
+
+def is_off(part: Scaler) -> bool:
+    """Whether a part of mixed precision is switched off for good, as around a layer that has to stay in float32."""
+    return part.enabled.state == "value" and not part.enabled.values[0]
+
+
+def cuda_test(place: Placement) -> str | None:
+    """The source of a test, valid at the place, that is true exactly where a GPU is used.
+
+    ``"True"`` where the program always uses one; None where no test can be written. Strings in it stand in double
+    quotes (``requote`` changes them).
+    """
+    if place.where == "cuda":
+        return "True"
+    if place.where != "conditional":
+        return None
+    text = place.text or ""
+    if SIMPLE.fullmatch(text):
+        if place.text_kind == "device":
+            return f'{text}.type == "cuda"'
+        if place.text_kind == "string":
+            return f'{text}.startswith("cuda")'
+        if place.text_kind == "tensor":
+            return f"{text}.is_cuda"
+    return place.test
+
+
+def called(models: Iterable[Model]) -> str:
+    """How a message calls some models."""
+    names = list(dict.fromkeys(f"`{model.name}`" for model in models if model.name))
+    return " and ".join(names[:2]) if 0 < len(names) < 3 else "the model" if len(names) < 2 else "the models"
+
+
+def test_beside(program: TrainingProgram, optimizer: Optimizer) -> str | None:
+    """The device test of an optimizer's parameters, where it is valid at the optimizer's construction too.
+
+    The test was written where the model was moved. It holds beside the optimizer if it asks torch itself or ``self``,
+    or if the model is built in the same function.
+    """
+    test = cuda_test(optimizer.device)
+    if test is None or test in ("True", "torch.cuda.is_available()"):
+        return test
+    if test.startswith("self.") and (optimizer.target_text or "").startswith("self.") and not optimizer.before_move:
+        return test
+    here = optimizer.function
+    models = [model.site for model in program.models if model.device == optimizer.device]
+    if here is None:
+        built = any(site.path == optimizer.site.path and site.line < optimizer.site.line for site in models)
+    else:
+        built = any(site.path == here.path and here.line <= site.line <= here.end_line for site in models)
+    return test if built else None
+
+
+def requote(line: str, edit: Edit, site: Site) -> str:
+    """A line of ours with its strings in the quotes of the file that it goes to."""
+    return line.replace('"', edit.quoted("", site)[0])
+
+
+def version(torch: tuple[int, int]) -> str:
+    """A torch version as people write it."""
+    return f"{torch[0]}.{torch[1]}"
+
+
+def said(argument: Argument) -> str:
+    """Where an argument's value comes from, for a message: the option that sets it, or its line."""
+    if argument.option:
+        return f"the option {argument.option}"
+    site = argument.edit_at or argument.site
+    return f"line {site.line}" if site is not None else "the script"
+
+
+def deterministic(program: TrainingProgram) -> Iterator[tuple[str, int]]:
+    """The switches that ask for determinism, with the line of each."""
+    for name in ("torch.use_deterministic_algorithms", "torch.backends.cudnn.deterministic"):
+        for setting in program.setting(name):
+            if setting.value.state in ("unknown", "computed") or any(setting.value.values):
+                yield name, setting.site.line

@@ -1,0 +1,332 @@
+"""How the messages of a loop are shown every so many steps, and what they read is read when they are shown."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Site
+from turbofix.program.model import Show, Sync
+from turbofix.program.names import walk_here
+
+from ._pages import Page, page_of
+from ._syncs import Action, BatchLoop, replacing, shows_in, why_shown
+
+TERMINAL = ("sys.stdout.write", "sys.stderr.write", "tqdm.write")
+COUNTERS = ("step", "i", "batch_idx", "iteration")
+
+COMPARISONS = frozenset(
+    {
+        "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not",
+    }
+)  # fmt: skip
+PURE_FUNCTIONS = frozenset(
+    {
+        "len", "int", "float", "round", "str", "abs", "max", "min", "sum", "format", "print", "dict", "list", "tuple",
+        "zip", "sorted", "type", "repr",
+    }
+)  # fmt: skip
+PURE_MODULES = frozenset({"time", "math", "datetime", "np", "numpy"})
+PURE_METHODS = frozenset(
+    {
+        "item", "tolist", "detach", "cpu", "numpy", "float", "double", "half", "long", "int", "mean", "sum", "max",
+        "min", "argmax", "eq", "ne", "gt", "lt", "ge", "le", "norm", "abs", "sqrt", "exp", "log", "size", "numel",
+        "dim", "view", "reshape", "squeeze", "flatten", "round", "format", "join", "ljust", "rjust", "center",
+        "strip", "upper", "lower", "title", "strftime", "total_seconds", "get_last_lr", "get_lr", "keys",
+        "values", "items", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write",
+        "memory_allocated", "max_memory_allocated", "memory_reserved",
+    }
+)  # fmt: skip
+
+
+@dataclass
+class Throttling:
+    """What becomes of the messages of one loop.
+
+    ``groups`` are runs of neighbours that get one ``if`` together, ``header``; ``common`` makes its counter.
+    ``hoisted`` are the reads apart from their message, with the edits that put them off; ``refused`` has the rest.
+    """
+
+    groups: list[list[ast.stmt]] = field(default_factory=list)
+    header: str = ""
+    common: list[Action] = field(default_factory=list)
+    hoisted: dict[Site, list[Action]] = field(default_factory=dict)
+    refused: dict[Site, str] = field(default_factory=dict)
+
+    def holds(self, page: Page, node: ast.AST) -> bool:
+        """Whether a node is part of a message that is shown less often, or is read for nothing else."""
+        return any(page.holds(statement, node) for group in self.groups for statement in group)
+
+
+def throttling(edit: Edit, loop: BatchLoop, waiting: tuple[Sync, ...], every: int | None) -> Throttling:
+    """Plan for all messages of a loop at once; nothing is edited yet."""
+    plan = Throttling()
+    statements: list[ast.stmt] = []
+    for show in shows_in(loop, waiting):
+        reason = why_shown(show, show.guard)
+        if reason is None and every is None:
+            reason = "the loop is over after a few steps"
+        try:
+            if reason is not None:
+                raise Refuse(reason)
+            page = page_of(edit, show.statement)
+            statements.append(shown_statement(page, show, page_of(edit, loop.loop.site).node(loop.loop.site)))
+        except Refuse as refuse:
+            plan.refused[show.statement] = str(refuse)
+    if not statements or every is None:
+        return plan
+    page = page_of(edit, loop.loop.site)
+    try:
+        plan.header = condition(edit, page, loop, every, plan.common)
+    except Refuse as refuse:
+        for statement in statements:
+            plan.refused[page.site(statement)] = str(refuse)
+        return plan
+    plan.groups = grouped(page, statements)
+    for sync in waiting:
+        if sync.use == "shown" and sync.site.path == loop.loop.site.path:
+            try:
+                read = page.node(sync.site)
+                if not plan.holds(page, read):
+                    plan.hoisted[sync.site] = hoisted(page, sync, read, loop, plan)
+            except Refuse as refuse:
+                plan.refused[sync.site] = str(refuse)
+        elif sync.use == "shown":
+            plan.refused[sync.site] = "it is read in another file"
+    return plan
+
+
+def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
+    """The statement of a message, if it can be put under a condition. Raises ``Refuse``."""
+    statement = page.node(show.statement)
+    if page.loop_of(statement) is not loop:
+        raise Refuse("it is shown in another function or loop, which does not count the steps")
+    if is_description(statement):
+        assert isinstance(statement, ast.Assign)
+    elif not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        raise Refuse("the statement does more than to show values")
+    else:
+        call = statement.value
+        if show.kind == "other" and page.text(call.func) not in TERMINAL:
+            raise Refuse(f"`{page.text(call.func)}`, which shows it, may do more than that")
+        for keyword in call.keywords:
+            if keyword.arg == "file" and page.text(keyword.value) not in ("sys.stdout", "sys.stderr"):
+                raise Refuse("the line goes to a file, whose lines are kept complete")
+    other = next((each for each in walk_here(statement) if not is_harmless(each)), None)
+    if other is not None:
+        raise Refuse(f"what is shown calls `{page.text(getattr(other, 'func', other))}`, which may do more")
+    return statement
+
+
+def is_description(statement: ast.AST) -> bool:
+    """Whether a statement sets the text beside a progress bar: ``bar.desc = ...``."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    return isinstance(target, ast.Attribute) and target.attr == "desc" and isinstance(target.value, ast.Name)
+
+
+def is_harmless(node: ast.AST) -> bool:
+    """Whether leaving an expression out, in most steps, changes nothing else."""
+    if isinstance(node, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
+        return False
+    if not isinstance(node, ast.Call):
+        return True
+    if isinstance(node.func, ast.Name):
+        return node.func.id in PURE_FUNCTIONS
+    if isinstance(node.func, ast.Attribute):
+        root: ast.AST = node.func.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        return node.func.attr in PURE_METHODS or (isinstance(root, ast.Name) and root.id in PURE_MODULES)
+    return False
+
+
+def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[Action]) -> str:
+    """The line above the messages; ``common`` gets what makes the counter, if the loop has none. Raises ``Refuse``."""
+    node = page.node(loop.loop.site)
+    sized = length(page, loop)
+    if sized is None:
+        raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
+    if not isinstance(node, ast.For):
+        raise Refuse("the loop does not count its steps")
+    counter, start = loop.loop.counter, loop.loop.counter_start
+    if counter is None or not counts_itself(node, counter):
+        counter, start = new_counter(edit, page, node, common), 0
+    if start not in (0, 1):
+        raise Refuse(f"the loop counts from {start}")
+    if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
+        sized = f"({sized})" if start == 0 else sized
+    last = f"{sized} - 1" if start == 0 else sized
+    return f"if {counter} % {every} == 0 or {counter} == {last}:"
+
+
+def length(page: Page, loop: BatchLoop) -> str | None:
+    """How to write the number of steps: of what a progress bar runs over, not of the bar."""
+    sized, bar = loop.loop.sized, loop.loop.progress
+    if sized is None or bar is None or loop.loop.progress_name is None or sized != f"len({loop.loop.progress_name})":
+        return sized
+    call = page.node(bar)
+    inner = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "enumerate":
+        inner = inner.args[0] if inner.args else None
+    return f"len({page.text(inner)})" if isinstance(inner, (ast.Name, ast.Attribute)) else None
+
+
+def counts_itself(node: ast.For, counter: str) -> bool:
+    """Whether the loop sets the counter (``enumerate``, ``range``), not a statement in it that may start anywhere."""
+    target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
+    return isinstance(target, ast.Name) and target.id == counter
+
+
+def new_counter(edit: Edit, page: Page, node: ast.For, common: list[Action]) -> str:
+    """Let the loop count its steps: ``for x in loader`` becomes ``for step, x in enumerate(loader)``."""
+    site = page.site(node)
+    counter = next((name for name in COUNTERS if edit.free_name(name, site) == name), edit.free_name(COUNTERS[0], site))
+    target, iterated = page.site(node.target), page.site(node.iter)
+    text = edit.text(target)
+    if isinstance(node.target, (ast.Tuple, ast.List)) and not text.startswith(("(", "[")):
+        text = f"({text})"
+    if edit.is_bound("enumerate", site):
+        raise Refuse("`enumerate` means something else in this file")
+    common += [replacing(target, f"{counter}, {text}"), replacing(iterated, f"enumerate({edit.text(iterated)})")]
+    return counter
+
+
+def guarding(edit: Edit, page: Page, group: list[ast.stmt], header: str) -> None:
+    """Put neighbouring statements under the condition; it joins an ``if`` that holds nothing else."""
+    above = page.parent(group[0])
+    if isinstance(above, ast.If) and above.body == group and not above.orelse:
+        test = page.site(above.test)
+        edit.replace(test, f"{edit.text(test)} and ({header[len('if ') : -1]})")
+    else:
+        edit.wrap(page.site(group[0]), page.site(group[-1]), header)
+
+
+def grouped(page: Page, statements: list[ast.stmt]) -> list[list[ast.stmt]]:
+    """Neighbours together, each run with the assignments directly above it that serve nothing else."""
+    groups: list[list[ast.stmt]] = []
+    for statement in sorted(statements, key=lambda each: each.lineno):
+        run = [statement]
+        block = page.block(statement)
+        index = block.index(statement)
+        while index > 0 and serves_only(page, block[index - 1], run):
+            index -= 1
+            run.insert(0, block[index])
+        above = block[index - 1] if index > 0 else None
+        if groups and groups[-1][-1] is above:
+            groups[-1] += run
+        else:
+            groups.append(run)
+    return groups
+
+
+def serves_only(page: Page, statement: ast.stmt, run: list[ast.stmt]) -> bool:
+    """Whether a statement only computes a name that nothing but ``run`` reads."""
+    if not isinstance(statement, ast.Assign) or not all(is_harmless(each) for each in ast.walk(statement.value)):
+        return False
+    target = statement.targets[0]
+    if len(statement.targets) > 1 or not isinstance(target, ast.Name):
+        return False
+    name = target.id
+    try:
+        scope = page.owner(name, statement)
+    except Refuse:
+        return False
+    if page.writes(name, scope) != [statement]:
+        return False
+    return all(any(page.holds(each, read) for each in run) for read in page.reads(name, scope))
+
+
+def hoisted(page: Page, sync: Sync, read: ast.AST, loop: BatchLoop, plan: Throttling) -> list[Action]:
+    """The edits that keep a tensor where a number was read, and read it where it is shown. Raises ``Refuse``."""
+    statement = page.statement(read)
+    node = page.node(loop.loop.site)
+    if page.loop_of(statement) is not node or not (
+        isinstance(statement, ast.Assign) and statement.value is read and isinstance(statement.targets[0], ast.Name)
+    ):
+        raise Refuse(f"what line {sync.site.line} reads is not simply kept in a name")
+    if len(statement.targets) > 1:
+        raise Refuse(f"what line {sync.site.line} reads is kept in several names")
+    name = statement.targets[0].id
+    scope = page.owner(name, statement)
+    if page.writes(name, scope) != [statement]:
+        raise Refuse(f"`{name}` is set elsewhere too")
+    base = stripped(read)
+    if base is None:
+        raise Refuse(f"line {sync.site.line} reads more than one number")
+    refuse_changes(page, base, node)
+    kept = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
+    actions = [replacing(sync.site, kept)]
+    for each in page.reads(name, scope):
+        if not plan.holds(page, each) and not page.is_every_nth(each, node):
+            raise Refuse(f"`{name}` is read on line {each.lineno} too")
+        text = f"{sync.how}({name})" if sync.how in ("float", "int") else f"{name}.item()"
+        actions.append(replacing(page.site(each), text))
+    return actions
+
+
+def stripped(read: ast.AST) -> ast.expr | None:
+    """The tensor under a read: ``loss`` of ``loss.detach().cpu().item()``; None for anything else than one number."""
+    inner: ast.AST = read
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id in ("float", "int"):
+        if len(inner.args) != 1 or inner.keywords:
+            return None
+        inner = inner.args[0]
+        if not (isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "item"):
+            return without_copies(inner)
+    if (
+        isinstance(inner, ast.Call)
+        and isinstance(inner.func, ast.Attribute)
+        and inner.func.attr in ("item", "tolist")
+        and not inner.args
+        and not inner.keywords
+    ):
+        return without_copies(inner.func.value)
+    return None
+
+
+def without_copies(node: ast.AST) -> ast.expr | None:
+    """A tensor without ``.detach()``, ``.data`` and ``.cpu()`` behind it."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords):
+            if node.func.attr == "numpy":
+                return None
+            if node.func.attr not in ("detach", "cpu"):
+                return node
+            node = node.func.value
+        else:
+            return node if isinstance(node, ast.expr) else None
+
+
+def is_detached(node: ast.AST) -> bool:
+    """Whether a tensor has no graph behind it whatever went before: it came out of a comparison."""
+    while True:
+        if isinstance(node, ast.Compare):
+            return True
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+            return is_detached(node.left) and is_detached(node.right)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in COMPARISONS or node.func.attr == "argmax":
+                return True
+            node = node.func.value
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            return False
+
+
+def refuse_changes(page: Page, base: ast.expr, loop: ast.AST) -> None:
+    """Raise ``Refuse`` where the loop changes the tensor in place, so that it may differ when it is read at last."""
+    if not isinstance(base, ast.Name):
+        return
+    for each in walk_here(loop):
+        changed = isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each.target.id == base.id
+        if not changed and isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
+            method, owner = each.func.attr, each.func.value
+            changed = isinstance(owner, ast.Name) and owner.id == base.id and method.endswith("_") and method[0] != "_"
+        if changed:
+            raise Refuse(f"line {getattr(each, 'lineno', 0)} changes `{base.id}` in place before it would be read")

@@ -1,0 +1,455 @@
+"""Compute forward pass and loss in 16 bits where that is safe.
+
+Why slow
+    Matrix products and convolutions in float32 leave most of the GPU's tensor cores idle and move twice the bytes.
+    Under ``autocast`` they run in 16 bits, while losses, normalisations and the weights stay in float32.
+
+Example
+    ::
+
+        for images, labels in train_loader:
+            images, labels = images.to(device), labels.to(device)
+            optimizer.zero_grad()
+            outputs = model(images)
+            loss = criterion(outputs, labels)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+Use instead
+    From Ampere on (compute capability 8.0) bfloat16, which needs nothing else::
+
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                outputs = model(images)
+                loss = criterion(outputs, labels)
+            loss.backward()
+
+    ``enabled`` is the script's own device test: on a CPU the program stays as it was, and does not warn. In a script
+    that only runs on a GPU it is left out. Forward passes of the evaluation get the same.
+
+    On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
+    vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
+
+        scaler = torch.amp.GradScaler("cuda", enabled=device.type == "cuda")
+        ...
+            with torch.autocast("cuda", dtype=torch.float16, enabled=device.type == "cuda"):
+                outputs = model(images)
+                loss = criterion(outputs, labels)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+When refused
+    Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
+    convolutions. It is refused
+
+    - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and whose sigmoid in 16 bits is 1.0
+      from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
+    - for bfloat16 with LSTM, GRU or RNN layers, since cuDNN computes them in float16 whatever the region says, and with
+      ``DataParallel``, whose threads take over that autocast is on but not its dtype: both need the scaler;
+    - where the program computes in half precision or float64 already, or uses apex, a scaler or autocast elsewhere;
+    - for gradients of gradients, closures (L-BFGS), ``torch.linalg``, FFTs, sparse products, ODE solvers, indexed
+      writes and functions with a backward of their own, and for reinforcement learning, where the step compares with
+      what the model did before, in float32;
+    - where a result leaves the region towards numpy, which has no bfloat16;
+    - where the forward pass cannot be put under a ``with``: a ``return`` in the middle, a loss that is computed in the
+      same statement that calls ``backward``;
+    - for float16 also where gradients are read by hand or clipped more often than stepped, where the optimizer's way
+      to the step could not be followed, so that the scaler could not go along, and for masks filled with -1e9.
+
+Risk
+    equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
+    float16 the scaler skips the first few updates, until it has found its scale.
+
+Measured
+    bfloat16 over TF32 on an A100: GPT-2 124M 1.11 times (Karpathy, build-nanogpt) and 1.60 times (Raschka,
+    LLMs-from-scratch); ResNet-50 938 to 2470 images/s over float32 (NVIDIA DeepLearningExamples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.model import (
+    Called,
+    Evaluation,
+    Framework,
+    Model,
+    Placement,
+    Region,
+    Step,
+    Sync,
+    TrainingProgram,
+)
+
+from ._precision import (
+    CONVOLUTIONS,
+    CONVOLVING,
+    MATMULS,
+    PRODUCTS,
+    RECURRENT,
+    autocast_of,
+    called,
+    cuda_test,
+    is_off,
+    may_contain,
+    models_of,
+    requote,
+    said,
+    version,
+)
+from ._scaler import Scaling, scale, scaling_for
+
+codemod = Codemod(
+    __name__,
+    group="precision",
+    risk=Risk.EQUIVALENT,
+    gain=Gain(1.1, 2.6, source="A100: GPT-2 124M 1.11x (Karpathy) and 1.60x (Raschka), ResNet-50 2.63x (NVIDIA)"),
+    after=("tf32", "larger-batch", "modern-amp"),
+)
+
+VOLTA, AMPERE = (7, 0), (8, 0)
+AUTOCAST_SINCE = (1, 10)  # torch.autocast
+SCALER_SINCE = (2, 3)  # torch.amp.GradScaler; torch.cuda.amp.GradScaler before
+
+LOGIT_LOSSES = {
+    "torch.nn.BCELoss": "BCEWithLogitsLoss",
+    "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy_with_logits",
+}
+UNSAFE = (
+    ("torch.linalg.", "has no kernel for 16 bits"),
+    ("torch.fft.", "has no kernel for 16 bits"),
+    ("torch.sparse.", "does not mix 16 and 32 bits"),
+    ("torch.spmm", "does not mix 16 and 32 bits"),
+    ("torch.svd", "has no kernel for 16 bits"),
+    ("torch.inverse", "has no kernel for 16 bits"),
+    ("torch.cholesky", "has no kernel for 16 bits"),
+    ("torch.stft", "has no kernel for 16 bits"),
+    ("torch.istft", "has no kernel for 16 bits"),
+    ("torch.lerp", "does not mix 16 and 32 bits"),
+    ("torch.autograd.Function.apply", "has a backward of its own that may not know autocast"),
+    ("torch.autograd.grad", "takes gradients inside the forward pass"),
+    ("torchdiffeq.", "picks its steps by the error, which rounding to 16 bits drowns"),
+    ("torchsde.", "picks its steps by the error, which rounding to 16 bits drowns"),
+    ("torch_scatter.", "does not mix 16 and 32 bits"),
+    ("torch_sparse.", "does not mix 16 and 32 bits"),
+    ("Tensor.index_add", "does not mix 16 and 32 bits"),
+    ("Tensor.index_copy", "does not mix 16 and 32 bits"),
+    ("Tensor.index_put", "does not mix 16 and 32 bits"),
+    ("Tensor.scatter", "does not mix 16 and 32 bits"),
+    ("Tensor.masked_scatter", "does not mix 16 and 32 bits"),
+    ("Tensor.lerp", "does not mix 16 and 32 bits"),
+)
+"""Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
+
+FILLS = ("Tensor.masked_fill", "torch.masked_fill")
+FLOAT16_MAX = 65504.0
+ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
+PARTS = {"apex": "apex", "scaler": "a gradient scaler", "autocast": "autocast"}
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """A region to put under autocast; ``test`` is true where a GPU is used ("True": always)."""
+
+    region: Region
+    test: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to rewrite: the regions, and the scaler for float16."""
+
+    wraps: tuple[Wrap, ...]
+    scaling: Scaling | None
+    old_torch: bool
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Training steps whose forward pass runs in float32 on a GPU that could do better."""
+    if program.framework is not Framework.PYTORCH or not program.trains:
+        return
+    yield from already_there(program)
+    if program.target.capability < VOLTA or not program.device.reaches_cuda:
+        return
+    half = "bfloat16" if program.target.capability >= AMPERE else "float16"
+    taken: set[Site] = set()
+    for step in program.steps:
+        if autocast_of(program, step) is not None or step.device.where == "cpu" or nothing_gained(program, step):
+            continue
+        place = step.forwards[0].first if step.forwards else step.loop.site
+        if place in taken:
+            continue
+        taken.add(place)
+        message = (
+            f"{called(models_of(program, step))} and the loss are computed in float32; the GPU is faster in {half}"
+        )
+        try:
+            plan = plan_for(program, step, taken)
+        except Refuse as refuse:
+            yield codemod.refuse(place, message, str(refuse))
+            continue
+        trained = len(step.forwards)
+        chain = tuple(
+            f"the forward pass on line {wrap.region.first.line} goes along"
+            + (", for the evaluation" if number >= trained else "")
+            for number, wrap in enumerate(plan.wraps)
+            if number
+        )
+        yield codemod.finding(place, message, plan=plan, chain=chain)
+
+
+def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
+    """Mixed precision that the program has; a switch that is off is told with its name."""
+    told: set[Site] = set()
+    for step in program.steps:
+        site = autocast_of(program, step)
+        if site is None or site in told:
+            continue
+        told.add(site)
+        switch = next((part for part in program.precision if part.kind == "autocast" and part.site == site), None)
+        if switch is not None and switch.enabled.option is not None and not any(switch.enabled.values):
+            yield codemod.refuse(
+                site,
+                "the forward pass runs in float32 unless an option is passed",
+                f"autocast is there and {said(switch.enabled)} turns it on: pass it",
+            )
+        else:
+            yield codemod.in_place(site, "the forward pass runs under autocast")
+
+
+def nothing_gained(program: TrainingProgram, step: Step) -> bool:
+    """Whether the step holds no matrix product and no convolution."""
+    return not may_contain(models_of(program, step), (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING)
+
+
+def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:
+    """What to rewrite for one training step.
+
+    Raises Refuse with the reason where it is not safe.
+    """
+    half = "bfloat16" if program.target.capability >= AMPERE else "float16"
+    refuse_program(program)
+    refuse_step(program, step, half)
+    test = test_in(program, step, step.forwards[0])
+    if test is None:
+        raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
+    wraps = [Wrap(region, test) for region in step.forwards]
+    for evaluation in program.evaluations:
+        wrap = evaluation_wrap(program, evaluation, step, half)
+        if wrap is None or wrap.region.first in taken or any(overlap(wrap.region, other.region) for other in wraps):
+            continue
+        taken.add(wrap.region.first)
+        wraps.append(wrap)
+    scaling = scaling_for(program, step, test) if half == "float16" else None
+    return Plan(tuple(wraps), scaling, program.target.torch < SCALER_SINCE)
+
+
+def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str | None:
+    """The source of a test, valid at a region, of whether it runs on a GPU.
+
+    The device of the forward pass says so, else the copies of the same loop, else (where all is at the top level of
+    the script, or the test asks torch itself) the test under which the model was moved.
+    """
+    beside = [
+        transfer.to
+        for transfer in loop.transfers
+        if transfer.site.path == region.first.path
+        and loop.loop.site.line <= transfer.site.line <= loop.loop.site.end_line
+        and transfer.to.where == "conditional"
+    ]
+    moves = [
+        model.device
+        for site in loop.models
+        if (model := program.model(site)) is not None
+        and (model.device.test == "torch.cuda.is_available()" or at_top_level(model.device, region))
+    ]
+    tests = (cuda_test(place) for place in (loop.device, *beside, *moves))
+    return next((test for test in tests if test is not None), None)
+
+
+def at_top_level(place: Placement, region: Region) -> bool:
+    """Whether a placement's test heads an ``if`` at the top level of the file, where the region stands too."""
+    return region.function is None and any(
+        test.path == region.first.path and test.column == len("if ") for test in place.tests
+    )
+
+
+def refuse_program(program: TrainingProgram) -> None:
+    """Raise Refuse for what the whole program does."""
+    if not program.complete:
+        raise Refuse(program.incomplete_because or "the program could not be read to its end")
+    if program.target.torch < AUTOCAST_SINCE:
+        older = version(program.target.torch)
+        raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
+    if program.libraries & ENVIRONMENTS:
+        raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
+    for part in program.precision:
+        if part.kind in PARTS and not is_off(part):
+            what = f"{PARTS[part.kind]}, line {part.site.line}"
+            raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
+
+
+def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
+    """Raise Refuse for what happens in the step."""
+    refuse_regions(step)
+    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
+        raise Refuse("the optimizer calls the forward pass again through a closure")
+    if any(backward.create_graph for backward in step.backwards):
+        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
+    models = models_of(program, step)
+    if not models:
+        raise Refuse("the model is built where this analysis does not see it: analyse the script that trains it")
+    if step.loss.certainty != "seen":
+        raise Refuse("it could not be seen how the loss is computed")
+    for model in models:
+        refuse_model(model, half)
+    calls = tuple(call for call in step.calls if is_forward(call, step))
+    for name in (*step.loss.qualnames, *(call.qualname for call in calls)):
+        if name in LOGIT_LOSSES:
+            raise Refuse(
+                f"{name.rpartition('.')[2]} raises under autocast, and probabilities in 16 bits are too coarse for it: "
+                f"let the model return logits and use {LOGIT_LOSSES[name]}"
+            )
+    reason = unsafe_call(calls, half)
+    if reason is not None:
+        raise Refuse(reason)
+    sync = leaves_torch(step.forwards, step.syncs)
+    if sync is not None and half == "bfloat16":
+        raise Refuse(f"line {sync.line} makes a numpy array of a result of the forward pass; numpy has no bfloat16")
+
+
+def refuse_regions(step: Step) -> None:
+    """Raise Refuse where the statements of the forward passes cannot stand under a ``with``."""
+    if not step.forwards or not step.backwards:
+        raise Refuse("forward pass and loss could not be told apart from the rest of the step")
+    for region in step.forwards:
+        if region.blockers:
+            raise Refuse(region.blockers[0])
+    if len(step.forwards) != len(step.backwards):
+        raise Refuse("one of the losses is computed outside of the forward passes, from what they leave behind")
+    if len({region.function for region in step.forwards}) > 1:
+        raise Refuse("the forward passes of the step stand in different functions")
+    for one, other in zip(step.forwards, step.forwards[1:], strict=False):
+        if overlap(one, other):
+            raise Refuse("the forward passes of several losses overlap")
+    for backward in step.backwards:
+        if any(inside(backward.statement, region) for region in step.forwards):
+            raise Refuse("a loss is sent back before the forward pass of another one is over")
+
+
+def refuse_model(model: Model, half: str) -> None:
+    """Raise Refuse for what a model is made of."""
+    if model.dtype == "float64":
+        raise Refuse("the program computes in float64: it wants more precision, not less")
+    if model.half:
+        raise Refuse("the model is converted to another precision as a whole already")
+    if (model.wrapped or "").endswith("FullyShardedDataParallel"):
+        raise Refuse("FullyShardedDataParallel has mixed precision of its own: pass it mixed_precision=")
+    if half == "bfloat16" and model.wrapped == "torch.nn.DataParallel":
+        raise Refuse(
+            "DataParallel's threads take over that autocast is on, but not its dtype, and would compute in float16 "
+            "without a scaler: use DistributedDataParallel"
+        )
+    recurrent = sorted(name.rpartition(".")[2] for name in model.layers & RECURRENT)
+    if half == "bfloat16" and recurrent:
+        raise Refuse(
+            f"the model has {recurrent[0]} layers, which cuDNN computes in float16 whatever autocast says: "
+            "without a scaler small gradients vanish there"
+        )
+
+
+def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
+    """The qualified names of the optimizers that the step updates."""
+    return {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
+
+
+def inside(statement: Site, region: Region) -> bool:
+    """Whether a statement stands in a region."""
+    same = statement.path == region.first.path
+    return same and region.first.line <= statement.line <= region.last.end_line
+
+
+def is_forward(call: Called, step: Step) -> bool:
+    """Whether a call of the step may be part of its forward pass: it does not stand beside the regions in the loop."""
+    beside = call.site.path == step.loop.site.path and step.loop.site.line <= call.site.line <= step.loop.site.end_line
+    return not beside or any(inside(call.site, region) for region in step.forwards)
+
+
+def overlap(one: Region, other: Region) -> bool:
+    """Whether two regions share lines."""
+    same = one.first.path == other.first.path
+    return same and one.first.line <= other.last.end_line and other.first.line <= one.last.end_line
+
+
+def unsafe_call(calls: tuple[Called, ...], half: str) -> str | None:
+    """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
+    for call in calls:
+        for prefix, why in UNSAFE:
+            if call.qualname.startswith(prefix) and call.constants != ("custom_fwd",):
+                return f"{call.qualname} on line {call.site.line} {why}"
+        if half == "float16" and call.qualname.startswith(FILLS):
+            numbers = [value for value in call.constants if isinstance(value, (int, float))]
+            if any(FLOAT16_MAX < abs(value) < float("inf") for value in numbers):
+                return (
+                    f"line {call.site.line} fills with a number that float16 cannot hold: use torch.finfo(x.dtype).min"
+                )
+    return None
+
+
+def leaves_torch(regions: tuple[Region, ...], syncs: tuple[Sync, ...]) -> Site | None:
+    """Where a result of the forward pass is handed to numpy, of which the dtype is not known to be another one."""
+    for region in regions:
+        for site in region.escapes:
+            return site
+    for sync in syncs:
+        if sync.how == "numpy" and sync.of not in ("loss", "batch", "param", "grad") and not casts(sync.of_text):
+            return sync.site
+    return None
+
+
+def casts(text: str) -> bool:
+    """Whether an expression ends in something that is float32 or integer whatever it was before."""
+    tail = text.replace(".detach()", "").replace(".cpu()", "").replace(".data", "")
+    return tail.endswith((".float()", ".double()", ".long()", ".int()", ".bool()")) or ".argmax(" in tail
+
+
+def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step, half: str) -> Wrap | None:
+    """The evaluation's forward region, where it runs the step's model and nothing speaks against it.
+
+    An evaluation that stays in float32 is right too, so there is nothing to refuse.
+    """
+    region = evaluation.forward
+    if region is None or region.blockers or evaluation.autocast is not None:
+        return None
+    if not evaluation.loaders or not set(evaluation.models) & set(step.models):
+        return None  # a loop over no loader shows or translates a few samples
+    if any(call.qualname in LOGIT_LOSSES for call in evaluation.calls) or unsafe_call(evaluation.calls, half):
+        return None
+    if half == "bfloat16" and leaves_torch((region,), evaluation.syncs) is not None:
+        return None
+    test = test_in(program, evaluation, region)
+    return Wrap(region, test) if test is not None else None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Put the regions under autocast, and the scaler around backward and step."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    dtype = "torch.bfloat16" if plan.scaling is None else "torch.float16"
+    for wrap in plan.wraps:
+        place = wrap.region.first
+        enabled = "" if wrap.test == "True" else f", enabled={wrap.test}"
+        autocast = edit.name("torch.autocast", place)
+        header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
+        edit.wrap(place, wrap.region.last, requote(header, edit, place))
+    if plan.scaling is not None:
+        scale(plan.scaling, edit, old_torch=plan.old_torch)

@@ -1,0 +1,383 @@
+"""Take one larger batch instead of many small ones whose gradients are summed.
+
+Why slow
+    A batch of a few samples does not fill a GPU: the time goes into starting kernels, not into computing. Where the
+    gradients of several such batches are accumulated before the optimizer steps, one batch of all of them gives the
+    same update with one forward and one backward pass.
+
+Example
+    ::
+
+        parser.add_argument("--batch-size", type=int, default=4)
+        parser.add_argument("--accumulation-steps", type=int, default=8)
+
+Use instead
+    ::
+
+        parser.add_argument("--batch-size", type=int, default=32)
+        parser.add_argument("--accumulation-steps", type=int, default=1)
+
+    Two values change and no code: ``loss / 1`` and ``% 1 == 0`` stay. The batch grows up to 64 samples, and what is
+    left stays accumulated. It needs the memory of the larger batch; whether a still larger one fits is measured
+    (``turbofix tune``), not guessed.
+
+When refused
+    Refused where the loss is not divided by the number of accumulated batches, where the gradients are clipped or the
+    learning rate is scheduled with every small batch, where the first update comes after one batch alone, where the
+    batch size or the number of accumulated batches is used for something else (shapes, hidden states, the learning
+    rate), where the loop is left early or catches exceptions (an out-of-memory error would skip batches), and for
+    batches of one sample, whose samples may differ in shape. Without accumulation a larger batch is another training:
+    the learning rate would have to grow with it (in proportion for SGD, with the square root for Adam), which is yours
+    to decide; it is only said, and only for batches of up to 16 samples on a GPU. Nothing is said of batches that come
+    from elsewhere than a ``DataLoader``.
+
+Risk
+    equivalent where the update is provably the mean over the same samples: the number of samples is known and
+    divisible by the product, no layer looks at the batch as a whole (BatchNorm), and the loss is a mean over samples.
+    recipe everywhere else: with BatchNorm, losses over unpadded tokens or pairs of samples, or an unknown number of
+    samples (the last update of an epoch then weighs its samples differently).
+
+Measured
+    12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU
+    waits for the next kernel to be started.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.model import (
+    Accumulation,
+    Argument,
+    Called,
+    Evaluation,
+    Framework,
+    Loader,
+    Region,
+    Step,
+    TrainingProgram,
+)
+
+from ._batching import is_aligned, is_paced, leads_with, line_of_length
+from ._loaders import at, called, is_inside, is_telling, mend_help, node_of, whole
+
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EQUIVALENT,
+    gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
+)
+
+SMALL = 16
+"""A batch of at most so many samples is small."""
+
+ENOUGH = 64
+"""Accumulated batches are joined up to so many samples."""
+
+WHOLE_BATCH = ("BatchNorm", "SyncBatchNorm")
+"""Layers that look at the batch as a whole."""
+
+MEAN_LOSSES = {
+    "torch.nn": (
+        "BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "GaussianNLLLoss", "HuberLoss", "L1Loss", "MSELoss",
+        "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "PoissonNLLLoss",
+        "SmoothL1Loss", "SoftMarginLoss",
+    ),
+    "torch.nn.functional": (
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
+        "l1_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+        "nll_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss",
+    ),
+}  # fmt: skip
+"""Losses that are a mean over samples: the mean over several small batches is the mean over the large one."""
+
+PAIRS = {"torch.arange", "torch.eye", "torch.cdist", "torch.pdist", "torch.nn.functional.cosine_similarity"}
+"""Called beside the loss, they tell that samples of one batch are compared with one another."""
+
+
+SHAPED = {"view", "reshape", "expand", "repeat", "zeros", "ones", "full", "empty", "rand", "randn"}
+"""Calls that are given a shape, in which the batch size may stand as a number."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The two values and what becomes of them; the rest is what has to be looked at in the text first.
+
+    ``epochs`` is the loop over epochs, ``functions`` hold a backward outside of the ``loop``.
+    """
+
+    batch: tuple[Site, int]
+    steps: tuple[Site, int]
+    loop: Site
+    guard: Site
+    counter: str | None
+    counter_start: int
+    shapes: tuple[Site, ...]
+    epochs: Site | None
+    functions: tuple[Site, ...]
+    loader: Site
+    name: str | None
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Training steps on small batches."""
+    if program.framework is not Framework.PYTORCH or not program.complete:
+        return
+    for loader in program.loaders:
+        steps = [step for step in program.steps if loader.site in step.loaders]
+        size = one_number(loader.argument("batch_size"))
+        if len(steps) != 1 or size is None or size > SMALL or loader.subclass is not None or loader.open_mapping:
+            continue
+        (step,) = steps
+        if step.accumulation is not None:
+            yield from accumulated(program, loader, step, step.accumulation, size)
+        elif program.device.reaches_cuda and size > 1 and is_simple(program, step):
+            yield codemod.refuse(
+                place(loader),
+                f"{called(loader)} gives batches of {size} samples, which rarely fill a GPU",
+                "a larger batch is another training: the learning rate would have to grow with it "
+                "(in proportion for SGD, with its square root for Adam), which is yours to decide",
+                risk=Risk.RECIPE,
+                chain=(origin("batch_size", loader.argument("batch_size")),),
+            )
+
+
+def is_simple(program: TrainingProgram, step: Step) -> bool:
+    """Whether one optimizer trains one model of which every layer is known, in one process."""
+    models = [program.model(site) for site in step.models]
+    alone = len(step.optimizers) == 1 and not program.distributed
+    return alone and bool(models) and all(model is not None and model.layers_complete for model in models)
+
+
+def one_number(argument: Argument) -> int | None:
+    """The number that an argument is, or that its option has as default."""
+    if argument.state in ("value", "option") and len(argument.values) == 1 and type(argument.values[0]) is int:
+        return argument.values[0]
+    return None
+
+
+def place(loader: Loader) -> Site:
+    """Where a person would change the batch size."""
+    batch = loader.argument("batch_size")
+    return loader.site if batch.edit_at is None or batch.edit_at == batch.site else batch.edit_at
+
+
+def accumulated(
+    program: TrainingProgram, loader: Loader, step: Step, accumulation: Accumulation, size: int
+) -> Iterator[Finding | Refusal]:
+    """A step that sums the gradients of several small batches."""
+    many = one_number(accumulation.steps)
+    batch = loader.argument("batch_size")
+    if many is None or many < 2 or size < 1:
+        return
+    factor = max((each for each in range(1, many + 1) if many % each == 0 and size * each <= ENOUGH), default=1)
+    left = many // factor
+    message = (
+        f"every update takes {many} forward and backward passes over batches of {size}; "
+        f"with batches of {size * factor} it takes {left} (and the memory of {size * factor} samples)"
+    )
+    told = (origin("batch_size", batch), origin("the number of accumulated batches", accumulation.steps))
+    reason = why_not(program, loader, step, accumulation, size)
+    if reason is not None or factor == 1:
+        if factor > 1 and reason is not None:
+            yield codemod.refuse(place(loader), message, reason, chain=told)
+        return
+    different = why_recipe(program, loader, step, size * many) or why_validated(program, loader, size, size * factor)
+    if different is not None:
+        message += f"; that changes the recipe a little: {different}"
+    assert batch.edit_at is not None and accumulation.steps.edit_at is not None
+    plan = Plan(
+        (batch.edit_at, size * factor),
+        (accumulation.steps.edit_at, left),
+        step.loop.site,
+        accumulation.guard,
+        step.loop.counter,
+        step.loop.counter_start,
+        tuple(call.site for call in step.calls if is_shaped(call, size)),
+        step.epoch_loop.site if step.epoch_loop is not None else None,
+        tuple(sorted({act.function for act in step.backwards if act.function is not None} - {step.function})),
+        loader.site,
+        loader.name,
+    )
+    risk = Risk.EQUIVALENT if different is None else Risk.RECIPE
+    yield codemod.finding(place(loader), message, plan=plan, risk=risk, chain=told)
+
+
+def origin(name: str, argument: Argument) -> str:
+    """Where a value comes from."""
+    source = f"the default of {argument.option}, " if argument.option else ""
+    where = at(argument.edit_at.line) if argument.edit_at is not None else "its place unknown"
+    return f"{name} is {argument.values[0]}, {source}{where}"
+
+
+# --- what makes it wrong ------------------------------------------------------------------------------------------
+
+
+def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: Accumulation, size: int) -> str | None:
+    """What would make the larger batch another update, or break the script."""
+    batch, many = loader.argument("batch_size"), accumulation.steps
+    if size == 1:
+        return "with batches of one sample nothing shows that the samples have one shape, as a larger batch needs"
+    if batch.edit_at is None or many.edit_at is None:
+        return "where the batch size or the number of accumulated batches is written could not be seen"
+    if not accumulation.divided:
+        return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
+    if "While" in (step.loop.site.kind, step.epoch_loop.site.kind if step.epoch_loop is not None else ""):
+        return "the training may end after a number of small batches: its loop is a `while`"
+    comment = next((each for each in (batch.comment, many.comment) if each and is_telling(each)), None)
+    if comment is not None:
+        return f"a comment beside the value may say why it is so: {comment.strip()}"
+    for act, what in (
+        *((clip, "the gradients are clipped") for clip in step.clips),
+        *((each, "the learning rate is scheduled") for each in step.scheduler_steps),
+    ):
+        if not is_inside(act.site, accumulation.guard):
+            return f"{what} with every small batch ({at(act.site.line)}), not with every update"
+    for clear in step.zero_grads:
+        elsewhere = clear.function != step.function and clear.guard.kind == "always"
+        if (is_inside(clear.site, step.loop.site) and not is_inside(clear.site, accumulation.guard)) or elsewhere:
+            return f"the gradients are cleared with every small batch ({at(clear.site.line)}), so they never add up"
+    if len(step.backwards) != 1:
+        return "several losses are sent backward in one step"
+    if any(is_inside(each.loop.site, step.loop.site) for each in program.evaluations):
+        return "the loop evaluates every so many small batches, and would do so less often"
+    return why_read(program, step, accumulation, loader)
+
+
+def why_read(program: TrainingProgram, step: Step, accumulation: Accumulation, loader: Loader) -> str | None:
+    """Where the two values are used for something that a larger batch would change."""
+    allowed = [argument_site for each in program.loaders if (argument_site := each.argument("batch_size").site)]
+    allowed += [site for each in program.loaders if (site := each.mapping_entries.get("batch_size")) is not None]
+    for read in loader.argument("batch_size").reads:
+        if read not in allowed:
+            return f"the batch size is used for something else too ({at(read.line)})"
+    shown = [sync.statement for sync in step.syncs] + [show.statement for show in step.shows]
+    for read in accumulation.steps.reads:
+        known = read.path == accumulation.guard.path and read.line == accumulation.guard.line
+        known = known or any(is_inside(read, division) for division in accumulation.divisions)
+        if not known and not any(is_inside(read, statement) for statement in shown):
+            return f"the number of accumulated batches is used for something else too ({at(read.line)})"
+    return None
+
+
+def is_shaped(call: Called, size: int) -> bool:
+    """Whether a call is given a shape with a number of that size in it."""
+    return call.qualname.rpartition(".")[2] in SHAPED and size in call.constants
+
+
+# --- what makes it another recipe ---------------------------------------------------------------------------------
+
+
+def why_recipe(program: TrainingProgram, loader: Loader, step: Step, together: int) -> str | None:
+    """What keeps the update from being provably the same; None where it is."""
+    for model in (program.model(site) for site in step.models):
+        if model is None:
+            return "its model is not known here"
+        for layer in sorted(model.layers):
+            if layer.rpartition(".")[2].startswith(WHOLE_BATCH):
+                return f"the model has {layer.rpartition('.')[2]}, whose statistics are those of the batch"
+        if not model.layers_complete:
+            return "not every layer of its model is known here"
+    if not step.models:
+        return "its model is not known here"
+    loss = step.loss
+    known = [name for name in loss.qualnames if name.rpartition(".")[2] in MEAN_LOSSES.get(name.rpartition(".")[0], ())]
+    if loss.certainty != "seen" or len(known) != len(loss.qualnames) or set(loss.reductions) != {"mean"}:
+        return "its loss is not known to be a mean over samples"
+    if not loss.plain:
+        return "its loss may leave out or weigh some targets, and how many of them a batch has differs"
+    for call in step.calls:
+        if call.qualname.endswith(".batch_norm"):
+            return f"the statistics of batch_norm are those of the batch ({at(call.site.line)})"
+        if call.qualname in PAIRS and step.forward is not None and is_between(call.site, step.forward):
+            return f"samples of one batch seem to be compared with one another ({at(call.site.line)})"
+    if loader.collate != "default":
+        return "its collate_fn may pad samples to the longest of their batch"
+    if step.scheduler_steps:
+        return "the learning rate is scheduled by updates, and how many there are may be counted in small batches"
+    for name in ("sampler", "batch_sampler"):
+        if loader.argument(name).state != "absent" and set(loader.argument(name).values) != {None}:
+            return "a sampler decides how many samples an epoch has"
+    if program.distributed:
+        return "several ranks share the samples"
+    length = loader.dataset.length
+    if length is None:
+        return "how many samples there are is not known (the last update of an epoch may weigh them differently)"
+    if length % together:
+        return f"{length} samples are no multiple of {together}: the last update of an epoch weighs them differently"
+    return None
+
+
+def is_between(site: Site, region: Region) -> bool:
+    """Whether a place lies in the statements of a region."""
+    return site.path == region.first.path and region.first.line <= site.line <= region.last.end_line
+
+
+def why_validated(program: TrainingProgram, loader: Loader, size: int, larger: int) -> str | None:
+    """Whether an evaluation with the same batch size would average over batches of other sizes."""
+    batch = loader.argument("batch_size")
+    for other in program.loaders:
+        same = other.argument("batch_size").edit_at
+        if other.site == loader.site or same != batch.edit_at or not evaluations_of(program, other):
+            continue
+        length = other.dataset.length
+        equal = length is not None and length % size == 0 and (length % larger == 0 or length <= larger)
+        if not equal:
+            return f"{called(other)} gets the larger batch too, and its mean over batches may weigh samples differently"
+    return None
+
+
+def evaluations_of(program: TrainingProgram, loader: Loader) -> list[Evaluation]:
+    """The evaluations that read a loader."""
+    return [each for each in program.evaluations if loader.site in each.loaders]
+
+
+# --- the rewrite --------------------------------------------------------------------------------------------------
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Change the two values."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    refuse_surprises(edit, plan)
+    for shape in plan.shapes:
+        if leads_with(edit.text(shape), old := edit.text(plan.batch[0])):
+            raise Refuse(f"the forward pass has a shape with the number {old} in it ({at(shape.line)})")
+    for site, value in (plan.batch, plan.steps):
+        mend_help(edit, site, edit.text(site), str(value))
+        edit.replace(site, str(value))
+
+
+def refuse_surprises(edit: Edit, plan: Plan) -> None:
+    """Raise Refuse where the loop does more with its count than to step every so many batches."""
+    loop = node_of(edit, plan.loop)
+    parts = [part for part in (loop, *(node_of(edit, function) for function in plan.functions)) if part is not None]
+    for node in (each for part in parts for each in ast.walk(part)):
+        if isinstance(node, ast.Try):
+            raise Refuse(
+                f"the loop catches exceptions ({at(node.lineno)}); "
+                "a larger batch that runs out of memory would be skipped in silence"
+            )
+    for node in ast.walk(loop) if loop is not None else ():
+        if isinstance(node, (ast.Break, ast.Return)):
+            raise Refuse(f"the loop may be left early ({at(node.lineno)}), after a number of small batches")
+        if isinstance(node, (ast.Name, ast.Attribute)) and is_paced(node):
+            raise Refuse(f"the loop sets the learning rate or averages weights by its own count ({at(node.lineno)})")
+    tree = ast.parse(whole(edit, plan.loader).removeprefix("\ufeff"))
+    epochs = node_of(edit, plan.epochs) if plan.epochs is not None else None
+    line = line_of_length(tree, node_of(edit, plan.loader), epochs, plan.name or "")
+    if line is not None:
+        raise Refuse(f"the number of small batches is used for something else too ({at(line)})")
+    guard = node_of(edit, plan.guard)
+    if loop is None or not isinstance(guard, ast.If) or not is_aligned(guard.test, plan.counter, plan.counter_start):
+        raise Refuse(
+            f"the test on {at(plan.guard.line)} is not seen to hold after every full group of batches, "
+            "so the updates would be others"
+        )

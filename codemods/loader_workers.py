@@ -1,0 +1,511 @@
+"""Prepare batches in worker processes, beside the training.
+
+Why slow
+    Without workers the training process itself reads, decodes and collates every batch, and the GPU waits meanwhile.
+    Workers prepare the next batches while the current step runs. Workers that are started anew in each epoch cost
+    their start each time; ``persistent_workers`` keeps them.
+
+Example
+    ::
+
+        train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+
+Use instead
+    ::
+
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        train_loader = DataLoader(
+            train_set, batch_size=64, shuffle=True,
+            num_workers=min(16, cpus), persistent_workers=True, prefetch_factor=4,
+        )
+
+    The number follows the machine: the CPUs that this process may use (where the system tells: on Linux), shared
+    between the ranks of one machine, and at most 16. ``prefetch_factor`` is raised from 2 to 4 where batches are small
+    (up to 64 samples), since a short step empties the queue quickly. Where an option or a constant holds the number,
+    its default is changed, and ``persistent_workers`` follows it, for 0 workers and ``persistent_workers`` exclude each
+    other. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without which workers
+    cannot be spawned (macOS, Windows, and Linux from Python 3.14 on).
+
+When refused
+    Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
+    of samples that cost next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and,
+    where the training never reaches a GPU, of samples that are neither read, decoded nor tokenised.
+    It is refused for tensors that are in memory already (workers are slower there by far: see ``preload-dataset``),
+    for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for datasets
+    that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes, which
+    cannot be sent to a spawned worker, for loaders built anew in each epoch (``hoist-loader`` first) or read by
+    ``next(iter(loader))``, where a comment may say why the number is low, where the option that holds it is read for
+    another purpose, where the script starts processes of its own, and where the missing guard cannot be added.
+
+Risk
+    equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
+    worker's own generator, and persistent workers change the shuffle from the second epoch on (the loader draws its
+    seed once, not in every epoch).
+
+Measured
+    Not measured in isolation: no trustworthy figure for worker counts was found. Measure with ``turbofix verify``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.model import Argument, Framework, Loader, Region, TrainingProgram
+
+from ._guard import changed_in, left_behind, on_gpu_above
+from ._loaders import (
+    at,
+    called,
+    comment_above,
+    dict_of,
+    earlier_in_its_block,
+    is_telling,
+    mend_help,
+    node_of,
+    quote,
+    whole,
+)
+
+codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT)
+
+MOST = 16
+SMALL_BATCH = 64
+HANDFUL = 64
+SHORT_EPOCH = 10_000
+SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS")}
+"""Datasets of small pictures in memory, whose epochs take seconds."""
+
+HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
+WORK = {**HEAVY, "read": "files are read", "transform": "samples are transformed", "compute": "samples are computed"}
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What one loader gets beside the number.
+
+    ``number`` is where the call or the mapping that it unpacks names the number; None where the number is added.
+    ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``name``: what the code calls the loader.
+    """
+
+    call: Site
+    number: Site | None
+    entry: bool
+    persistent: bool
+    prefetch: bool
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``value`` is where the number stands; None where it is added to the call, or stays as it is (not ``counted``).
+
+    ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
+    ``epochs`` are the loops over epochs.
+    """
+
+    value: Site | None
+    counted: bool
+    extras: tuple[Extra, ...]
+    anchors: tuple[Site, ...] = ()
+    epochs: tuple[Site, ...] = ()
+    ranks: bool = False
+    unguarded: Region | None = None
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Loaders without workers, with too few of them, or that start them anew in each of their short epochs."""
+    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE) or not program.complete:
+        return
+    waiting: list[Site] = []
+    restarting: dict[Site, list[Loader]] = {}
+    for loader in program.loaders:
+        if loader.role not in ("training", "evaluation", "both") or loader.open_mapping or loader.subclass is not None:
+            continue
+        workers = loader.argument("num_workers")
+        if has_none(workers) or has_too_few(loader):
+            if is_worthwhile(program, loader):
+                waiting.append(place(loader))
+        elif positive(workers):
+            if restarts(program, loader):
+                restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
+            else:
+                yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
+    fixable: dict[Site, list[Loader]] = {}
+    for site in dict.fromkeys(waiting):
+        loaders = [loader for loader in program.loaders if place(loader) == site]
+        reasons = [reason for loader in loaders if (reason := why_not(program, loader)) is not None]
+        if reasons:
+            yield codemod.refuse(site, message(loaders), reasons[0])
+        else:
+            fixable[site] = loaders
+    guard = None if program.script.guarded or is_notebook(program) else program.script.unguarded
+    for site, loaders in fixable.items():
+        anchors = tuple(sorted(other for other in fixable if other.path == site.path))
+        value = loaders[0].argument("num_workers").edit_at
+        extras = tuple(extra(program, loader) for loader in loaders)
+        plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard)
+        yield codemod.finding(site, message(loaders), plan=plan, chain=chain(loaders))
+    for site, loaders in restarting.items():
+        yield kept(program, site, loaders)
+
+
+# --- what is there ------------------------------------------------------------------------------------------------
+
+
+def place(loader: Loader) -> Site:
+    """Where a person would change the number: the call, or the option, constant or entry that decides it."""
+    workers = loader.argument("num_workers")
+    return loader.site if workers.edit_at is None or workers.edit_at == workers.site else workers.edit_at
+
+
+def has_none(workers: Argument) -> bool:
+    """Whether the loader loads in the training process, unless the user of the script says otherwise."""
+    return workers.state == "absent" or (workers.state in ("value", "option") and workers.values == (0,))
+
+
+def has_too_few(loader: Loader) -> bool:
+    """Whether the script fixes one or two workers for work that keeps more of them busy."""
+    workers = loader.argument("num_workers")
+    if loader.role == "evaluation":
+        return False
+    fixed = workers.state == "value" and workers.values in ((1,), (2,)) and workers.edit_at is not None
+    return fixed and any(kind in HEAVY for kind in loader.dataset.work)
+
+
+def positive(workers: Argument) -> bool:
+    """Whether every number that is known of is one of workers."""
+    return bool(workers.values) and all(type(each) is int and each > 0 for each in workers.values)
+
+
+def is_worthwhile(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether there is something to say: samples cost something, and workers would have time to start.
+
+    On a CPU the workers take from the training what they give, so that only reading, decoding and tokenising count.
+    """
+    data = loader.dataset
+    waits = any(kind in data.work for kind in (*HEAVY, "read"))
+    if loader.role == "evaluation" and not is_looped_over(program, loader):
+        return False
+    if loader.role == "evaluation" and not waits and not is_read_again(program, loader):
+        return False
+    if data.kind != "map":
+        return not (loader.role == "evaluation" and loader.built_in_loop)
+    if not waits and (not program.device.reaches_cuda or (data.length is not None and data.length <= HANDFUL)):
+        return False
+    return any(kind in WORK for kind in data.work) or "." in (data.qualname or "")
+
+
+def restarts(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether a loader with a fixed number of workers starts them anew in each of its short epochs."""
+    workers, data = loader.argument("num_workers"), loader.dataset
+    is_short = data.qualname in SMALL_IMAGES or (data.length is not None and data.length <= SHORT_EPOCH)
+    is_fixed = workers.state in ("value", "may") and workers.option is None
+    is_left = loader.argument("persistent_workers").state == "absent"
+    return is_short and is_fixed and is_left and is_read_again(program, loader)
+
+
+def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding | Refusal:
+    """What to say of loaders that start their workers anew in each epoch."""
+    workers = loaders[0].argument("num_workers")
+    verb = "start" if len(loaders) > 1 else "starts"
+    said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every one of the short epochs"
+    entry = loaders[0].mapping_entries.get("num_workers")
+    if program.processes:
+        reason = "the script trains in several processes, each of which would keep its workers"
+        return codemod.refuse(site, said, reason)
+    if loaders[0].dataset.stateful is not None:
+        return codemod.refuse(site, said, f"{loaders[0].dataset.stateful}, which workers that are kept do not see")
+    if entry is None and (workers.state != "value" or loaders[0].unpacks):
+        reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
+        return codemod.refuse(site, said, reason)
+    only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name)
+    plan = Plan(None, False, (only,), epochs=epochs(program))
+    return codemod.finding(site, said, plan=plan)
+
+
+def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether the loader is read in more than one epoch, as far as that can be seen."""
+    if loader.built_in_loop:
+        return False
+    in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
+    return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
+
+
+def is_looped_over(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether an evaluation loops over the loader, rather than take a batch from it now and then while training."""
+    training = {loop.site for step in program.steps for loop in (step.loop, step.epoch_loop) if loop is not None}
+    return any(loader.site in each.loaders and each.loop.site not in training for each in program.evaluations)
+
+
+# --- what stands in the way ---------------------------------------------------------------------------------------
+
+
+def why_not(program: TrainingProgram, loader: Loader) -> str | None:
+    """What makes workers unsafe or slower for a loader, where a person could still act on it."""
+    workers, data = loader.argument("num_workers"), loader.dataset
+    if data.kind == "tensors":
+        return (
+            "its samples are tensors in memory already, which workers would only send back and forth, "
+            "10 to 100 times slower: preload-dataset is for them"
+        )
+    if workers.comment and is_telling(workers.comment):
+        return f"a comment beside the number may say why it is low: {workers.comment.strip()}"
+    if data.on_device or loader.collate_on_device:
+        return "its dataset or collate_fn uses the GPU, which worker processes must not"
+    if data.kind == "unknown":
+        return "what it reads, and whether that costs anything, could not be seen"
+    if data.kind == "iterable" and not data.worker_aware:
+        return "its dataset is iterated and does not ask get_worker_info: every worker would yield all of the data"
+    if data.stateful is not None:
+        return f"{data.stateful}, which workers would not see"
+    if loader.built_in_loop:
+        return "it is built anew in each epoch, and its workers would be started anew as well: hoist-loader comes first"
+    return why_not_sent(program, loader) or why_not_started(program) or why_not_changed(program, loader)
+
+
+def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
+    """What of a loader cannot be sent to a spawned worker."""
+    spawned = "cannot be sent to a spawned worker (macOS, Windows, Python 3.14)"
+    if loader.collate == "lambda":
+        return f"its collate_fn is a lambda, which {spawned}"
+    if loader.collate == "local":
+        return f"its collate_fn is defined inside a function and {spawned}"
+    if loader.collate == "unknown":
+        return f"its collate_fn is not known here; it may be something that {spawned}"
+    if loader.dataset.unpicklable is not None:
+        return f"{loader.dataset.unpicklable}, which {spawned}"
+    if is_notebook(program) and ("." not in (loader.dataset.qualname or ".") or loader.collate != "default"):
+        return f"its dataset or collate_fn is defined in the notebook and {spawned}"
+    if "lambda" in (loader.argument("worker_init_fn").text or ""):
+        return f"its worker_init_fn is a lambda, which {spawned}"
+    return None
+
+
+def why_not_started(program: TrainingProgram) -> str | None:
+    """What keeps the script from starting worker processes."""
+    if "horovod" in program.libraries:
+        return "Horovod starts the ranks, and how many of them share the CPUs is not known here"
+    if program.processes:
+        if program.distributed:
+            return "the script starts its own processes, and how many of them share the CPUs is not known here"
+        return "the script starts processes of its own, which may not be allowed to start workers in turn"
+    region = program.script.unguarded
+    if not program.script.guarded and not is_notebook(program) and region is not None and region.blockers:
+        return (
+            'the script trains at module level; workers need an `if __name__ == "__main__":` guard, '
+            f"which cannot be added by itself: {region.blockers[0]}"
+        )
+    return None
+
+
+def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
+    """Why the number cannot be changed where it stands."""
+    workers = loader.argument("num_workers")
+    if workers.state == "absent":
+        return "the call unpacks a mapping: add `num_workers` to that mapping" if loader.unpacks else None
+    if workers.edit_at is None:
+        return f"the script has an option for it: pass {workers.option or 'it'}"
+    loaders = {each.argument("num_workers").site for each in program.loaders}
+    entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
+    others = [read for read in workers.reads if read not in loaders | entries]
+    if others:
+        return f"the number is read for something else too ({at(others[0].line)})"
+    return None
+
+
+# --- the finding --------------------------------------------------------------------------------------------------
+
+
+def message(loaders: list[Loader]) -> str:
+    """What is slow, why, and where the number comes from."""
+    verb = "prepare" if len(loaders) > 1 else "prepares"
+    kinds = {kind for loader in loaders for kind in loader.dataset.work}
+    implied = {"read"} if "decode" in kinds else set()
+    implied |= {"compute"} if kinds - {"compute"} else set()
+    done = [said for kind, said in WORK.items() if kind in kinds - implied]
+    waiting = f"every step waits while {' and '.join(done) or 'samples are made'}"
+    workers = loaders[0].argument("num_workers")
+    if has_none(workers):
+        said = f"{listed(loaders)} {verb} batches in the training process: {waiting}"
+    else:
+        said = f"{listed(loaders)} {verb} batches in {numbers(workers)}: {waiting}"
+    if any(loader.dataset.random for loader in loaders):
+        said += " (random draws for each sample change with workers)"
+    return said
+
+
+def listed(loaders: list[Loader]) -> str:
+    """The loaders by name."""
+    return " and ".join(dict.fromkeys(called(loader) for loader in loaders))
+
+
+def numbers(workers: Argument) -> str:
+    """How many workers there are."""
+    said = " or ".join(str(each) for each in workers.values)
+    return f"{said} worker process" if said == "1" else f"{said} worker processes"
+
+
+def chain(loaders: list[Loader]) -> tuple[str, ...]:
+    """Where the number comes from."""
+    workers = loaders[0].argument("num_workers")
+    if workers.edit_at is None:
+        return ("num_workers is not passed, and its default is 0",)
+    source = f"the default of {workers.option}, " if workers.option else ""
+    return (f"num_workers is {workers.values[0]}, {source}{at(workers.edit_at.line)}",)
+
+
+def extra(program: TrainingProgram, loader: Loader) -> Extra:
+    """What the loader gets beside the number."""
+    workers = loader.argument("num_workers")
+    entry = loader.mapping_entries.get("num_workers")
+    batch = loader.argument("batch_size")
+    is_small = batch.known and all(type(each) is int and each <= SMALL_BATCH for each in batch.values)
+    is_inline = workers.state == "absent" or workers.edit_at == (workers.site or entry)
+    return Extra(
+        call=loader.site,
+        number=None if is_inline else workers.site or entry,
+        entry=entry is not None,
+        persistent=loader.argument("persistent_workers").state == "absent" and is_read_again(program, loader),
+        prefetch=(
+            is_inline
+            and is_small
+            and loader.role != "evaluation"
+            and entry is None
+            and loader.argument("prefetch_factor").state == "absent"
+        ),
+        name=loader.name,
+    )
+
+
+def epochs(program: TrainingProgram) -> tuple[Site, ...]:
+    """The loops over epochs, each once."""
+    return tuple(dict.fromkeys(step.epoch_loop.site for step in program.steps if step.epoch_loop is not None))
+
+
+def is_notebook(program: TrainingProgram) -> bool:
+    """Whether the program is a notebook, which workers do not import and which needs no guard."""
+    return program.entry.suffix == ".ipynb"
+
+
+def is_shared(program: TrainingProgram) -> bool:
+    """Whether several ranks may share the machine's CPUs."""
+    return program.distributed or program.framework is Framework.ACCELERATE
+
+
+# --- the rewrite --------------------------------------------------------------------------------------------------
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Set the number, keep the workers, and guard the script where nothing does."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    refuse_comments(edit, plan)
+    refuse_changes(edit, plan)
+    refuse_restarts(edit, plan)
+    if plan.unguarded is not None:
+        first = plan.unguarded.first
+        name, line = left_behind(whole(edit, first), first.line), on_gpu_above(whole(edit, first), first.line)
+        if name is not None:
+            raise Refuse(
+                f"spawned workers would not find `{name}`, which the samples need and which is set among the "
+                'statements that belong under an `if __name__ == "__main__":` guard'
+            )
+        if line is not None:
+            raise Refuse(
+                "the script trains at module level, and every spawned worker would put the model on the GPU once more "
+                f"({at(line)}): put the set-up and the training into a function first"
+            )
+        mark = quote(edit, plan.unguarded.first)
+        edit.wrap(plan.unguarded.first, plan.unguarded.last, f"if __name__ == {mark}__main__{mark}:")
+    if plan.counted:
+        number = count(edit, plan, plan.value or finding.site)
+        if plan.value is not None:
+            edit.replace(plan.value, number)
+            mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
+        else:
+            edit.argument(plan.extras[0].call, "num_workers", number)
+    for each in plan.extras:
+        if each.persistent:
+            keep(edit, each, plan)
+        if each.prefetch:
+            edit.argument(each.call, "prefetch_factor", "4")
+
+
+def refuse_comments(edit: Edit, plan: Plan) -> None:
+    """Raise Refuse where a comment above the call, or above the number, speaks of workers: it may say why."""
+    for site in (*(each.call for each in plan.extras), *((plan.value,) if plan.value is not None else ())):
+        comment = comment_above(edit, site)
+        if "worker" in comment.lower() and is_telling(comment):
+            raise Refuse(f"the comment above may say why it is so: {comment}")
+
+
+def refuse_restarts(edit: Edit, plan: Plan) -> None:
+    """Raise Refuse where single batches are taken by ``next(iter(loader))``: all workers would start for each."""
+    for each in plan.extras:
+        name = re.escape((each.name or "").rpartition(".")[2])
+        if name and re.search(rf"\bnext\(\s*iter\(\s*(self\.)?{name}\s*\)", whole(edit, each.call)):
+            raise Refuse("batches are taken by next(iter(...)), which would start all workers for each of them")
+
+
+def refuse_changes(edit: Edit, plan: Plan) -> None:
+    """Raise Refuse where the dataset is changed in the loop over epochs: the workers' copies stay as they were."""
+    owners = {f"{each.name}.dataset" for each in plan.extras if each.name is not None}
+    for each in plan.extras:
+        call = node_of(edit, each.call)
+        if not isinstance(call, ast.Call):
+            continue
+        given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "dataset")]
+        owners |= {ast.unparse(dataset) for dataset in given}
+    for loop in (node_of(edit, site) for site in plan.epochs):
+        change = changed_in(loop, owners) if loop is not None else None
+        if change is not None:
+            raise Refuse(f"the dataset is changed while training (`{change}`), which kept workers would not see")
+
+
+def count(edit: Edit, plan: Plan, site: Site) -> str:
+    """The number of workers as an expression; a line above counts the CPUs that the process may use."""
+    head = earlier_in_its_block(edit, plan.anchors, site)
+    if is_in_class(edit, head):  # no place for a line of its own: it would become an attribute
+        return f"min({MOST}, {edit.name('os.cpu_count', site)}() or 1)"
+    affinity, everything = edit.name("os.sched_getaffinity", head), edit.name("os.cpu_count", head)
+    os = affinity.removesuffix(".sched_getaffinity")
+    cpus, mark = edit.free_name("cpus", head), quote(edit, head)
+    lines = [f"{cpus} = len({affinity}(0)) if hasattr({os}, {mark}sched_getaffinity{mark}) else {everything}() or 1"]
+    if not plan.ranks:
+        edit.before(head, *lines, above_comments=True)
+        return f"min({MOST}, {cpus})"
+    lines.append(f"{cpus} //= int({os}.environ.get({mark}LOCAL_WORLD_SIZE{mark}, 1))")
+    edit.before(head, *lines, above_comments=True)
+    return f"max(1, min({MOST}, {cpus}))"
+
+
+def is_in_class(edit: Edit, site: Site) -> bool:
+    """Whether the number is the default of a dataclass's field or of a method's parameter."""
+    statement = edit.statement(site)
+    return statement.column > 0 and statement.kind in ("AnnAssign", "FunctionDef", "AsyncFunctionDef")
+
+
+def keep(edit: Edit, each: Extra, plan: Plan) -> None:
+    """Give the loader ``persistent_workers``: true, or as long as there are workers where the user says how many."""
+    value = "True"
+    if each.number is not None and plan.counted:
+        name = edit.text(each.number)
+        if not isinstance(ast.parse(name, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript)):
+            return
+        value = f"{name} > 0"
+    if not each.entry:
+        edit.argument(each.call, "persistent_workers", value)
+        return
+    entry = each.number or plan.value
+    display = dict_of(edit, entry) if entry is not None else None
+    if display is None:
+        raise Refuse("the number is put into a mapping by a statement of its own: add persistent_workers beside it")
+    edit.entry(display, "persistent_workers", value)

@@ -1,0 +1,152 @@
+"""Let the GPU's tensor cores multiply float32 matrices.
+
+Why slow
+    From Ampere on, a GPU multiplies float32 matrices several times faster in TF32: inputs rounded to 10 bits of
+    mantissa, sums in float32. PyTorch does that for convolutions by itself, for matrix products only when asked.
+
+Example
+    ::
+
+        torch.manual_seed(0)
+        model = Net().to(device)
+
+Use instead
+    ::
+
+        torch.set_float32_matmul_precision("high")
+        torch.manual_seed(0)
+        model = Net().to(device)
+
+    A script that uses torch's newer switches already gets the newer one:
+    ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. The two kinds cannot be read side by side.
+
+When refused
+    Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
+    where every training step runs under autocast, and where all layers are known and none of them multiplies matrices
+    (convolutions use TF32 by default). It is refused where the script asks for full float32 precision or for
+    deterministic algorithms, where an option decides, where the program computes in float64, and where it starts
+    processes of its own, to which a switch set in the parent is lost.
+
+Risk
+    equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
+    nothing changes, except on the few that have TF32 units of their own.
+
+Measured
+    GPT-2 124M on an A100: 3.0 times (Karpathy, build-nanogpt) and 2.2 times (Raschka, LLMs-from-scratch); 7 times for
+    a matrix product alone (torch CUDA notes). Networks of convolutions gain little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
+from turbofix.program.model import Framework, Model, Setting, TrainingProgram
+
+from ._precision import MATMULS, PRODUCTS, autocast_of, called, deterministic, may_contain, requote, said, version
+
+codemod = Codemod(
+    __name__,
+    group="precision",
+    risk=Risk.EQUIVALENT,
+    gain=Gain(1.0, 3.0, source="GPT-2 124M on an A100: 2.2x (Raschka) and 3.0x (Karpathy, build-nanogpt)"),
+)
+
+AMPERE = (8, 0)
+SINCE = (1, 12)  # torch.set_float32_matmul_precision
+OLD_SWITCHES = ("torch.set_float32_matmul_precision", "torch.backends.cuda.matmul.allow_tf32")
+NEW_SWITCHES = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.fp32_precision")
+NEW_NEIGHBOURS = (
+    "torch.backends.cudnn.fp32_precision",
+    "torch.backends.cudnn.conv.fp32_precision",
+    "torch.backends.cudnn.rnn.fp32_precision",
+)
+FAST = (True, "high", "medium", "tf32")
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Matrix products in full float32 on a GPU that could do them in TF32."""
+    if program.framework is not Framework.PYTORCH or not program.trains or program.target.capability < AMPERE:
+        return
+    if not program.device.reaches_cuda:
+        return
+    switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
+    if switches:
+        for setting in switches:
+            yield judge(setting)
+        return
+    place = program.script.setup
+    if place is None or not program.models or nothing_gained(program):
+        return
+    message = (
+        f"the float32 matrix products of {called(program.models)} run without the tensor cores: "
+        "torch keeps full precision unless told otherwise"
+    )
+    reason = why_not(program)
+    if reason is not None:
+        yield codemod.refuse(place, message, reason)
+        return
+    newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
+    yield codemod.finding(place, message, plan=newer)
+
+
+def judge(setting: Setting) -> InPlace | Refusal:
+    """What to say of a switch that the script sets itself."""
+    value = setting.value
+    if value.known and all(each in FAST for each in value.values) and setting.guard.kind in ("always", "rank"):
+        return codemod.in_place(setting.site, "matrix products may use TF32")
+    if any(each in FAST for each in value.values):
+        return codemod.in_place(setting.site, "matrix products may use TF32, where the script's own test says so")
+    if value.option is not None:
+        return codemod.refuse(
+            setting.site,
+            "float32 matrix products run without the tensor cores unless an option is passed",
+            f"the script leaves it to {said(value)}: pass it",
+        )
+    return codemod.refuse(
+        setting.site,
+        "float32 matrix products run without the tensor cores",
+        f"the script sets {setting.name.removeprefix('torch.')} itself, on purpose as it seems",
+    )
+
+
+def nothing_gained(program: TrainingProgram) -> bool:
+    """Whether no float32 matrix product is left that TF32 could speed up."""
+    if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
+        return True
+    if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
+        return True
+    return not may_contain(program.models, program.steps, MATMULS, PRODUCTS)
+
+
+def is_float64(model: Model) -> bool:
+    """Whether the program chose double precision for a model."""
+    return model.dtype == "float64"
+
+
+def why_not(program: TrainingProgram) -> str | None:
+    """What makes the switch unsafe, if anything."""
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    if program.target.torch < SINCE:
+        return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
+    for name, line in deterministic(program):
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, line {line})"
+    if any(is_float64(model) for model in program.models):
+        return "the program computes in float64: it wants more precision, not less"
+    if program.processes:
+        return "the script starts processes of its own, which would not inherit the switch"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Set the switch before the first line that calls torch."""
+    if finding.plan:
+        line = f'{edit.name("torch.backends.cuda.matmul.fp32_precision", finding.site)} = "tf32"'
+    else:
+        line = f'{edit.name("torch.set_float32_matmul_precision", finding.site)}("high")'
+    edit.before(finding.site, requote(line, edit, finding.site), above_comments=True)

@@ -1,0 +1,1 @@
+"""Source texts in, the model of the training program out."""

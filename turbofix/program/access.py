@@ -1,0 +1,737 @@
+"""Attributes, items and elements of values: reading, writing, unpacking, iterating."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from turbofix.program import calls, imports, libraries
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.tensors import ANY_DTYPE, detached, tensors_in, with_roles
+from turbofix.program.values import (
+    NUMBER,
+    UNKNOWN,
+    Bound,
+    Class,
+    Computed,
+    Const,
+    Device,
+    Entry,
+    External,
+    Function,
+    Host,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Method,
+    ModuleValue,
+    Namespace,
+    Opaque,
+    Option,
+    Sequence,
+    Tensor,
+    Union,
+    Unknown,
+    Value,
+    is_hashable,
+    join,
+    join_all,
+    members,
+    widened,
+)
+
+if TYPE_CHECKING:
+    from turbofix.program.interpreter import Interpreter
+
+_DEEPEST_OPAQUE = 6
+_TENSOR_VIEWS = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+_TENSOR_FACTS = libraries.words(
+    """
+    shape ndim requires_grad is_cuda layout is_leaf names itemsize nbytes is_sparse grad_fn _version output_nr
+    retains_grad
+    """
+)
+_NAMESPACE_METHODS = libraries.words(
+    """
+    update get keys items values copy pop setdefault __dict__ merge_from_file freeze defrost
+    """
+)
+_READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
+
+
+# --- attributes -------------------------------------------------------------------------------------------------------
+
+
+def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
+    """What ``value.name`` is; ``called``: as the callee of a call."""
+    if not isinstance(value, Union):
+        return _read(interp, value, name, node, called)
+    found: Value | None = None
+    for member in value.values:
+        if not (isinstance(member, Const) and member.value is None):
+            found = join(found, _read(interp, member, name, node, called))
+    return found or UNKNOWN
+
+
+def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool) -> Value:
+    if isinstance(value, Instance):
+        return _read_instance(interp, value, name, node, called)
+    if isinstance(value, External):
+        return _read_external(interp, value, name)
+    if isinstance(value, Tensor):
+        return _read_tensor(interp, value, name, node, called)
+    if isinstance(value, Opaque):
+        return _read_opaque(interp, value, name, node, called)
+    if isinstance(value, Made):
+        return _read_made(interp, value, name, node, called)
+    if isinstance(value, Namespace):
+        found = value.attributes.get(name)
+        if found is not None:
+            changes = found.__class__ is Const and interp.may_repeat and name in interp.changed
+            return widened(found) if changes else found
+        if called or name in _NAMESPACE_METHODS:
+            return Method(value, name)
+        return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
+    if isinstance(value, ModuleValue):
+        return _read_module(interp, value, name, node)
+    if isinstance(value, Class):
+        return _read_class(interp, value, name, node)
+    if isinstance(value, calls.Super):
+        return calls.read_super(interp, value, name, node)
+    if isinstance(value, Host):
+        return Method(value, name) if called else NUMBER if name in _READS else value
+    if isinstance(value, Mapping) and not called:
+        # a mapping that is read by attribute is an EasyDict, a batch encoding, an output
+        entry = value.entries.get(name)
+        return entry.value if entry is not None else value.element or UNKNOWN
+    return Method(value, name) if called else UNKNOWN
+
+
+def _read_external(interp: Interpreter, value: External, name: str) -> Value:
+    if name == "FLAGS" and value.qualname == "absl.flags":
+        return flags(interp)
+    if value.qualname.endswith(".*"):
+        return External(f"{value.qualname}.{name}")
+    return External(libraries.canonical(f"{value.qualname}.{name}"))
+
+
+def flags(interp: Interpreter) -> Namespace:
+    """absl's ``FLAGS``."""
+    if interp.flags is None:
+        interp.flags = Namespace(None, {}, True)
+    return interp.flags
+
+
+def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.AST) -> Value:
+    found = imports.member(interp, value.module, name)
+    if name == "__dict__":
+        return value
+    return found if found is not None else interp.opaque(f"{value.module.name}.{name}", "import", node)
+
+
+def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST) -> Value:
+    found = value.find(name)
+    for member in members(found):
+        if isinstance(member, Function) and has_decorator(member, "builtins.classmethod"):
+            return Bound(value, member)
+    if found is not None:
+        return found
+    if name == "__name__":
+        return Const(value.node.name, interp.origin(node))
+    return Method(value, name)
+
+
+def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AST, called: bool) -> Value:
+    found = value.attributes.get(name)
+    if found is not None:
+        return _current(interp, value, name, found)
+    found = value.cls.find(name)
+    if found is not None:
+        read: Value | None = None
+        for member in members(found):
+            read = join(read, _bind_member(interp, value, member, node))
+        return _current(interp, value, name, read or UNKNOWN)
+    if name == "__class__":
+        return value.cls
+    if name == "__dict__":
+        return Namespace(value.made_at, value.attributes, True)
+    value.uses.add(name)
+    if value.base is not None and not called:
+        return _read_made(interp, value.base, name, node, called)
+    if called:
+        return Method(value, name)
+    if name == "device" and calls.is_module(value):
+        return device(interp, value.device, node)
+    known = value.children.get(name)
+    if known is None:
+        known = value.children[name] = Opaque(
+            f"{value.cls.node.name}.{name}", "attribute", interp.origin(node), 1, value
+        )
+    return known
+
+
+def _current(interp: Interpreter, value: Instance, name: str, found: Value) -> Value:
+    """A constant in an attribute, unless it is changed from one iteration to the next."""
+    if found.__class__ is not Const or not interp.may_repeat:
+        return found
+    changes = name in interp.changed or any(
+        isinstance(base, Class) and name in interp.glance.changing_attributes(base.node) for base in value.cls.mro()
+    )
+    return widened(found) if changes else found
+
+
+def _bind_member(interp: Interpreter, value: Instance, member: Value, node: ast.AST) -> Value:
+    if isinstance(member, Function):
+        if has_decorator(member, "builtins.property", "functools.cached_property", "torch.utils.data.lazy_property"):
+            return calls.call(interp, Bound(value, member), Arguments(), node)
+        if has_decorator(member, "builtins.staticmethod"):
+            return member
+        if has_decorator(member, "builtins.classmethod"):
+            return Bound(value.cls, member)
+        return Bound(value, member)
+    return member
+
+
+def has_decorator(function: Function, *qualnames: str) -> bool:
+    """Whether a function has a decorator of these names."""
+    return any(
+        isinstance(member, External) and member.qualname in qualnames
+        for value in function.decorators
+        for member in members(value)
+    )
+
+
+def device(interp: Interpreter, place: Device, node: ast.AST) -> Made:
+    """The device of a tensor or module."""
+    made = interp.make("torch.device", "device", Arguments(), node, log=False)
+    if made.device == "unknown":
+        made.device = place
+    elif made.device != place:
+        made = Made("torch.device", "device", Arguments(), interp.origin(node), interp.control, device=place)
+    return made
+
+
+def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, called: bool) -> Value:
+    if name == "data":
+        return detached(value, interp.origin(node))
+    if name in _TENSOR_VIEWS:
+        return value
+    if name == "grad":
+        interp.event("grad_read", node, "", value)
+        return with_roles(value, frozenset({"grad"}), interp.origin(node))
+    if name == "device":
+        return device(interp, value.device, node)
+    if name == "dtype":
+        return ANY_DTYPE
+    if name in _TENSOR_FACTS:
+        return NUMBER if name in ("shape", "ndim") else UNKNOWN
+    if called:
+        return Method(value, name)
+    # the outputs of a model carry tensors as attributes
+    added = frozenset({"loss"}) if name == "loss" or name.endswith("_loss") else frozenset()
+    return with_roles(value, added, interp.origin(node))
+
+
+def _read_opaque(interp: Interpreter, value: Opaque, name: str, node: ast.AST, called: bool) -> Value:
+    known = value.children.get("." + name)
+    if known is not None and not isinstance(known, Opaque):
+        return known
+    value.uses.add(name)
+    if called:
+        return Method(value, name)
+    if name == "grad":
+        interp.event("grad_read", node, "", value)
+    if name == "dtype":
+        return ANY_DTYPE
+    return child(interp, value, "." + name, node)
+
+
+def child(interp: Interpreter, value: Value, name: str, node: ast.AST, how: str = "attribute") -> Value:
+    """A part of an unknown: the same object each time it is asked for."""
+    if not isinstance(value, (Opaque, Made, Instance)):
+        return UNKNOWN
+    known = value.children.get(name)
+    if known is not None:
+        return known
+    depth = value.depth if isinstance(value, Opaque) else 0
+    if depth >= _DEEPEST_OPAQUE:
+        return UNKNOWN
+    if isinstance(value, Opaque) and value.how == "element":
+        how = "element"
+    label = (
+        value.name if isinstance(value, Opaque) else value.qualname if isinstance(value, Made) else value.cls.node.name
+    )
+    known = value.children[name] = Opaque(label + name, how, interp.origin(node), depth + 1, value)
+    return known
+
+
+def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, called: bool) -> Value:
+    found = value.attributes.get(name)
+    if found is not None:
+        return found
+    value.uses.add(name)
+    kind = value.kind
+    if kind in ("wrapper", "engine") and name == "module" and value.inner is not None:
+        return value.inner
+    if kind == "loader" and name in ("dataset", "sampler", "batch_size", "batch_sampler", "collate_fn", "num_workers"):
+        passed = value.arguments.get(name, libraries.LOADER_PARAMETERS.index(name))
+        if passed is not None:
+            return passed.value
+    if name == "device":
+        if kind in ("accelerator", "fabric"):
+            return device(interp, "conditional", node)
+        if kind in ("module", "wrapper", "engine", "device"):
+            return device(interp, value.device, node)
+    if called:
+        return Method(value, name)
+    if kind == "dataset" and name in (
+        "data",
+        "targets",
+        "tensors",
+        "labels",
+        "train_data",
+        "train_labels",
+        "test_data",
+    ):
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
+    if kind in ("module", "wrapper", "engine"):
+        if kind != "module" and value.inner is not None:
+            return read_attribute(interp, value.inner, name, node)
+        if name in ("weight", "bias", "data"):
+            return Tensor(frozenset({"param"}), value.device, interp.origin(node), value)
+    return child(interp, value, "." + name, node)
+
+
+def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, node: ast.AST) -> None:
+    """``value.name = new``."""
+    if isinstance(value, (Instance, Namespace)):
+        certainty = interp.certainty(value.made_at)
+        if certainty == "strong" or (certainty == "weak" and name not in value.attributes):
+            value.attributes[name] = new
+        elif certainty == "weak":
+            value.attributes[name] = join(value.attributes[name], new) or new
+    elif isinstance(value, Made):
+        if interp.certainty(value.made_at) != "never":
+            value.attributes[name] = join(value.attributes.get(name), new) or new
+    elif isinstance(value, Opaque):
+        value.children["." + name] = new
+    elif isinstance(value, ModuleValue):
+        value.module.scope.names[name] = new
+    elif isinstance(value, Class):
+        value.names[name] = join(value.names.get(name), new) or new
+    elif isinstance(value, External):
+        interp.event("set", node, libraries.canonical(f"{value.qualname}.{name}"), value, None, new)
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def read_item(interp: Interpreter, container: Value, key: Value | None, node: ast.AST) -> Value:
+    """``container[key]``; the key is None for a slice."""
+    found: Value | None = None
+    for member in members(container):
+        found = join(found, _read_item(interp, member, key, node))
+    return found or UNKNOWN
+
+
+def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
+    if isinstance(value, Mapping):
+        found = _mapping_item(value, key)
+        changes = (
+            found.__class__ is Const and interp.may_repeat and isinstance(key, Const) and key.value in interp.changed
+        )
+        return widened(found) if changes else found
+    if isinstance(value, Sequence):
+        found = _sequence_item(interp, value, key, node)
+        return widened(found) if found.__class__ is Const and value.kind == "list" and interp.may_repeat else found
+    if isinstance(value, Tensor):
+        if _is_old_read(node):
+            interp.event("sync", node, "data", value)
+            return Host(value, (interp.origin(node),))
+        # an output's item by the name of the loss is the loss
+        is_loss = isinstance(key, Const) and isinstance(key.value, str) and "loss" in key.value
+        return with_roles(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
+    if isinstance(value, Host):
+        return value
+    if isinstance(value, Namespace):
+        if isinstance(key, Const) and isinstance(key.value, str):
+            return _read(interp, value, key.value, node, False)
+        return join_all(value.attributes.values()) or UNKNOWN
+    if isinstance(value, Instance):
+        method = value.cls.find("__getitem__")
+        if isinstance(method, Function):
+            return calls.call(interp, Bound(value, method), Arguments([Passed(key or UNKNOWN)]), node)
+        return value if calls.is_module(value) else UNKNOWN
+    if isinstance(value, Made):
+        return _made_item(interp, value, key, node)
+    if isinstance(value, Opaque):
+        value.uses.add("[]")
+        return child(
+            interp,
+            value,
+            f"[{key.value!r}]" if isinstance(key, Const) else "[]",
+            node,
+            "element" if value.how == "element" else "attribute",
+        )
+    if isinstance(value, Iterated):
+        return value.element
+    if isinstance(value, Const) and isinstance(value.value, (str, tuple)):
+        index = key.value if isinstance(key, Const) else None
+        in_range = isinstance(index, int) and -len(value.value) <= index < len(value.value)
+        return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
+    if isinstance(value, External):
+        return _external_item(value, key, node, interp)
+    if isinstance(value, ModuleValue) and isinstance(key, (Const, Option)):  # module.__dict__[name]
+        return calls.named_member(interp, value, key, node)
+    return NUMBER if isinstance(value, Unknown) and value.number else UNKNOWN
+
+
+def _is_old_read(node: ast.AST) -> bool:
+    """``loss.data[0]``, how a value was read before ``item()``."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "data"
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.value == 0
+        and "loss" in ast.dump(node.value.value)
+    )
+
+
+def _mapping_item(value: Mapping, key: Value | None) -> Value:
+    if isinstance(key, Option) and isinstance(key.default, Const):
+        return join_all(entry.value for entry in value.entries.values()) or value.element or UNKNOWN
+    if isinstance(key, Const) and is_hashable(key.value):
+        entry = value.entries.get(key.value)
+        if entry is not None:
+            return (
+                entry.value if value.element is None or not value.open else join(entry.value, value.element) or UNKNOWN
+            )
+        return _any_entry(value.element)
+    everything = join(value.element, join_all(entry.value for entry in value.entries.values()))
+    return _any_entry(everything) if value.open else everything or UNKNOWN
+
+
+def _any_entry(value: Value | None) -> Value:
+    """What stands under a key that is not known: a constant that was put there is not all that may be there."""
+    return widened(value) if isinstance(value, Const) else value or UNKNOWN
+
+
+def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node: ast.AST) -> Value:
+    if key is None:
+        return _slice_of(interp, value, node)
+    if (
+        value.items is not None
+        and isinstance(key, Const)
+        and isinstance(key.value, int)
+        and -len(value.items) <= key.value < len(value.items)
+    ):
+        return value.items[key.value]
+    return element_of(interp, value)
+
+
+def _slice_of(interp: Interpreter, value: Sequence, node: ast.AST) -> Value:
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    if value.items is not None and isinstance(part, ast.Slice) and part.step is None:
+        known = [_bound(each, default) for each, default in ((part.lower, 0), (part.upper, len(value.items)))]
+        if None not in known:
+            items = value.items[known[0] : known[1]]
+            return Sequence(items, interp.control, interp.origin(node), value.kind)
+    if value.items is None:
+        return value
+    return Sequence(None, interp.control, interp.origin(node), value.kind, join_all(value.items))
+
+
+def _bound(node: ast.expr | None, default: int) -> int | None:
+    """A bound of a slice, where it is a literal."""
+    if node is None:
+        return default
+    try:
+        found = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return found if isinstance(found, int) else None
+
+
+def _made_item(interp: Interpreter, value: Made, key: Value | None, node: ast.AST) -> Value:
+    if isinstance(key, Const) and isinstance(key.value, str):
+        found = value.attributes.get(key.value)
+        if found is not None:
+            return found
+    if value.kind == "dataset":
+        if key is None or (isinstance(key, Const) and isinstance(key.value, str)):
+            return value  # a part, or a split of the data
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
+    if value.kind == "tokens":
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
+    if value.kind == "module" and value.inner is not None:
+        return read_item(interp, value.inner, key, node)
+    return child(interp, value, f"[{key.value!r}]" if isinstance(key, Const) else "[]", node)
+
+
+def _external_item(value: External, key: Value | None, node: ast.AST, interp: Interpreter) -> Value:
+    package, _, last = value.qualname.rpartition(".")
+    if last == "__dict__" and package:
+        return calls.named_member(interp, External(package), key, node)
+    if value.qualname == "os.environ":
+        return Computed(interp.origin(node), "os.environ")
+    return UNKNOWN
+
+
+def write_item(  # noqa: PLR0913
+    interp: Interpreter, container: Value, key: Value, value: Value, node: ast.AST, target: ast.Subscript
+) -> None:
+    """``container[key] = value``."""
+    if isinstance(container, Mapping):
+        written = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        put(interp, container, key, value, written)
+    elif isinstance(container, Namespace):
+        if isinstance(key, Const) and isinstance(key.value, str):
+            write_attribute(interp, container, key.value, value, node)
+        else:
+            container.open = True
+    elif isinstance(container, Sequence):
+        if (
+            container.items is not None
+            and isinstance(key, Const)
+            and isinstance(key.value, int)
+            and -len(container.items) <= key.value < len(container.items)
+        ):
+            strong = interp.certainty(container.made_at) == "strong"
+            old = container.items[key.value]
+            container.items[key.value] = value if strong else join(old, value) or value
+        elif container.items is not None:
+            container.items = [join(old, value) or value for old in container.items]
+        else:
+            container.element = join(container.element, value)
+    elif isinstance(container, Instance):
+        method = container.cls.find("__setitem__")
+        if isinstance(method, Function):
+            calls.call(interp, Bound(container, method), Arguments([Passed(key), Passed(value)]), target)
+    elif isinstance(container, Opaque):
+        if isinstance(key, Const):
+            container.children[f"[{key.value!r}]"] = value
+    elif isinstance(container, Made) and container.kind == "module" and isinstance(key, Const):
+        if isinstance(key.value, str):
+            write_attribute(interp, container, key.value, value, node)
+        container.inner = join(container.inner, Sequence([value], interp.control))
+    elif isinstance(container, External) and container.qualname == "os.environ" and isinstance(key, Const):
+        interp.event("set", node, f'os.environ["{key.value}"]', container, None, value)
+    elif isinstance(container, Tensor):
+        # filling a tensor item by item with what was read from another, or the other way round
+        for tensor in tensors_in(value):
+            if tensor.device != container.device:
+                interp.event("call", target, "Tensor.__setitem__", container, Arguments([Passed(key), Passed(value)]))
+
+
+def put(  # noqa: PLR0913
+    interp: Interpreter, mapping: Mapping, key: Value, value: Value, node: ast.expr | None, must: bool = True
+) -> None:
+    """Set an entry of a dict."""
+    certainty = interp.certainty(mapping.made_at)
+    if certainty == "never":
+        return
+    if not (isinstance(key, Const) and is_hashable(key.value)):
+        mapping.element = join(mapping.element, value)
+        mapping.open = True
+        return
+    origin = interp.origin(node) if node is not None else None
+    put_entry(mapping, key.value, Entry(value, must, origin), certainty == "strong")
+
+
+def put_entry(mapping: Mapping, key: object, entry: Entry, strong: bool) -> None:
+    """Set an entry that may be there already; it replaces the old one only if it is certain to be set."""
+    old = mapping.entries.get(key)
+    if strong and entry.must:
+        mapping.entries[key] = entry
+    elif old is None:
+        mapping.entries[key] = Entry(entry.value, False, entry.origin)
+    else:
+        mapping.entries[key] = Entry(join(old.value, entry.value) or UNKNOWN, old.must, entry.origin or old.origin)
+
+
+def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
+    """``del mapping[key]``, or ``pop``."""
+    certainty = interp.certainty(mapping.made_at)
+    if not isinstance(key, Const) or not is_hashable(key.value) or certainty == "never":
+        return
+    old = mapping.entries.get(key.value)
+    if old is None:
+        return
+    if certainty == "strong":
+        del mapping.entries[key.value]
+    else:
+        mapping.entries[key.value] = Entry(old.value, False, old.origin)
+
+
+def merge(interp: Interpreter, mapping: Mapping, other: Value, strong: bool) -> None:
+    """``mapping.update(other)``."""
+    alternatives = [each for member in members(other) if (each := as_mapping(interp, member)) is not None]
+    if len(alternatives) == 1 and not isinstance(other, Union):
+        for key, entry in alternatives[0].entries.items():
+            put_entry(mapping, key, entry, strong)
+    else:
+        none_of_it = len(alternatives) < len(members(other))
+        for key in dict.fromkeys(key for each in alternatives for key in each.entries):
+            entries = [each.entries[key] for each in alternatives if key in each.entries]
+            must = len(entries) == len(alternatives) and all(entry.must for entry in entries) and not none_of_it
+            value = join_all(entry.value for entry in entries) or UNKNOWN
+            put_entry(mapping, key, Entry(value, must, entries[0].origin), strong)
+    for each in alternatives:
+        mapping.open = mapping.open or each.open
+        mapping.element = join(mapping.element, each.element)
+
+
+def as_mapping(interp: Interpreter, value: Value) -> Mapping | None:
+    """A value that is unpacked with ``**`` or given to ``dict()``; None for None."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, Const) and value.value is None:
+        return None
+    if isinstance(value, Namespace):
+        entries: dict[object, Entry] = {
+            name: Entry(each, True, each.origin if isinstance(each, (Option, Const)) else None)
+            for name, each in value.attributes.items()
+        }
+        return Mapping(value.made_at, None, entries, value.open)
+    if isinstance(value, Tensor):
+        return Mapping(None, None, {}, True, value)
+    if isinstance(value, Opaque):
+        return Mapping(None, None, {}, True, value)
+    if isinstance(value, Iterated) and isinstance(value.element, Sequence) and value.element.items:
+        return Mapping(None, None, {}, True, value.element.items[-1])
+    return Mapping(None, None, {}, True)
+
+
+# --- iterating and unpacking ------------------------------------------------------------------------------------------
+
+
+def element_of(interp: Interpreter, value: Sequence) -> Value:
+    """What an unknown item of a list or tuple is."""
+    if value.items is None:
+        return value.element or UNKNOWN
+    return join(value.element, join_all(value.items)) or UNKNOWN
+
+
+def iterate(interp: Interpreter, value: Value | None, node: ast.AST) -> Value:
+    """What a loop over the value gives its target."""
+    found: Value | None = None
+    for member in members(value):
+        found = join(found, _iterate(interp, member, node))
+    return found or UNKNOWN
+
+
+def _iterate(interp: Interpreter, value: Value, node: ast.AST) -> Value:
+    if isinstance(value, Sequence):
+        return element_of(interp, value)
+    if isinstance(value, Iterated):
+        return value.element
+    if isinstance(value, Made):
+        return _iterate_made(interp, value, node)
+    if isinstance(value, Tensor):
+        return with_roles(value, frozenset(), interp.origin(node))
+    if isinstance(value, Host):
+        return value
+    if isinstance(value, Instance):
+        return _iterate_instance(interp, value, node)
+    if isinstance(value, Opaque):
+        value.uses.add("iter")
+        return child(interp, value, "<element>", node, "element")
+    if isinstance(value, Mapping):
+        return join_all(Const(key) for key in list(value.entries)[:8]) or UNKNOWN
+    if isinstance(value, Const) and isinstance(value.value, tuple):
+        return join_all(Const(each, value.origin) for each in value.value[:8]) or UNKNOWN
+    return UNKNOWN
+
+
+def _iterate_made(interp: Interpreter, value: Made, node: ast.AST) -> Value:
+    value.uses.add("iter")
+    if value.kind == "loader":
+        return calls.batch_of(interp, value, node)
+    if value.kind == "progress":
+        return iterate(interp, value.inner, node) if value.inner is not None else UNKNOWN
+    if value.kind in ("dataset", "tokens"):
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
+    if value.kind == "sampler":
+        return NUMBER
+    if value.kind in ("module", "wrapper"):
+        return iterate(interp, value.inner, node) if value.inner is not None else child(interp, value, "<layer>", node)
+    return child(interp, value, "<element>", node, "element")
+
+
+def _iterate_instance(interp: Interpreter, value: Instance, node: ast.AST) -> Value:
+    value.uses.add("iter")
+    method = value.cls.find("__iter__")
+    if isinstance(method, Function):
+        iterator = calls.call(interp, Bound(value, method), Arguments(), node)
+        if isinstance(iterator, Iterated):
+            return iterator.element
+        if iterator is not value and not any(isinstance(member, Instance) for member in members(iterator)):
+            return iterate(interp, iterator, node)
+    elif value.base is not None and (
+        value.base.kind == "loader"
+        or (value.base.kind in ("dataset", "sampler") and not isinstance(value.cls.find("__getitem__"), Function))
+    ):
+        return _iterate_made(interp, value.base, node)
+    for name in ("__next__", "next", "__getitem__"):
+        method = value.cls.find(name)
+        if isinstance(method, Function):
+            arguments = Arguments([Passed(NUMBER)] if name == "__getitem__" else [])
+            return calls.call(interp, Bound(value, method), arguments, node)
+    return value if calls.is_module(value) else UNKNOWN
+
+
+def unpack(interp: Interpreter, value: Value, target: ast.Tuple | ast.List) -> list[Value]:
+    """The parts of a value for the parts of a tuple that it is assigned to."""
+    count = len(target.elts)
+    starred = next((i for i, each in enumerate(target.elts) if isinstance(each, ast.Starred)), None)
+    parts: list[Value | None] = [None] * count
+    for member in members(value):
+        if isinstance(member, Const) and member.value is None:
+            continue
+        for index, part in enumerate(_unpack(interp, member, count, starred, target)):
+            parts[index] = join(parts[index], part)
+    return [part or UNKNOWN for part in parts]
+
+
+def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, node: ast.AST) -> list[Value]:
+    if isinstance(value, Sequence):
+        if value.items is None:
+            return [element_of(interp, value)] * count
+        if starred is None and len(value.items) == count:
+            return list(value.items)
+        if starred is not None and len(value.items) >= count - 1:
+            after = count - 1 - starred
+            middle = value.items[starred : len(value.items) - after]
+            rest = Sequence(list(middle), interp.control, interp.origin(node), "list")
+            return [*value.items[:starred], rest, *value.items[len(value.items) - after :]]
+        return [element_of(interp, value)] * count
+    if isinstance(value, Tensor):
+        return [value] * count
+    if isinstance(value, (Iterated, Host)):
+        return [value.element if isinstance(value, Iterated) else value] * count
+    if isinstance(value, Opaque):
+        return [
+            child(interp, value, f"[{index}]", node, "element" if value.how == "element" else "call")
+            for index in range(count)
+        ]
+    if isinstance(value, Const) and isinstance(value.value, (tuple, list)) and len(value.value) == count:
+        return [Const(each, value.origin) for each in value.value]
+    if isinstance(value, (Made, Instance)):
+        return [value if isinstance(value, Made) and value.kind == "dataset" else iterate(interp, value, node)] * count
+    if isinstance(value, Unknown) and value.number:
+        return [NUMBER] * count
+    return [UNKNOWN] * count
+
+
+def enter_context(interp: Interpreter, value: Value, node: ast.AST) -> Value:
+    """What ``with value as x`` binds to x."""
+    entered: Value | None = None
+    for member in members(value):
+        method = member.cls.find("__enter__") if isinstance(member, Instance) else None
+        if isinstance(method, Function):
+            entered = join(entered, calls.call(interp, Bound(member, method), Arguments(), node))
+        else:
+            entered = join(entered, member)
+    return entered or UNKNOWN

@@ -1,0 +1,347 @@
+"""What an argument of a call can be, where a person would change it, and who else reads the value.
+
+A value is carried from the place where it is written to the call: by a name, an attribute, a dict's key, an option, a
+parameter. Every other reader of such a carrier is a reason to think twice before the value is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from turbofix.findings import Site
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Facts
+from turbofix.program.model import ABSENT, Argument
+from turbofix.program.names import dotted, parameters
+from turbofix.program.sites import FUNCTIONS
+from turbofix.program.values import Computed, Const, ModuleValue, Opaque, Option, Origin, Unknown, Value, members
+
+Carrier = tuple[str, object, str]
+"""How a value travels: ("name", its scope, the name), ("attribute", None, its name) or ("key", None, the key)."""
+
+
+@dataclass(eq=False)
+class Reads:
+    """Who reads a value that is written in one place."""
+
+    facts: Facts
+    _names: dict[str, list[tuple[ast.Name, ModuleFile]]] | None = None
+    _attributes: dict[str, list[tuple[ast.Attribute, ModuleFile]]] = field(default_factory=dict)
+    _keys: dict[str, list[tuple[ast.expr, ModuleFile]]] = field(default_factory=dict)
+    _calls: dict[int, list[tuple[ast.AST, bool]]] = field(default_factory=dict)
+
+    def _index(self) -> None:
+        if self._names is not None:
+            return
+        self._names = {}
+        for module in self.facts.execution.modules.values():
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                    self._names.setdefault(node.id, []).append((node, module))
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    self._attributes.setdefault(node.attr, []).append((node, module))
+                elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                        self._keys.setdefault(node.slice.value, []).append((node, module))
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+                    if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                        self._keys.setdefault(node.args[0].value, []).append((node, module))
+        for event in self.facts.events:
+            for frame in self.facts.frames(event):
+                if frame.call is not None:
+                    known = self._calls.setdefault(id(frame.call), [])
+                    if not any(scope is frame.scope for scope, _ in known):
+                        method = frame.function is not None and frame.function.cls is not None
+                        known.append((frame.scope, method))
+
+    def other_reads(self, origin: Origin, uses: Iterable[ast.AST]) -> list[tuple[ast.AST, ModuleFile]]:
+        """The places that read what is written at ``origin``, other than those on the way to ``uses``."""
+        self._index()
+        own = list(uses)
+        found: list[tuple[ast.AST, ModuleFile]] = []
+        waiting = list(self.carriers(origin.node, origin.module))
+        seen: set[Carrier] = set()
+        while waiting:
+            carrier = waiting.pop()
+            if carrier in seen:
+                continue
+            seen.add(carrier)
+            for node, module in self._readers(carrier):
+                if any(node is each for each in own):
+                    continue
+                further = self._passed_on(node, module)
+                if further:
+                    waiting += further
+                elif not any(node is each for each, _ in found):
+                    found.append((node, module))
+        return found
+
+    def carriers(self, node: ast.AST, module: ModuleFile) -> Iterator[Carrier]:
+        """What carries a literal away from where it is written."""
+        places = self.facts.places
+        parent = places.parent(node, module)
+        if isinstance(parent, (ast.IfExp, ast.UnaryOp)):
+            yield from self.carriers(parent, module)
+        elif isinstance(parent, ast.Assign):
+            for target in parent.targets:
+                yield from self._target(target, module)
+        elif isinstance(parent, (ast.AnnAssign, ast.NamedExpr)):
+            scope = places.scope(parent, module)
+            if isinstance(scope, ast.ClassDef) and isinstance(parent.target, ast.Name):
+                yield ("attribute", None, parent.target.id)
+            else:
+                yield from self._target(parent.target, module)
+        elif isinstance(parent, ast.arguments):
+            function = places.parent(parent, module)
+            if function is not None:
+                for name in _defaulted(parent, node):
+                    yield ("name", function, name)
+        elif isinstance(parent, ast.Dict):
+            for key, value in zip(parent.keys, parent.values):
+                if value is node and isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield ("key", None, key.value)
+                    yield ("attribute", None, key.value)
+        elif isinstance(parent, ast.keyword):
+            call = places.parent(parent, module)
+            if isinstance(call, ast.Call):
+                yield from self._keyword(parent, call, module)
+        elif isinstance(parent, ast.Call):
+            yield from self._position(node, parent)
+
+    def _keyword(self, keyword: ast.keyword, call: ast.Call, module: ModuleFile) -> Iterator[Carrier]:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if keyword.arg in ("default", "default_factory") and (name == "add_argument" or name.startswith("DEFINE")):
+            yield ("attribute", None, _destination(call))
+        elif keyword.arg == "default" and name in ("option", "argument"):
+            function = self.facts.places.parent(call, module)
+            if isinstance(function, FUNCTIONS):
+                yield ("name", function, _destination(call))
+        elif keyword.arg == "default" and name == "field":
+            parent = self.facts.places.parent(call, module)
+            if isinstance(parent, ast.AnnAssign) and isinstance(parent.target, ast.Name):
+                yield ("attribute", None, parent.target.id)
+        elif keyword.arg is not None:
+            scopes = self._calls.get(id(call), [])
+            for scope, _ in scopes:
+                yield ("name", scope, keyword.arg)
+            if not scopes:  # dict(batch_size=4), SimpleNamespace(batch_size=4), Config(batch_size=4)
+                yield ("attribute", None, keyword.arg)
+                yield ("key", None, keyword.arg)
+
+    def _position(self, node: ast.AST, call: ast.Call) -> Iterator[Carrier]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "setdefault":
+            if len(call.args) == 2 and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
+                yield ("key", None, call.args[0].value)
+            return
+        if isinstance(call.func, ast.Name) and call.func.id in ("int", "float"):
+            return
+        for scope, method in self._calls.get(id(call), []):
+            for index, argument in enumerate(call.args):
+                if argument is node:
+                    names = [each.arg for each in parameters(scope)]
+                    if index + method < len(names):
+                        yield ("name", scope, names[index + method])
+
+    def _target(self, target: ast.expr, module: ModuleFile) -> Iterator[Carrier]:
+        if isinstance(target, ast.Name):
+            yield ("name", self.facts.bindings.owner(target.id, target, module), target.id)
+        elif isinstance(target, ast.Attribute):
+            yield ("attribute", None, target.attr)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            yield ("key", None, str(target.slice.value))
+
+    def _readers(self, carrier: Carrier) -> Iterator[tuple[ast.expr, ModuleFile]]:
+        kind, scope, name = carrier
+        if kind == "attribute":
+            for attribute, module in self._attributes.get(name, ()):
+                parent = self.facts.places.parent(attribute, module)
+                if not (isinstance(parent, ast.Call) and parent.func is attribute):
+                    yield attribute, module
+        elif kind == "key":
+            yield from self._keys.get(name, ())
+        else:
+            assert self._names is not None
+            for node, module in self._names.get(name, ()):
+                if self.facts.bindings.owner(name, node, module) is scope:
+                    yield node, module
+            if isinstance(scope, ast.Module):
+                yield from self._imported(scope, name)
+
+    def _imported(self, tree: ast.Module, name: str) -> Iterator[tuple[ast.expr, ModuleFile]]:
+        """Reads of a module's constant in the files that import it."""
+        assert self._names is not None
+        for module in self.facts.execution.modules.values():
+            if module.tree is tree:
+                continue
+            for alias, statement in _imports_of(module, name):
+                source = (statement.module or "").rpartition(".")[2]
+                if any(other.tree is tree and other.name.rpartition(".")[2] == source for other in self._modules()):
+                    for node, place in self._names.get(alias, ()):
+                        if place is module:
+                            yield node, module
+        for attribute, module in self._attributes.get(name, ()):
+            if isinstance(attribute.value, ast.Name):
+                base = module.scope.names.get(attribute.value.id)
+                if any(isinstance(each, ModuleValue) and each.module.tree is tree for each in members(base)):
+                    yield attribute, module
+
+    def _modules(self) -> Iterable[ModuleFile]:
+        return self.facts.execution.modules.values()
+
+    def _passed_on(self, node: ast.expr, module: ModuleFile) -> list[Carrier]:
+        """The carriers that a read only fills: an alias, a parameter of a project function, an entry of a dict."""
+        parent = self.facts.places.parent(node, module)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Dict)):
+            return list(self.carriers(node, module))
+        if isinstance(parent, ast.keyword):
+            call = self.facts.places.parent(parent, module)
+            if isinstance(call, ast.Call) and (id(call) in self._calls or dotted(call.func) == "dict"):
+                return list(self.carriers(node, module))
+        if isinstance(parent, ast.Call) and parent.func is not node and id(parent) in self._calls:
+            return list(self._position(node, parent))
+        return []
+
+
+def _imports_of(module: ModuleFile, name: str) -> Iterator[tuple[str, ast.ImportFrom]]:
+    for statement in module.tree.body:
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                if alias.name == name:
+                    yield alias.asname or name, statement
+                elif alias.name == "*":
+                    yield name, statement
+
+
+def _defaulted(arguments: ast.arguments, node: ast.AST) -> Iterator[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    for parameter, default in zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults):
+        if default is node:
+            yield parameter.arg
+    for parameter, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+        if keyword_default is node:
+            yield parameter.arg
+
+
+def _destination(call: ast.Call) -> str:
+    """The attribute (or parameter) that an option's declaration fills."""
+    for keyword in call.keywords:
+        if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
+    names = [str(each.value) for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    for name in names:
+        if name.startswith("--"):
+            return name.lstrip("-").replace("-", "_")
+    return names[0].lstrip("-").replace("-", "_") if names else ""
+
+
+# --- from values to arguments -------------------------------------------------------------------------------------
+
+
+def argument_from(passed: Passed | None, module: ModuleFile, facts: Facts, reads: Reads) -> Argument:
+    """The argument that a call passes; ``module`` is the file of the call."""
+    if passed is None:
+        return ABSENT
+    node = passed.node
+    return argument_of(passed.value, facts, reads, node=node, module=module, must=passed.must)
+
+
+def argument_of(
+    value: Value | None,
+    facts: Facts,
+    reads: Reads,
+    *,
+    node: ast.expr | None = None,
+    module: ModuleFile | None = None,
+    must: bool = True,
+) -> Argument:
+    """The argument that a value makes; ``node`` is its expression in ``module``, where it is written in the call."""
+    places = facts.places
+    site = places.site(node, module) if node is not None and module is not None else None
+    text = places.text(node, module) if node is not None and module is not None else None
+    comment = places.comment(node, module) if node is not None and module is not None else None
+    state, values, origins, option = _classify(value)
+    if state in ("value", "option") and not must:
+        state = "may"
+    may_be_absent = state == "may" and not must
+    edit_at: Site | None = None
+    others: tuple[Site, ...] = ()
+    if len(origins) == 1 and state in ("value", "option", "may", "computed"):
+        origin = origins[0]
+        edit_at = places.site(origin.node, origin.module)
+        if edit_at != site:
+            comment = places.comment(origin.node, origin.module) or comment
+            uses = [node] if node is not None else []
+            others = tuple(sorted({places.site(each, where) for each, where in reads.other_reads(origin, uses)}))
+    return Argument(
+        state,  # type: ignore[arg-type]
+        values,
+        may_be_absent,
+        site,
+        text,
+        edit_at,
+        option,
+        others,
+        comment,
+    )
+
+
+def _classify(value: Value | None) -> tuple[str, tuple[object, ...], list[Origin], str | None]:
+    """The state, the possible literals, where they are written, and the option's name."""
+    values: list[object] = []
+    origins: list[Origin] = []
+    option: str | None = None
+    states: set[str] = set()
+
+    def note(each: object, origin: Origin | None) -> None:
+        if not any(each is other or (type(each) is type(other) and each == other) for other in values):
+            values.append(each)
+        if origin is not None and not any(origin.node is other.node for other in origins):
+            origins.append(origin)
+
+    for member in members(value):
+        if isinstance(member, Const):
+            states.add("value")
+            note(member.value, member.origin)
+        elif isinstance(member, Option):
+            option = member.name
+            default = member.default
+            if member.derived:
+                states.add("computed")
+                if isinstance(default, Const):
+                    note(default.value, None)
+            elif isinstance(default, Const):
+                states.add("option")
+                note(default.value, member.origin)
+            else:
+                states.add("computed" if isinstance(default, Computed) else "unknown")
+        elif isinstance(member, Unknown):
+            states.add("computed" if member.number else "unknown")
+        elif isinstance(member, Opaque):
+            states.add("unknown")
+        else:
+            states.add("computed")
+    if not states:
+        return "unknown", (), [], None
+    if "unknown" in states:
+        return "unknown", (), [], option
+    if "computed" in states:
+        return "computed", tuple(values), origins if option else [], option
+    if states == {"value"}:
+        return ("value" if len(values) == 1 else "may"), tuple(values), origins, option
+    if states == {"option"} and len(values) == 1:
+        return "option", tuple(values), origins, option
+    return "may", tuple(values), origins, option
+
+
+def bound_arguments(arguments: Arguments, names: Iterable[str]) -> dict[str, Passed]:
+    """The arguments by parameter name: keywords as they are, positions by the given order."""
+    found: dict[str, Passed] = {}
+    if not arguments.star:
+        for name, passed in zip(names, arguments.positions):
+            found[name] = passed
+    for name, passed in arguments.keywords.items():
+        found[name] = passed
+    return found

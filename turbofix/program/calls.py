@@ -1,0 +1,771 @@
+"""Calls of the project's functions, classes and models: their bodies are executed where the call stands."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from turbofix.program import access, externals, libraries, methods, options
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.scopes import Frame, Scope
+from turbofix.program.tensors import (
+    device_of,
+    elements_passed,
+    hosts_passed,
+    joined_hosts,
+    roles_of,
+    surest,
+    tensors_in,
+    tensors_passed,
+    with_roles,
+)
+from turbofix.program.values import (
+    NONE,
+    NUMBER,
+    UNKNOWN,
+    Bound,
+    Class,
+    Computed,
+    Const,
+    Device,
+    Entry,
+    External,
+    Function,
+    Host,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Method,
+    ModuleValue,
+    Opaque,
+    Option,
+    Origin,
+    Partial,
+    Sequence,
+    Tensor,
+    Union,
+    Unknown,
+    Value,
+    join,
+    join_all,
+    members,
+)
+
+if TYPE_CHECKING:
+    from turbofix.program.interpreter import Interpreter
+
+DEEPEST = 12
+CONTEXTS = 5
+CONTEXTS_OF_TRAINING = 15
+CONSTRUCTIONS = 12
+_BASES_MADE = frozenset(
+    {"loader", "dataset", "sampler", "argparse", "optimizer", "scheduler", "accelerator", "trainer"}
+)
+
+
+@dataclass(eq=False, slots=True)
+class Super(Value):
+    """``super()`` in a method of ``cls``."""
+
+    receiver: Value
+    cls: Class
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
+    """The arguments of a call, with its stars unpacked."""
+    arguments = Arguments()
+    for each in node.args:
+        if not isinstance(each, ast.Starred):
+            arguments.positions.append(Passed(interp.eval(each), True, each))
+            continue
+        value = interp.eval(each.value)
+        if isinstance(value, Sequence) and value.items is not None:
+            arguments.positions.extend(Passed(item) for item in value.items)
+        else:
+            arguments.star = True
+            arguments.positions.append(Passed(access.iterate(interp, value, each)))
+    for keyword in node.keywords:
+        value = interp.eval(keyword.value)
+        if keyword.arg is not None:
+            arguments.keywords[keyword.arg] = Passed(value, True, keyword.value)
+            continue
+        mapping = Mapping(None)
+        access.merge(interp, mapping, value, strong=True)
+        for key, entry in mapping.entries.items():
+            if isinstance(key, str) and key not in arguments.keywords:
+                origin = entry.origin
+                place = origin.node if origin is not None and isinstance(origin.node, ast.expr) else None
+                arguments.keywords[key] = Passed(
+                    entry.value, entry.must, None, place, origin.module if origin else None
+                )
+        arguments.open = arguments.open or mapping.open
+        arguments.rest = join(arguments.rest, mapping.element)
+    return arguments
+
+
+def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
+    """``f(...)``."""
+    if node.func.__class__ is ast.Attribute:
+        function = node.func
+        assert isinstance(function, ast.Attribute)
+        callee = access.read_attribute(interp, interp.eval(function.value), function.attr, function, called=True)
+    else:
+        callee = interp.eval(node.func)
+        if isinstance(callee, External) and callee.qualname == "builtins.super":
+            return _super(interp, node)
+    return call(interp, callee, evaluate_arguments(interp, node), node)
+
+
+def _super(interp: Interpreter, node: ast.Call) -> Value:
+    function = interp.frame.function
+    if function is None or function.cls is None or isinstance(function.node, ast.Lambda):
+        return UNKNOWN
+    parameters = [*function.node.args.posonlyargs, *function.node.args.args]
+    receiver = interp.frame.scope.names.get(parameters[0].arg) if parameters else None
+    return Super(receiver or UNKNOWN, function.cls)
+
+
+def read_super(interp: Interpreter, value: Super, name: str, node: ast.AST) -> Value:
+    """``super().name``: looked up behind the class in the order of the receiver's bases."""
+    receiver = next((each for each in members(value.receiver) if isinstance(each, (Instance, Class))), None)
+    owner = receiver.cls if isinstance(receiver, Instance) else receiver if isinstance(receiver, Class) else value.cls
+    order = owner.mro()
+    behind = order[order.index(value.cls) + 1 :] if value.cls in order else value.cls.mro()[1:]
+    for base in behind:
+        if isinstance(base, Class) and name in base.names:
+            found = base.names[name]
+            return Bound(value.receiver, found) if isinstance(found, Function) else found
+    return Method(receiver, "super." + name) if receiver is not None else UNKNOWN
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
+    """What calling a value gives."""
+    if isinstance(callee, Union):
+        found: Value | None = None
+        for member in callee.values:
+            if not isinstance(member, Const):
+                found = join(found, call(interp, member, arguments, node))
+        return found or UNKNOWN
+    if isinstance(callee, Method):
+        return methods.call_method(interp, callee.receiver, callee.name, arguments, node)
+    if isinstance(callee, External):
+        return externals.call_external(interp, callee.qualname, arguments, node)
+    if isinstance(callee, Function):
+        return invoke(interp, callee, arguments, node)
+    if isinstance(callee, Bound):
+        if callee.function.name in ("step", "zero_grad"):
+            _log_own_optimizer(interp, callee, arguments, node)
+        return invoke(interp, callee.function, prepended(callee.receiver, arguments), node)
+    if isinstance(callee, Class):
+        return construct(interp, callee, arguments, node)
+    if isinstance(callee, Partial):
+        return call(interp, callee.function, completed(callee.arguments, arguments), node)
+    if isinstance(callee, Instance):
+        return _call_instance(interp, callee, arguments, node)
+    if isinstance(callee, Made):
+        return _call_made(interp, callee, arguments, node)
+    if isinstance(callee, Opaque):
+        return call_opaque(interp, callee, arguments, node)
+    if isinstance(callee, Tensor):
+        return with_roles(callee, frozenset(), interp.origin(node))
+    tensors = tensors_passed(arguments)
+    if tensors:
+        if interp.loop_depth:
+            interp.event("unknown_call", node, "", callee, arguments)
+        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+    return UNKNOWN
+
+
+def _log_own_optimizer(interp: Interpreter, callee: Bound, arguments: Arguments, node: ast.AST) -> None:
+    """An optimizer of the project's own steps as any other does."""
+    receiver = callee.receiver
+    if isinstance(receiver, Instance) and any(
+        libraries.kind_of(name) in ("optimizer", "scheduler") for name in receiver.cls.externals()
+    ):
+        name = callee.function.name
+        interp.event("step" if name == "step" else "zero_grad", node, name, receiver, arguments)
+
+
+def prepended(receiver: Value, arguments: Arguments) -> Arguments:
+    """The arguments with one more in front."""
+    return Arguments(
+        [Passed(receiver), *arguments.positions], arguments.keywords, arguments.open, arguments.star, arguments.rest
+    )
+
+
+def completed(first: Arguments, second: Arguments) -> Arguments:
+    """The arguments of a partial with those of its call."""
+    return Arguments(
+        [*first.positions, *second.positions],
+        {**first.keywords, **second.keywords},
+        first.open or second.open,
+        first.star or second.star,
+        join(first.rest, second.rest),
+    )
+
+
+def positional(*values: Value) -> Arguments:
+    """Arguments by position."""
+    return Arguments([Passed(value) for value in values])
+
+
+def _call_instance(interp: Interpreter, callee: Instance, arguments: Arguments, node: ast.AST) -> Value:
+    method = callee.cls.find("__call__")
+    if isinstance(method, Function):
+        return call(interp, Bound(callee, method), arguments, node)
+    if is_module(callee):
+        return forward(interp, callee, arguments, node)
+    return _unknown_result(interp, callee, arguments, node)
+
+
+def _call_made(interp: Interpreter, callee: Made, arguments: Arguments, node: ast.AST) -> Value:
+    kind = callee.kind
+    if kind in ("module", "wrapper", "engine"):
+        return forward(interp, callee, arguments, node)
+    if kind == "criterion":
+        tensors = tensors_passed(arguments)
+        result = Tensor(frozenset({"loss", "output"}), device_of(tensors), interp.origin(node))
+        interp.event("criterion", node, callee.qualname, callee, arguments, result)
+        return result
+    if kind in ("transform", "tokenizer"):
+        interp.event("call", node, callee.qualname, callee, arguments)
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), callee)
+    if kind == "lossscaler":
+        return externals.call_loss_scaler(interp, callee, arguments, node)
+    if kind == "progress":
+        return access.iterate(interp, callee, node)
+    if kind in ("gradmode", "autocast"):  # as a decorator of a value
+        return arguments.positions[0].value if arguments.positions else UNKNOWN
+    interp.event("call", node, callee.qualname, callee, arguments)
+    return _unknown_result(interp, callee, arguments, node)
+
+
+def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node: ast.AST) -> Value:
+    """A call of something unknown: with tensors it may be a model, a loss, anything that gives a tensor."""
+    callee.uses.add("()")
+    if tensors_passed(arguments) or elements_passed(arguments):
+        callee.uses.add("(tensor)")
+    if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
+        interp.event("unknown_call", node, callee.name, callee, arguments)
+    return _unknown_result(interp, callee, arguments, node)
+
+
+def _unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
+    tensors = tensors_passed(arguments)
+    if tensors or elements_passed(arguments):
+        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+    hosts = hosts_passed(arguments)
+    if hosts and not isinstance(callee, Opaque):
+        return joined_hosts(hosts)
+    for value in arguments.values():
+        for member in members(value):
+            if isinstance(member, Opaque):
+                member.uses.add("passed")
+    return access.child(interp, callee, f"()@{getattr(node, 'lineno', 0)}", node, "call")
+
+
+def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast.AST) -> Value:
+    """``getattr(owner, key)``: an option's value may be any member of a module."""
+    if isinstance(key, Const) and isinstance(key.value, str):
+        return access.read_attribute(interp, owner, key.value, node)
+    default = key.default if isinstance(key, Option) else None
+    known: Value | None = None
+    if isinstance(default, Const) and isinstance(default.value, str) and default.value.isidentifier():
+        known = access.read_attribute(interp, owner, default.value, node)
+    for member in members(owner):
+        if isinstance(member, External):
+            known = join(known, External(f"{member.qualname}.*"))
+        elif isinstance(member, ModuleValue):
+            access.read_attribute(interp, member, "__name__", node)  # executes it
+            callables = [
+                each for each in member.module.scope.names.values() if isinstance(each, (Function, Class, External))
+            ]
+            known = join(known, join_all(callables[:8]))
+        elif isinstance(member, Instance):
+            known = join(known, join_all(member.attributes.values()))
+            known = join(known, UNKNOWN)
+        else:
+            known = join(known, UNKNOWN)
+    return known or UNKNOWN
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def decorator(interp: Interpreter, node: ast.expr) -> Value:
+    """A decorator's value; of a library's decorator that is called, the name of what is called."""
+    if isinstance(node, ast.Call):
+        callee = interp.eval(node.func)
+        if isinstance(callee, External):
+            arguments = evaluate_arguments(interp, node)
+            if libraries.kind_of(callee.qualname) in ("gradmode", "autocast"):
+                return externals.call_external(interp, callee.qualname, arguments, node)
+            return callee
+    return interp.eval(node)
+
+
+def decorate(interp: Interpreter, function: Function) -> Value:
+    """The function behind its decorators: those of libraries change nothing, the project's are executed."""
+    value: Value = function
+    for each in reversed(function.decorators):
+        if isinstance(each, External) and each.qualname in ("torch.compile", "torch.jit.script"):
+            if each.qualname == "torch.compile":
+                interp.event("compile", function.node, each.qualname, function)
+            continue
+        if isinstance(each, (Function, Bound, Partial)) and not (
+            isinstance(each, Function) and each.node in interp.active
+        ):
+            changed = call(interp, each, positional(value), function.node)
+            if isinstance(changed, (Function, Bound, Partial)):
+                value = changed
+    return value
+
+
+def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: ast.AST | None) -> Value:
+    """Execute a function's body. ``node`` is the call; None for a function that nobody calls."""
+    body = function.node
+    interp.called.add(body)
+    if body in interp.active or interp.call_depth > DEEPEST:
+        return interp.summaries.get(body, UNKNOWN)
+    count = interp.counts.get(body, 0)
+    interp.counts[body] = count + 1
+    if count >= CONTEXTS and (
+        count >= CONTEXTS_OF_TRAINING or not interp.glance.mentions_training(body, function.module)
+    ):
+        return interp.summaries.get(body, UNKNOWN)
+    result = _execute(interp, function, arguments, node)
+    interp.summaries[body] = join(interp.summaries.get(body), result) or result
+    return result
+
+
+def _execute(interp: Interpreter, function: Function, arguments: Arguments, node: ast.AST | None) -> Value:
+    body = function.node
+    if access.has_decorator(function, "click.option", "click.argument", "rich_click.option"):
+        arguments = completed(options.click_options(interp, function), arguments)
+    up, outer = interp.control, interp.frame
+    scope = Scope(function.scope, function.module)
+    level = interp.enter("call", node, function)
+    interp.scopes[level] = scope
+    interp.frame = frame = Frame(function, scope, function.module)
+    interp.call_depth += 1
+    interp.active.add(body)
+    bind_parameters(interp, function, arguments, scope, node)
+    for value, place in zip(function.decorators, getattr(body, "decorator_list", ()), strict=True):
+        if stops_gradients(value):
+            interp.enter("no_grad", place)
+        elif any(isinstance(each, Made) and each.kind == "autocast" for each in members(value)):
+            interp.enter("with", place, (None, value))
+    if isinstance(body, ast.Lambda):
+        frame.returned = interp.eval(body.body)
+    elif interp.block(body.body):
+        frame.returned = join(frame.returned, NONE)
+    interp.active.discard(body)
+    interp.call_depth -= 1
+    interp.control, interp.frame = up, outer
+    if interp.glance.is_generator(body, function.module):
+        yielded = frame.yielded or UNKNOWN
+        if access.has_decorator(function, "contextlib.contextmanager", "contextlib.asynccontextmanager"):
+            return yielded
+        return Iterated(yielded, function, "generator", Origin(node or body, level.module or function.module))
+    return frame.returned or UNKNOWN
+
+
+def stops_gradients(value: Value) -> bool:
+    """Whether a decorator switches gradients off."""
+    for member in members(value):
+        if isinstance(member, External) and member.qualname in ("torch.no_grad", "torch.inference_mode"):
+            return True
+        if isinstance(member, Made) and member.kind == "gradmode":
+            if member.qualname in ("torch.no_grad", "torch.inference_mode"):
+                return True
+            mode = member.arguments.get("mode", 0)
+            if member.qualname == "torch.set_grad_enabled" and mode is not None:
+                return isinstance(mode.value, Const) and mode.value.value is False
+    return False
+
+
+def bind_parameters(
+    interp: Interpreter, function: Function, arguments: Arguments, scope: Scope, node: ast.AST | None
+) -> None:
+    """Give a function's parameters their values."""
+    declared = function.node.args
+    ordinary = [*declared.posonlyargs, *declared.args]
+    defaults: dict[str, ast.expr] = {}
+    if declared.defaults:
+        for parameter, default in zip(ordinary[-len(declared.defaults) :], declared.defaults, strict=True):
+            defaults[parameter.arg] = default
+    for keyword, keyword_default in zip(declared.kwonlyargs, declared.kw_defaults, strict=True):
+        if keyword_default is not None:
+            defaults[keyword.arg] = keyword_default
+    names = scope.names
+    positions = arguments.positions
+    used: set[str] = set()
+    maybe = arguments.open or arguments.star
+    for index, parameter in enumerate((*ordinary, *declared.kwonlyargs)):
+        name = parameter.arg
+        passed = positions[index] if index < len(positions) and index < len(ordinary) else None
+        if passed is None:
+            passed = arguments.keywords.get(name)
+            if passed is not None:
+                used.add(name)
+        if passed is None:
+            names[name] = _default(interp, function, parameter, defaults.get(name), node, maybe, arguments)
+        elif passed.must:
+            names[name] = passed.value
+        else:
+            otherwise = _default(interp, function, parameter, defaults.get(name), node, maybe, arguments)
+            names[name] = join(passed.value, otherwise) or UNKNOWN
+    if declared.vararg is not None:
+        rest = [passed.value for passed in positions[len(ordinary) :]]
+        unknown = arguments.star or node is None
+        names[declared.vararg.arg] = Sequence(
+            None if unknown else rest, interp.control, None, "tuple", join_all(rest) if unknown else None
+        )
+    if declared.kwarg is not None:
+        mapping = Mapping(interp.control, None, {}, arguments.open or node is None, arguments.rest)
+        for name, passed in arguments.keywords.items():
+            if name not in used:
+                place = passed.node or passed.entry
+                module = passed.entry_module or interp.control.module or function.module
+                origin = Origin(place, module) if place is not None else None
+                mapping.entries[name] = Entry(passed.value, passed.must, origin)
+        names[declared.kwarg.arg] = mapping
+
+
+def _default(  # noqa: PLR0913
+    interp: Interpreter,
+    function: Function,
+    parameter: ast.arg,
+    default: ast.expr | None,
+    node: ast.AST | None,
+    maybe: bool,
+    arguments: Arguments,
+) -> Value:
+    """The value of a parameter that is not passed, as far as one sees."""
+    if default is None:
+        unknown = interp.opaque(parameter.arg, "parameter", parameter)
+        if maybe and arguments.rest is not None:
+            return join(arguments.rest, unknown) or unknown
+        return unknown
+    value = default_value(interp, function, default)
+    if node is not None and not maybe:
+        return value
+    unwrapped = externals.option_default(value)
+    if isinstance(unwrapped, Const) and unwrapped.value is not None:
+        how = "parameter" if unwrapped is value else "typer"
+        origin = unwrapped.origin if unwrapped is not value else Origin(default, function.module)
+        return Option(parameter.arg, unwrapped, origin, how, isinstance(unwrapped.value, bool))
+    return join(value, interp.opaque(parameter.arg, "parameter", parameter)) or UNKNOWN
+
+
+def default_value(interp: Interpreter, function: Function, default: ast.expr) -> Value:
+    """A default, evaluated where the function was defined."""
+    if isinstance(default, ast.Constant):
+        return Const(default.value, Origin(default, function.module))
+    outer = interp.frame
+    interp.frame = Frame(None, function.scope, function.module)
+    value = interp.eval(default)
+    interp.frame = outer
+    return value
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+def is_module(value: Instance) -> bool:
+    """Whether an object of the project is a torch module."""
+    return any(
+        name in libraries.MODULE_BASES or libraries.kind_of(name) in ("module", "criterion", "wrapper")
+        for name in value.cls.externals()
+    )
+
+
+def is_criterion(value: Instance) -> bool:
+    """Whether a module of the project computes a loss, by its bases or the name of its class."""
+    if any(libraries.kind_of(name) == "criterion" for name in value.cls.externals()):
+        return True
+    return value.cls.node.name.lower().endswith(("loss", "criterion")) and is_module(value)
+
+
+def new_instance(interp: Interpreter, cls: Class, node: ast.AST) -> Instance:
+    """An object of the class, before its ``__init__``."""
+    instance = Instance(cls, interp.origin(node), interp.control)
+    for qualname in cls.externals():
+        if libraries.kind_of(qualname) == "argparse":
+            instance.base = interp.make(qualname, "argparse", Arguments(), node, log=False)
+    return instance
+
+
+def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.AST) -> Value:
+    """Make an object of a class of the project."""
+    instance = new_instance(interp, cls, node)
+    instance.arguments = arguments
+    interp.event("construct", node, cls.node.name, None, arguments, instance)
+    init = cls.find("__init__")
+    if isinstance(init, Function):
+        key = cls.node
+        count = interp.counts.get(key, 0)
+        interp.counts[key] = count + 1
+        earlier = interp.instances.get(key)
+        if count >= CONSTRUCTIONS and earlier is not None:
+            instance.attributes.update(earlier.attributes)
+            instance.base = earlier.base
+            return instance
+        call(interp, Bound(instance, init), arguments, node)
+        interp.instances[key] = instance
+        return instance
+    interp.instances[cls.node] = instance
+    if fields := fields_of(cls):
+        _fill_fields(interp, instance, fields, arguments)
+        finish = cls.find("__post_init__")
+        if isinstance(finish, Function):
+            call(interp, Bound(instance, finish), Arguments(), node)
+    elif instance.base is None:
+        make_base(interp, instance, arguments, node)
+    return instance
+
+
+def make_base(interp: Interpreter, instance: Instance, arguments: Arguments, node: ast.AST) -> None:
+    """What the constructor of the external base makes: a subclass of DataLoader is a loader with these arguments."""
+    for qualname in instance.cls.externals():
+        kind = libraries.kind_of(qualname)
+        if kind in _BASES_MADE and qualname not in ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset"):
+            if kind == "argparse":
+                return
+            instance.base = interp.make(qualname, kind, arguments, node)
+            return
+
+
+def fields_of(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
+    """The fields of a dataclass, its bases' first; nothing for other classes."""
+    if not cls.is_dataclass:
+        return []
+    found: dict[str, tuple[ast.AnnAssign, Class]] = {}
+    for owner in reversed(cls.mro()):
+        if isinstance(owner, Class):
+            for statement in owner.node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    found[statement.target.id] = (statement, owner)
+    return list(found.values())
+
+
+def _fill_fields(
+    interp: Interpreter, instance: Instance, fields: list[tuple[ast.AnnAssign, Class]], arguments: Arguments
+) -> None:
+    for index, (statement, owner) in enumerate(fields):
+        assert isinstance(statement.target, ast.Name)
+        name = statement.target.id
+        passed = arguments.get(name, index)
+        default = field_default(interp, statement, owner)
+        if passed is not None and passed.must:
+            instance.attributes[name] = passed.value
+        elif passed is not None:
+            instance.attributes[name] = join(passed.value, default) or UNKNOWN
+        elif arguments.open or arguments.star:
+            instance.attributes[name] = join(default, UNKNOWN) or UNKNOWN
+        elif default is not None:
+            instance.attributes[name] = default
+        else:
+            instance.attributes[name] = interp.opaque(name, "parameter", statement)
+
+
+def field_default(interp: Interpreter, statement: ast.AnnAssign, owner: Class) -> Value | None:
+    """The default of a dataclass field, through ``field(default=...)``."""
+    assert isinstance(statement.target, ast.Name)
+    value = owner.names.get(statement.target.id)
+    if isinstance(statement.value, ast.Call):
+        for keyword in statement.value.keywords:
+            if keyword.arg == "default":
+                return default_in_class(interp, keyword.value, owner)
+            if keyword.arg in ("default_factory", "factory"):
+                factory = default_in_class(interp, keyword.value, owner)
+                return call(interp, factory, Arguments(), statement.value)
+        if statement.value.args and isinstance(statement.value.args[0], ast.Constant):
+            return default_in_class(interp, statement.value.args[0], owner)  # pydantic's Field(...)
+        return None if isinstance(value, (Opaque, Unknown)) else value
+    return value
+
+
+def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value:
+    """An expression of a class body, evaluated in its module."""
+    outer = interp.frame
+    interp.frame = Frame(None, owner.module.scope, owner.module)
+    value = interp.eval(node)
+    interp.frame = outer
+    return value
+
+
+# --- models and loaders -----------------------------------------------------------------------------------------------
+
+
+def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, node: ast.AST) -> Value:
+    """Call a model."""
+    tensors = tensors_passed(arguments)
+    place = surest(device_of(tensors), model.device)
+    bases = list(_unwrapped(model))
+    loss = any(isinstance(base, Instance) and is_criterion(base) for base in bases)
+    qualname = model.qualname if isinstance(model, Made) else model.cls.node.name
+    roles = frozenset({"output", "loss"}) if loss else frozenset({"output"})
+    result = Tensor(roles, place, interp.origin(node), model)
+    interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
+    returned: Value | None = None
+    for base in bases:
+        if isinstance(base, Instance):
+            method = base.cls.find("forward")
+            if isinstance(method, Function):
+                returned = join(returned, call(interp, Bound(base, method), arguments, node))
+                place = surest(place, base.device)
+        elif base.kind == "module" and base.inner is not None:
+            _forward_layers(interp, base, arguments, node)
+    if returned is None:
+        return result
+    if model.device in ("cuda", "conditional"):
+        place = model.device
+    return _as_output(returned, Tensor(roles, place, interp.origin(node), model))
+
+
+def _unwrapped(model: Value, depth: int = 4) -> list[Instance | Made]:
+    """The modules inside wrappers (DataParallel, an engine)."""
+    if isinstance(model, Made) and model.kind in ("wrapper", "engine") and model.inner is not None and depth:
+        return [base for member in members(model.inner) for base in _unwrapped(member, depth - 1)]
+    return [model] if isinstance(model, (Instance, Made)) else []
+
+
+def _forward_layers(interp: Interpreter, model: Made, arguments: Arguments, node: ast.AST) -> None:
+    """The project's own layers in a ``Sequential``, so that what they do is seen."""
+    tensors = tensors_passed(arguments)
+    value: Value = tensors[0] if tensors else UNKNOWN
+    for inner in members(model.inner):
+        if isinstance(inner, Sequence):
+            for layer in (*(inner.items or ()), *members(inner.element)):
+                for member in members(layer):
+                    if isinstance(member, Instance) and is_module(member):
+                        value = forward(interp, member, positional(value), node)
+                    elif isinstance(member, Made) and member.kind == "module":
+                        interp.event("forward", node, member.qualname, member, positional(value))
+                        if member.inner is not None:
+                            _forward_layers(interp, member, positional(value), node)
+
+
+def _as_output(value: Value, output: Tensor, depth: int = 0) -> Value:
+    """What a project's ``forward`` returned, as a model's output."""
+    if isinstance(value, Tensor):
+        roles = (value.roles - {"batch", "data", "maybe_output"}) | output.roles
+        return Tensor(roles, output.device, output.origin, output.source, value.detached, False, value.scaled_from)
+    if isinstance(value, Sequence) and value.items is not None and depth < 2:
+        return Sequence(
+            [_as_output(item, output, depth + 1) for item in value.items], value.made_at, value.origin, value.kind
+        )
+    if isinstance(value, Union):
+        return join_all(_as_output(member, output, depth + 1) for member in value.values) or output
+    if isinstance(value, (Mapping, Instance, Iterated, Const, Sequence, Host, Computed)):
+        return value
+    return output
+
+
+def batch_of(interp: Interpreter, loader: Made, node: ast.AST) -> Value:
+    """What iterating a loader gives: tensors on the CPU, unless its dataset or collate function says otherwise."""
+    prepared = loader.attributes.get("prepared")
+    place: Device = "conditional" if prepared is not None else "cpu"
+    batch = Tensor(frozenset({"batch"}), place, interp.origin(node), loader)
+    dataset = loader.arguments.get("dataset", 0)
+    collate = loader.arguments.get("collate_fn", libraries.LOADER_PARAMETERS.index("collate_fn"))
+    items: Value | None = None
+    for member in members(dataset.value) if dataset is not None else ():
+        items = join(items, _item_of(interp, loader, member, node))
+    devices = {tensor.device for tensor in tensors_in(items)}
+    if devices in ({"cuda"}, {"conditional"}, {"cuda", "conditional"}):
+        place = "cuda" if devices == {"cuda"} else "conditional"
+        batch = Tensor(batch.roles, place, batch.origin, loader)
+    if collate is None or not any(
+        isinstance(each, (Function, Bound, Instance, Partial)) for each in members(collate.value)
+    ):
+        return batch
+    several = Sequence(None, None, interp.origin(node), "list", items or UNKNOWN)
+    collated = _in_worker(interp, loader, (loader, "collate"), collate.value, positional(several), node)
+    return _as_batch(collated, batch) if collated is not None else batch
+
+
+def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -> Value | None:
+    """An item of a dataset: what its ``__getitem__`` or ``__iter__`` gives."""
+    if isinstance(dataset, Instance):
+        method = dataset.cls.find("__getitem__")
+        if isinstance(method, Function):
+            return _in_worker(interp, loader, dataset, Bound(dataset, method), positional(NUMBER), node)
+        method = dataset.cls.find("__iter__")
+        if isinstance(method, Function):
+            found = _in_worker(interp, loader, dataset, Bound(dataset, method), Arguments(), node)
+            return found.element if isinstance(found, Iterated) else found
+    if isinstance(dataset, Made):
+        if dataset.qualname == "torch.utils.data.TensorDataset":
+            return Sequence([passed.value for passed in dataset.arguments.positions], None)
+        if (
+            dataset.qualname in ("torch.utils.data.Subset", "torch.utils.data.ConcatDataset")
+            and dataset.arguments.positions
+        ):
+            inner = dataset.arguments.positions[0].value
+            found = None
+            for member in members(access.element_of(interp, inner) if isinstance(inner, Sequence) else inner):
+                if member is not dataset:
+                    found = join(found, _item_of(interp, loader, member, node))
+            return found
+        if dataset.kind == "dataset" and dataset.inner is not None:
+            return join_all(_item_of(interp, loader, member, node) for member in members(dataset.inner))
+    if isinstance(dataset, Sequence):
+        return access.element_of(interp, dataset)
+    if isinstance(dataset, Tensor):
+        return dataset
+    return None
+
+
+def _in_worker(  # noqa: PLR0913
+    interp: Interpreter, loader: Made, key: object, function: Value, arguments: Arguments, node: ast.AST
+) -> Value | None:
+    """Run what a loader's workers run, once, apart from the loop that reads the loader."""
+    known = interp.fetched.get(key)
+    if known is not None:
+        return known
+    interp.fetched[key] = UNKNOWN
+    up, depth = interp.control, interp.loop_depth
+    interp.control, interp.loop_depth = interp.new_root("worker"), 0
+    value: Value | None = None
+    for member in members(function):
+        if isinstance(member, Bound):
+            value = join(value, invoke(interp, member.function, prepended(member.receiver, arguments), None))
+        elif isinstance(member, Function):
+            value = join(value, invoke(interp, member, arguments, None))
+        else:
+            value = join(value, call(interp, member, arguments, node))
+    interp.control, interp.loop_depth = up, depth
+    interp.fetched[key] = value or UNKNOWN
+    return value
+
+
+def _as_batch(value: Value, batch: Tensor, depth: int = 0) -> Value:
+    """What a collate function returned, as a batch of the loader."""
+    if isinstance(value, Tensor):
+        place = value.device if value.device in ("cuda", "conditional") else batch.device
+        return Tensor(batch.roles, place, batch.origin, batch.source)
+    if isinstance(value, Sequence) and value.items is not None and depth < 3:
+        items = [_as_batch(item, batch, depth + 1) for item in value.items]
+        return Sequence(items, value.made_at, value.origin, value.kind)
+    if isinstance(value, Mapping) and depth < 3:
+        entries = {
+            key: Entry(_as_batch(entry.value, batch, depth + 1), entry.must, entry.origin)
+            for key, entry in value.entries.items()
+        }
+        element = _as_batch(value.element, batch, depth + 1) if value.element is not None else None
+        return Mapping(value.made_at, value.origin, entries, value.open, element)
+    if isinstance(value, Union):
+        return join_all(_as_batch(member, batch, depth + 1) for member in value.values) or batch
+    if isinstance(value, (Instance, Sequence)):
+        return value
+    return batch

@@ -1,0 +1,483 @@
+"""What a loader reads: where its items live, what is done for each, whether that is random, and how many there are."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from turbofix.program.analysis import Analysis
+from turbofix.program.facts import attribute, settled
+from turbofix.program.model import Dataset
+from turbofix.program.names import dotted, parameters
+from turbofix.program.sites import FUNCTIONS
+from turbofix.program.values import (
+    Bound,
+    Const,
+    External,
+    Function,
+    Instance,
+    Made,
+    Mapping,
+    Opaque,
+    Option,
+    Partial,
+    Sequence,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
+
+_DECODERS = (
+    "PIL.Image.open",
+    "cv2.imread",
+    "cv2.imdecode",
+    "imageio.imread",
+    "skimage.io.imread",
+    "torchvision.io.",
+    "torchvision.datasets.folder.default_loader",
+    "torchvision.datasets.folder.pil_loader",
+    "torchaudio.load",
+    "librosa.load",
+    "soundfile.read",
+    "scipy.io.wavfile.read",
+    "decord.",
+    "av.open",
+    "tifffile.imread",
+    "pydicom.dcmread",
+    "nibabel.load",
+)
+_READERS = (
+    "builtins.open",
+    "numpy.load",
+    "torch.load",
+    "h5py.File",
+    "pandas.read_",
+    "json.load",
+    "pickle.load",
+    "lmdb.",
+    "scipy.io.loadmat",
+    "pathlib.Path.read",
+    "gzip.open",
+)
+_RANDOM = ("random.", "numpy.random.", "torch.rand", "torch.randint", "torch.randn", "torch.randperm", "torch.bernoulli",
+           "torch.multinomial", "torch.normal", "albumentations.", "imgaug.")  # fmt: skip
+_RANDOM_TRANSFORMS = (
+    "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur", "ElasticTransform",
+    "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
+)  # fmt: skip
+_BY_ROWS = {f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "empty", "randint_like")}
+_IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
+_WRAPPERS = {
+    "torch.utils.data.Subset",
+    "torch.utils.data.ConcatDataset",
+    "torch.utils.data.ChainDataset",
+    "torch.utils.data.random_split",
+}
+_ORDER = ("read", "decode", "tokenize", "transform", "numpy")
+
+
+@dataclass(eq=False)
+class Work:
+    """What was seen in the code that makes one item."""
+
+    kinds: set[str] = field(default_factory=set)
+    random: bool = False
+    on_device: bool = False
+    worker_aware: bool = False
+    unpicklable: str | None = None
+    seen: set[int] = field(default_factory=set)
+
+
+def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
+    """The dataset that a loader is given."""
+    found = [_dataset(analysis, member) for member in members(value)]
+    if not found:
+        return Dataset("unknown")
+    first = found[0]
+    for other in found[1:]:
+        first = Dataset(
+            first.kind if first.kind == other.kind else "unknown",
+            first.site,
+            first.qualname if first.qualname == other.qualname else None,
+            first.on_device or other.on_device,
+            first.random or other.random,
+            first.worker_aware and other.worker_aware,
+            _ordered({*first.work, *other.work}),
+            first.length if first.length == other.length else None,
+            first.unpicklable or other.unpicklable,
+        )
+    return first
+
+
+def _ordered(kinds: set[str]) -> tuple[str, ...]:
+    return tuple(kind for kind in _ORDER if kind in kinds)
+
+
+def _dataset(analysis: Analysis, value: Value, depth: int = 4) -> Dataset:
+    if isinstance(value, Made) and depth:
+        return _made(analysis, value, depth)
+    if isinstance(value, Instance):
+        return _instance(analysis, value)
+    if isinstance(value, Tensor):
+        return Dataset("tensors", on_device=value.device in ("cuda", "conditional"))
+    if isinstance(value, Sequence):
+        inside = [each for each in flatten(value) if not isinstance(each, (Sequence, Mapping))]
+        tensors = [each for each in inside if isinstance(each, Tensor)]
+        length = len(value.items) if value.items is not None else None
+        kind = "tensors" if tensors else "map"
+        site = analysis.facts.origin_site(value.origin)
+        return Dataset(
+            kind,  # type: ignore[arg-type]
+            site,
+            on_device=any(each.device in ("cuda", "conditional") for each in tensors),
+            length=length,
+        )
+    return Dataset("unknown")
+
+
+def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
+    site = analysis.facts.origin_site(value.origin)
+    passed = [each.value for each in value.arguments.positions]
+    if value.qualname == "torch.utils.data.TensorDataset":
+        tensors = [each for one in passed for each in flatten(one) if isinstance(each, Tensor)]
+        return Dataset("tensors", site, value.qualname, any(each.device in ("cuda", "conditional") for each in tensors))
+    if value.qualname in _WRAPPERS:
+        inner = value.inner or (passed[0] if passed else None)
+        found = [
+            _dataset(analysis, each, depth - 1)
+            for each in flatten(inner, 1)
+            if not isinstance(each, Sequence) or value.qualname != "torch.utils.data.ConcatDataset"
+        ]
+        if found:
+            kinds = {each.kind for each in found}
+            return replace(
+                found[0],
+                site=site,
+                kind=found[0].kind if len(kinds) == 1 else "unknown",
+                random=any(each.random for each in found),
+                work=_ordered({kind for each in found for kind in each.work}),
+                length=None,
+            )
+        return Dataset("unknown", site, value.qualname)
+    if value.kind != "dataset":
+        return Dataset("unknown", site, value.qualname)
+    work = Work()
+    name = value.qualname.rpartition(".")[2]
+    iterable = "Iterable" in name
+    streaming = value.arguments.keywords.get("streaming")
+    if streaming is not None and settled(streaming.value) is True:
+        iterable = True
+    if value.qualname.startswith(("torchvision.datasets.", "torchaudio.datasets.")):
+        if name not in _IN_MEMORY and name != "FakeData":
+            work.kinds |= {"read", "decode"}
+        for keyword in ("transform", "transforms", "target_transform"):
+            given = value.arguments.keywords.get(keyword)
+            if given is not None:
+                _transform(analysis, given.value, work)
+        for one in passed:
+            if any(isinstance(each, Made) and each.kind == "transform" for each in members(one)):
+                _transform(analysis, one, work)
+    length = None
+    if name == "FakeData":
+        size = value.arguments.get("size", 0)
+        count = settled(size.value) if size is not None else 1000
+        length = count if isinstance(count, int) else None
+    return Dataset(
+        "iterable" if iterable else "map",
+        site,
+        value.qualname,
+        work.on_device,
+        work.random,
+        False,
+        _ordered(work.kinds),
+        length,
+        work.unpicklable,
+    )
+
+
+# --- datasets of the project --------------------------------------------------------------------------------------
+
+
+def _instance(analysis: Analysis, value: Instance) -> Dataset:
+    site = analysis.facts.origin_site(value.origin)
+    cls = value.cls
+    bases = cls.externals()
+    get_item = _function(cls.find("__getitem__")) or _function(cls.find("__getitems__"))
+    iterate = _function(cls.find("__iter__"))
+    iterable = any(base.endswith("IterableDataset") for base in bases) or (get_item is None and iterate is not None)
+    work = Work()
+    for external in (value.base,):
+        if external is not None and external.kind == "dataset":
+            inner = _made(analysis, external, 2)
+            work.kinds |= set(inner.work)
+            work.random |= inner.random
+    for base in bases:
+        if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in _IN_MEMORY:
+            work.kinds |= {"read", "decode"}
+    for function in (get_item, iterate if iterable else None):
+        if function is not None:
+            _scan(analysis, function, value, work, 5)
+    tensors = [each for held in value.attributes.values() for each in flatten(held, 2) if isinstance(each, Tensor)]
+    if any(each.device in ("cuda", "conditional") for each in tensors):
+        work.on_device = True
+    for name, held in sorted(value.attributes.items()):
+        for each in flatten(held, 1):
+            if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
+                work.unpicklable = work.unpicklable or f"its attribute {name} is a lambda"
+    if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
+        work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
+    kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
+    if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
+        kind = "tensors"
+    return Dataset(
+        kind,  # type: ignore[arg-type]
+        site,
+        cls.node.name,
+        work.on_device,
+        work.random,
+        work.worker_aware,
+        _ordered(work.kinds),
+        _length(analysis, value),
+        work.unpicklable,
+    )
+
+
+def _function(value: Value | None) -> Function | None:
+    for member in members(value):
+        if isinstance(member, Function):
+            return member
+        if isinstance(member, Bound):
+            return member.function
+    return None
+
+
+def _only_indexes(function: Function, instance: Instance) -> bool:
+    """Whether ``__getitem__`` only picks from tensors that the object holds."""
+    picked = False
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Call):
+            return False
+        if isinstance(node, ast.Subscript):
+            name = dotted(node.value)
+            if name is None or not name.startswith("self."):
+                return False
+            held = instance.attributes.get(name.partition(".")[2])
+            if not members(held) or not all(isinstance(each, Tensor) for each in members(held)):
+                return False
+            picked = True
+    return picked
+
+
+def _length(analysis: Analysis, instance: Instance) -> int | None:
+    """What ``__len__`` returns, where it is a literal, an attribute that is one, or the length of a known list."""
+    function = _function(instance.cls.find("__len__"))
+    if function is None or not isinstance(function.node, ast.FunctionDef):
+        return None
+    last = function.node.body[-1]
+    if not isinstance(last, ast.Return) or last.value is None or len(function.node.body) > 2:
+        return None
+    node = last.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
+        held = _attribute_value(instance, node.args[0])
+        if isinstance(held, Sequence) and held.items is not None:
+            return len(held.items)
+        return _built_length(analysis, instance, dotted(node.args[0]))
+    found = settled(_attribute_value(instance, node))
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def _built_length(analysis: Analysis, instance: Instance, text: str | None) -> int | None:
+    """The length of an attribute that ``__init__`` builds: a comprehension over ``range(n)``, a tensor of n rows."""
+    init = _function(instance.cls.find("__init__"))
+    if init is None or text is None:
+        return None
+    writes = analysis.facts.bindings.writes(init.node, text)
+    if len(writes) != 1 or not isinstance(writes[0], ast.Assign):
+        return None
+    return _length_of(writes[0].value, init, instance)
+
+
+def _length_of(value: ast.expr, init: Function, instance: Instance) -> int | None:
+    size: ast.expr | None = None
+    if isinstance(value, ast.ListComp) and len(value.generators) == 1 and not value.generators[0].ifs:
+        iterated = value.generators[0].iter
+        if isinstance(iterated, ast.Call) and dotted(iterated.func) == "range" and len(iterated.args) == 1:
+            size = iterated.args[0]
+    elif isinstance(value, ast.Call) and (dotted(value.func) or "") in _BY_ROWS and value.args:
+        size = value.args[0]
+    elif isinstance(value, (ast.List, ast.Tuple)):
+        return len(value.elts) if not any(isinstance(each, ast.Starred) for each in value.elts) else None
+    if isinstance(size, ast.Tuple) and size.elts:
+        size = size.elts[0]
+    if isinstance(size, ast.Constant):
+        return size.value if isinstance(size.value, int) else None
+    if isinstance(size, ast.Name) and instance.arguments is not None:
+        names = [each.arg for each in parameters(init.node)][1:]
+        if size.id in names:
+            passed = instance.arguments.get(size.id, names.index(size.id))
+            found = settled(passed.value) if passed is not None and not isinstance(passed.value, Option) else None
+            return found if isinstance(found, int) else None
+    return None
+
+
+def _attribute_value(instance: Instance, node: ast.expr) -> Value | None:
+    if isinstance(node, ast.Constant):
+        return Const(node.value)
+    name = dotted(node)
+    if name is None or not name.startswith("self.") or name.count(".") != 1:
+        return None
+    return instance.attributes.get(name[5:])
+
+
+def _scan(analysis: Analysis, function: Function, instance: Instance | None, work: Work, depth: int) -> None:
+    """Note what a function of the project does for an item, through the functions and methods that it calls."""
+    if depth < 0 or id(function.node) in work.seen:
+        return
+    work.seen.add(id(function.node))
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Call):
+            _scan_call(analysis, node, function, instance, work, depth)
+
+
+def _scan_call(
+    analysis: Analysis, node: ast.Call, function: Function, instance: Instance | None, work: Work, depth: int
+) -> None:
+    name = dotted(node.func)
+    if isinstance(node.func, ast.Attribute):
+        method = node.func.attr
+        if method == "cuda" or (method == "to" and node.args and not _names_dtype(node.args[0])):
+            work.on_device = True
+        if method in ("tokenize", "encode", "encode_plus", "batch_encode_plus", "batch_encode"):
+            work.kinds.add("tokenize")
+    if name is None:
+        return
+    for member in _callee(name, node, function, instance, analysis):
+        if isinstance(member, External):
+            seeded = any(keyword.arg == "generator" for keyword in node.keywords)
+            if not (seeded and member.qualname.startswith("torch.")):
+                _note(member.qualname, work)
+        elif isinstance(member, Function):
+            _scan(analysis, member, instance, work, depth - 1)
+        elif isinstance(member, Bound):
+            receiver = member.receiver if isinstance(member.receiver, Instance) else instance
+            _scan(analysis, member.function, receiver, work, depth - 1)
+        elif isinstance(member, (Made, Instance)):
+            _transform(analysis, member, work)
+        elif isinstance(member, (Opaque, Partial)):
+            last = name.rpartition(".")[2]
+            if "transform" in last or "augment" in last:
+                work.kinds.add("transform")
+                work.random = True  # nobody can say that it is not
+            elif "tokenizer" in last:
+                work.kinds.add("tokenize")
+
+
+def _callee(
+    name: str, node: ast.Call, function: Function, instance: Instance | None, analysis: Analysis
+) -> Iterator[Value]:
+    """What a call in a dataset's code calls."""
+    head, *rest = name.split(".")
+    own = parameters(function.node)
+    value: Value | None
+    if instance is not None and function.cls is not None and own and own[0].arg == head:
+        if not rest:
+            return
+        value = instance.attributes.get(rest[0])
+        if value is None:
+            value = instance.cls.find(rest[0])
+        rest = rest[1:]
+    else:
+        value = function.module.scope.names.get(head)
+        if value is None and head == "open":
+            value = External("builtins.open")
+        if value is None:
+            for each in ast.walk(function.node):
+                if isinstance(each, (ast.Import, ast.ImportFrom)):
+                    for alias in each.names:
+                        if (alias.asname or alias.name.partition(".")[0]) == head:
+                            prefix = f"{each.module}." if isinstance(each, ast.ImportFrom) and each.module else ""
+                            value = External(prefix + alias.name)
+    for part in rest:
+        found = [attribute(member, part) for member in members(value)]
+        value = next((each for each in found if each is not None), None)
+        if isinstance(value, (Opaque,)):
+            break
+    yield from members(value)
+
+
+def _note(qualname: str, work: Work) -> None:
+    if qualname.startswith(_DECODERS):
+        work.kinds |= {"read", "decode"}
+    elif qualname.startswith(_READERS):
+        work.kinds.add("read")
+    elif qualname.startswith(_RANDOM):
+        work.random = True
+    elif qualname.startswith(("torchvision.transforms", "cv2.", "skimage.", "scipy.")):
+        work.kinds.add("transform")
+    elif qualname.startswith("numpy."):
+        work.kinds.add("numpy")
+    elif qualname.endswith("get_worker_info"):
+        work.worker_aware = True
+    elif qualname.startswith(("transformers.", "tokenizers.", "nltk.", "spacy.")):
+        work.kinds.add("tokenize")
+
+
+def _names_dtype(node: ast.expr) -> bool:
+    name = dotted(node) or ""
+    return name.startswith("torch.") or name.endswith("dtype")
+
+
+def _transform(analysis: Analysis, value: Value | None, work: Work, depth: int = 5) -> None:
+    """Note what a transform does: torchvision's by name, the project's by its ``__call__`` or ``forward``."""
+    for member in flatten(value, 2):
+        if isinstance(member, Const) or depth < 0:
+            continue
+        if isinstance(member, Made):
+            if member.kind == "tokenizer":
+                work.kinds.add("tokenize")
+                continue
+            if member.kind in ("transform", "module"):
+                work.kinds.add("transform")
+            last = member.qualname.rpartition(".")[2]
+            if last.startswith(_RANDOM_TRANSFORMS) or member.qualname.startswith(("albumentations.", "imgaug.")):
+                work.random = True
+            for given in member.arguments.values():
+                _transform(analysis, given, work, depth - 1)
+        elif isinstance(member, Instance):
+            work.kinds.add("transform")
+            for name in ("__call__", "forward"):
+                function = _function(member.cls.find(name))
+                if function is not None:
+                    _scan(analysis, function, member, work, depth - 1)
+            for held in member.attributes.values():
+                if any(isinstance(each, (Made, Instance)) for each in flatten(held, 1)):
+                    _transform(analysis, held, work, depth - 1)
+        elif isinstance(member, Function):
+            work.kinds.add("transform")
+            if isinstance(member.node, ast.Lambda):
+                work.unpicklable = work.unpicklable or "its transform is a lambda"
+            _scan(analysis, member, None, work, depth - 1)
+        elif isinstance(member, Opaque):
+            work.kinds.add("transform")
+            work.random = True
+
+
+def collate_on_device(analysis: Analysis, value: Value | None) -> bool:
+    """Whether a collate function moves its batch to the GPU, or pins it."""
+    for member in members(value):
+        function = _function(member)
+        if isinstance(member, Instance):
+            function = _function(member.cls.find("__call__"))
+        if function is None:
+            continue
+        work = Work()
+        _scan(analysis, function, member if isinstance(member, Instance) else None, work, 3)
+        pins = any(
+            isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "pin_memory"
+            for each in ast.walk(function.node)
+        )
+        if work.on_device or pins:
+            return True
+    return False

@@ -1,0 +1,434 @@
+"""What all readers of the event log share: live events, call frames, and the value of an expression in its frame."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from turbofix.findings import Site
+from turbofix.program.events import Control, Event
+from turbofix.program.execution import Execution, ModuleFile
+from turbofix.program.names import Bindings, body_of, default_of, parameters, stores
+from turbofix.program.scopes import Lazy
+from turbofix.program.sites import FUNCTIONS, LOOPS, Places, contains
+from turbofix.program.values import (
+    NUMBER,
+    UNKNOWN,
+    Bound,
+    Const,
+    External,
+    Function,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    ModuleValue,
+    Namespace,
+    Option,
+    Origin,
+    Sequence,
+    Tensor,
+    Value,
+    join,
+    join_all,
+    members,
+)
+
+if TYPE_CHECKING:
+    from turbofix.program.events import LoopRecord
+
+_DEPTH = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One function (or module body) that is being executed, and the node in it that execution stands at.
+
+    ``call`` is the call that opened it, in the frame before; None for a module, or a function that nobody calls.
+    ``loops`` are the loops entered in this frame, outermost first.
+    """
+
+    scope: ast.AST
+    module: ModuleFile
+    anchor: ast.AST
+    call: ast.AST | None
+    loops: tuple[ast.AST, ...]
+    function: Function | None = None
+    opener: Control | None = None
+
+
+@dataclass(eq=False)
+class Facts:
+    """The execution, indexed."""
+
+    execution: Execution
+    places: Places = field(default_factory=Places)
+    bindings: Bindings = field(init=False)
+    events: list[Event] = field(init=False)
+    dead: list[Event] = field(init=False)
+    _kinds: dict[str, list[Event]] = field(default_factory=dict)
+    _frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    _nodes: dict[int, list[Event]] | None = None
+    _attributes: list[tuple[str, ast.AST, ast.AST, ModuleFile]] | None = None
+
+    def __post_init__(self) -> None:
+        self.bindings = Bindings(self.places)
+        ordered = sorted(self.execution.events, key=lambda event: event.order)
+        self.events = [event for event in ordered if not is_dead(event.control)]
+        self.dead = [event for event in ordered if is_dead(event.control)]
+        for event in self.events:
+            self._kinds.setdefault(event.kind, []).append(event)
+
+    def of(self, *kinds: str) -> list[Event]:
+        """The live events of these kinds, in program order."""
+        if len(kinds) == 1:
+            return self._kinds.get(kinds[0], [])
+        return sorted((e for kind in kinds for e in self._kinds.get(kind, ())), key=lambda event: event.order)
+
+    def at(self, node: ast.AST) -> list[Event]:
+        """The live events at a node."""
+        if self._nodes is None:
+            self._nodes = {}
+            for event in self.events:
+                self._nodes.setdefault(id(event.node), []).append(event)
+        return self._nodes.get(id(node), [])
+
+    def site(self, event: Event) -> Site:
+        """Where an event happened."""
+        return self.places.site(event.node, event.module)
+
+    def origin_site(self, origin: Origin | None) -> Site | None:
+        """Where a value was written."""
+        return self.places.site(origin.node, origin.module) if origin is not None else None
+
+    def origin_text(self, origin: Origin | None) -> str | None:
+        """The source of where a value was written."""
+        return self.places.text(origin.node, origin.module) if origin is not None else None
+
+    def frames(self, event: Event) -> tuple[Frame, ...]:
+        """The frames that an event happened in, outermost first."""
+        found = self._frames.get(id(event))
+        if found is None:
+            found = self._frames[id(event)] = tuple(self._unwind(event.control, event.node, event.module))
+        return found
+
+    def _unwind(self, control: Control, node: ast.AST, module: ModuleFile) -> list[Frame]:
+        levels = control.chain()
+        openers = [i for i, level in enumerate(levels) if level.kind in ("call", "module")]
+        frames: list[Frame] = []
+        for position, start in enumerate(openers):
+            end = openers[position + 1] if position + 1 < len(openers) else len(levels)
+            opener = levels[start]
+            function = opener.detail if isinstance(opener.detail, Function) else None
+            if isinstance(opener.detail, Bound):
+                function = opener.detail.function
+            if function is not None:
+                scope: ast.AST = function.node
+                here = function.module
+            else:
+                here = opener.module or module
+                scope = here.tree
+            anchor = node if end == len(levels) else levels[end].node
+            if anchor is None:  # a function that nobody calls begins a stack of its own
+                frames = []
+                continue
+            loops = tuple(level.detail.node for level in levels[start:end] if is_loop(level))  # type: ignore[attr-defined]
+            frames.append(
+                Frame(scope, here, anchor, opener.node if opener.kind == "call" else None, loops, function, opener)
+            )
+        return frames
+
+    def inside(self, event: Event, loop: ast.AST) -> bool:
+        """Whether an event happens in an iteration of a loop, through calls too."""
+        return any(loop is each for frame in self.frames(event) for each in frame.loops)
+
+    def frames_within(self, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
+        """The event's frames from the one that holds the loop inwards; empty outside it."""
+        frames = self.frames(event)
+        for index, frame in enumerate(frames):
+            if any(loop is each for each in frame.loops):
+                return frames[index:]
+        return ()
+
+    def loops(self, event: Event) -> list[LoopRecord]:
+        """The loops that an event happens in, outermost first, through calls."""
+        return [level.detail for level in event.control.chain() if is_loop(level)]  # type: ignore[misc]
+
+    def enclosing_loops(self, loop: ast.AST, event: Event) -> list[LoopRecord]:
+        """The loops around a loop that an event happens in, outermost first."""
+        found: list[LoopRecord] = []
+        for record in self.loops(event):
+            if record.node is loop:
+                break
+            found.append(record)
+        return found
+
+    def attribute_writes(self) -> list[tuple[str, ast.AST, ast.AST, ModuleFile]]:
+        """Every write of an attribute in the program: its last name, the writing node, its scope, its file."""
+        if self._attributes is None:
+            self._attributes = []
+            for module in self.execution.modules.values():
+                for scope in ast.walk(module.tree):
+                    if isinstance(scope, (*FUNCTIONS, ast.Module)):
+                        for statement in body_of(scope):
+                            for name, node in stores(statement):
+                                if "." in name:
+                                    self._attributes.append((name.rpartition(".")[2], node, scope, module))
+        return self._attributes
+
+    # --- the value of an expression -----------------------------------------------------------------------------
+
+    def evaluate(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = _DEPTH) -> Value | None:
+        """What an expression in the innermost frame can be, as far as names, attributes and literals tell; else None."""
+        if node is None or not frames or depth < 0:
+            return None
+        frame = frames[-1]
+        if isinstance(node, ast.Constant):
+            return Const(node.value, Origin(node, frame.module))
+        if isinstance(node, ast.Name):
+            return self._evaluate_name(node, frames, depth)
+        if isinstance(node, ast.Attribute):
+            base = self.evaluate(node.value, frames, depth - 1)
+            return join_all(attribute(member, node.attr) for member in members(base))
+        if isinstance(node, ast.IfExp):
+            return join(
+                self.evaluate(node.body, frames, depth - 1) or UNKNOWN,
+                self.evaluate(node.orelse, frames, depth - 1) or UNKNOWN,
+            )
+        if isinstance(node, ast.BoolOp):
+            return join_all(self.evaluate(each, frames, depth - 1) or UNKNOWN for each in node.values)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self.evaluate(node.operand, frames, depth - 1)
+            if isinstance(inner, Const) and isinstance(inner.value, (int, float)):
+                return Const(-inner.value, Origin(node, frame.module))
+            return inner
+        if isinstance(node, ast.BinOp):
+            return self._evaluate_sum(node, frames, depth)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            base = self.evaluate(node.value, frames, depth - 1)
+            return join_all(element(member, node.slice.value) for member in members(base))
+        if isinstance(node, ast.Call):
+            for event in self.at(node):
+                if event.result is not None:
+                    return event.result
+            if isinstance(node.func, ast.Name) and node.func.id in ("int", "float", "str") and len(node.args) == 1:
+                return self.evaluate(node.args[0], frames, depth - 1)
+        return None
+
+    def _evaluate_name(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> Value | None:
+        frame = frames[-1]
+        owner = self.bindings.owner(node.id, node, frame.module)
+        if isinstance(owner, ast.Module):
+            return settled_name(frame.module.scope.names.get(node.id))
+        writes = self.bindings.writes(owner, node.id)
+        known = self._recorded(owner, node.id, frame)
+        parameter = any(each.arg == node.id for each in parameters(owner))
+        if known is not None and len(writes) + parameter <= 1:
+            return known
+        if owner is not frame.scope:
+            return known
+        found: Value | None = self._evaluate_parameter(node.id, frames, depth) or UNKNOWN if parameter else None
+        for write in writes:
+            value: Value | None = None
+            if isinstance(write, ast.AugAssign):
+                value = NUMBER
+            elif isinstance(write, ast.Assign):
+                if any(isinstance(each, ast.Name) for each in write.targets):
+                    value = self.evaluate(write.value, frames, depth - 1)
+            elif isinstance(write, (ast.AnnAssign, ast.NamedExpr)) and isinstance(write.target, ast.Name):
+                value = self.evaluate(write.value, frames, depth - 1)
+            found = join(found, value or known or UNKNOWN)
+        return found
+
+    def named(self, name: str, scope: ast.AST, frame: Frame) -> Value | None:
+        """What a name of a function or of the frame's module was at its end."""
+        if isinstance(scope, ast.Module):
+            return settled_name(frame.module.scope.names.get(name))
+        return self._recorded(scope, name, frame)
+
+    def _recorded(self, owner: ast.AST, name: str, frame: Frame) -> Value | None:
+        """What a name of a function was at the end of the call that a frame stands for, or of any call of it."""
+        scopes = self.execution.scopes
+        if frame.opener is not None and owner is frame.scope and frame.opener in scopes:
+            return settled_name(scopes[frame.opener].names.get(name))
+        found: Value | None = None
+        for control, scope in scopes.items():
+            if isinstance(control.detail, Function) and control.detail.node is owner:
+                found = join(found, settled_name(scope.names.get(name)))
+        return found
+
+    def _evaluate_parameter(self, name: str, frames: tuple[Frame, ...], depth: int) -> Value | None:
+        frame = frames[-1]
+        if len(frames) > 1 and isinstance(frame.call, ast.Call):
+            argument = argument_for(name, frame, frame.call)
+            if argument is not None:
+                return self.evaluate(argument, frames[:-1], depth - 1)
+            if frame.function is not None and frame.function.cls is not None:
+                first = parameters(frame.scope)[:1]
+                if first and first[0].arg == name:
+                    return self._receiver(frame.call, frames[:-1], depth)
+        default = default_of(frame.scope, name)
+        if default is not None:
+            outer = Frame(frame.module.tree, frame.module, default, None, ())
+            value = self.evaluate(default, (outer,), depth - 1)
+            if value is not None:
+                return value if len(frames) > 1 else Option(name, value, Origin(default, frame.module), "parameter")
+        return None
+
+    def _receiver(self, call: ast.Call, frames: tuple[Frame, ...], depth: int) -> Value | None:
+        if isinstance(call.func, ast.Attribute):
+            value = self.evaluate(call.func.value, frames, depth - 1)
+            if value is not None and not isinstance(value, External):
+                return value
+        for event in self.at(call):
+            for candidate in (event.result, event.receiver):
+                if any(isinstance(member, Instance) for member in members(candidate)):
+                    return candidate
+        return None
+
+    def _evaluate_sum(self, node: ast.BinOp, frames: tuple[Frame, ...], depth: int) -> Value | None:
+        left = self.evaluate(node.left, frames, depth - 1)
+        right = self.evaluate(node.right, frames, depth - 1)
+        if isinstance(left, Const) and isinstance(right, Const):
+            a, b = left.value, right.value
+            if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+                try:
+                    if isinstance(node.op, ast.Add):
+                        return Const(a + b)
+                    if isinstance(node.op, ast.Sub):
+                        return Const(a - b)
+                    if isinstance(node.op, ast.Mult):
+                        return Const(a * b)
+                    if isinstance(node.op, ast.FloorDiv):
+                        return Const(a // b)
+                    if isinstance(node.op, ast.Div):
+                        return Const(a / b)
+                    if isinstance(node.op, ast.Pow) and abs(b) < 64:
+                        return Const(a**b)
+                except (ZeroDivisionError, OverflowError):
+                    return NUMBER
+        return NUMBER if left is not None and right is not None else None
+
+    def owns_loop(self, loop: ast.AST, module: ModuleFile, node: ast.AST) -> bool:
+        """Whether a node stands in the text of a loop's body."""
+        return isinstance(loop, LOOPS) and any(
+            contains(statement, node, self.places, module) for statement in (*loop.body, *loop.orelse)
+        )
+
+
+def settled_name(value: Value | None) -> Value | None:
+    """The value of a name; one that was imported and never used is looked up where it comes from."""
+    while isinstance(value, Lazy):
+        value = value.module.scope.names.get(value.name)
+    return value
+
+
+def is_loop(level: Control) -> bool:
+    """Whether a level of the control stack is a loop."""
+    return level.kind == "loop" and level.detail is not None
+
+
+def is_dead(control: Control) -> bool:
+    """Whether something stands in a branch that a constant test excludes."""
+    return any(level.kind == "if" and level.detail == "dead" for level in control.upwards())
+
+
+def attribute(value: Value, name: str) -> Value | None:
+    """The attribute of a value, where it is known without executing anything."""
+    if isinstance(value, (Instance, Namespace)):
+        found = value.attributes.get(name)
+        if found is None and isinstance(value, Instance):
+            found = value.cls.find(name)
+        return found if found is not None else UNKNOWN
+    if isinstance(value, External):
+        return External(f"{value.qualname}.{name}")
+    if isinstance(value, ModuleValue):
+        return settled_name(value.module.scope.names.get(name)) or UNKNOWN
+    if isinstance(value, Made):
+        return value.attributes.get(name, UNKNOWN)
+    if isinstance(value, Tensor) and name == "device":
+        return UNKNOWN
+    return UNKNOWN
+
+
+def element(value: Value, key: object) -> Value | None:
+    """What stands under a constant key or index."""
+    if isinstance(value, Mapping):
+        entry = value.entries.get(key)
+        return entry.value if entry is not None else value.element or UNKNOWN
+    if isinstance(value, Sequence):
+        if value.items is not None and isinstance(key, int) and -len(value.items) <= key < len(value.items):
+            return value.items[key]
+        return value.element or UNKNOWN
+    if isinstance(value, Tensor):
+        return value
+    return UNKNOWN
+
+
+def argument_for(name: str, frame: Frame, call: ast.Call) -> ast.expr | None:
+    """The expression that a call passes for a parameter of the function it opened; None where it passes none."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    names = [each.arg for each in parameters(frame.scope)]
+    starred = getattr(getattr(frame.scope, "args", None), "vararg", None)
+    if name not in names or (starred is not None and starred.arg == name):
+        return None
+    position = names.index(name)
+    if frame.function is not None and frame.function.cls is not None and not is_static(frame.scope):
+        position -= 1
+    if 0 <= position < len(call.args):
+        return call.args[position]
+    return None
+
+
+def is_static(function: ast.AST) -> bool:
+    """Whether a method is declared static."""
+    return any(
+        isinstance(each, ast.Name) and each.id == "staticmethod" for each in getattr(function, "decorator_list", ())
+    )
+
+
+def constants(value: Value | None) -> Iterator[object]:
+    """The literals that a value can be; an option counts with its default."""
+    for member in members(value):
+        if isinstance(member, Const):
+            yield member.value
+        elif isinstance(member, Option):
+            yield from constants(member.default)
+
+
+def settled(value: Value | None) -> object | None:
+    """The one literal that a value is, or that its option has as default; None where there is no such."""
+    found = list(constants(value))
+    return found[0] if len(found) == 1 and len(members(value)) == 1 else None
+
+
+def qualnames(value: Value | None) -> set[str]:
+    """The qualified names of the external objects that a value can be, or was made by."""
+    found: set[str] = set()
+    for member in members(value):
+        if isinstance(member, (External, Made)):
+            found.add(member.qualname)
+        elif isinstance(member, Instance):
+            found.update(member.cls.externals())
+    return found
+
+
+def unwrapped(value: Value | None, depth: int = 6) -> Iterator[Value]:
+    """What a value wraps, down to the bottom: iterators to their sources, wrapped modules and bars to what is in them."""
+    for member in members(value):
+        yield member
+        if depth:
+            if isinstance(member, Iterated):
+                yield from unwrapped(member.source, depth - 1)
+            elif isinstance(member, Made) and member.inner is not None:
+                yield from unwrapped(member.inner, depth - 1)
+            elif isinstance(member, Sequence):
+                for item in member.items or ():
+                    yield from unwrapped(item, depth - 1)
+                yield from unwrapped(member.element, depth - 1)

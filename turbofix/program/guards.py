@@ -1,0 +1,455 @@
+"""Under which condition something in a loop runs: in every iteration, every n-th, on one process, or it depends.
+
+Tests are read where they stand: ``if`` statements and expressions around a node, early exits above it, handlers, and the same
+for each call on the way in from the loop. What does not change while the loop runs is configuration, not a condition.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Facts, Frame, settled
+from turbofix.program.model import ALWAYS, Guard
+from turbofix.program.names import dotted, loads, parameters
+from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
+from turbofix.program.values import External, Function, Host, Opaque, Option, Tensor, flatten, members
+
+_ORDER = ("always", "config", "rank", "every_n", "condition", "except")
+_UNCHANGING = {
+    "builtins.len",
+    "builtins.isinstance",
+    "builtins.issubclass",
+    "builtins.hasattr",
+    "builtins.getattr",
+    "builtins.bool",
+    "builtins.int",
+    "builtins.str",
+    "builtins.type",
+    "builtins.callable",
+    "torch.cuda.is_available",
+    "torch.cuda.device_count",
+    "torch.backends.mps.is_available",
+    "torch.distributed.is_available",
+    "torch.distributed.is_initialized",
+    "torch.distributed.get_world_size",
+    "torch.device",
+    "sys.stdout.isatty",
+}
+_TEXT_METHODS = {"startswith", "endswith", "lower", "upper", "strip", "get", "find", "split"}
+_RANK_ATTRIBUTES = {
+    "get_rank",
+    "is_main_process",
+    "is_local_main_process",
+    "is_world_process_zero",
+    "is_global_zero",
+    "is_master",
+    "get_global_rank",
+    "get_local_rank",
+}
+_RANK_OPTIONS = {"rank", "local_rank", "local-rank", "global_rank", "node_rank"}
+_RANK_VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """One test that decides whether a node runs; ``holds``: it runs where the test is true. ``test`` None: a handler."""
+
+    test: ast.expr | None
+    holds: bool
+    node: ast.AST
+    frames: tuple[Frame, ...]
+    early: bool = False
+
+
+@dataclass(eq=False)
+class Guards:
+    """The guards of nodes, with what was found out about names on the way."""
+
+    facts: Facts
+    _called: dict[int, set[int]] = field(default_factory=dict)
+
+    def guard(self, event: Event, loop: ast.AST) -> Guard:
+        """The guard of an event inside a loop."""
+        return self.judge_all(self.conditions(event, loop), loop)
+
+    def guard_of(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> Guard:
+        """The guard of a node in the innermost of the frames, inside a loop of theirs."""
+        return self.judge_all(self._conditions(node, frames, loop), loop)
+
+    def conditions(self, event: Event, loop: ast.AST) -> list[Condition]:
+        """The tests between a loop and an event in it, outermost first."""
+        return self._conditions(event.node, self.facts.frames(event), loop)
+
+    def _conditions(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> list[Condition]:
+        start = next((i for i, frame in enumerate(frames) if any(loop is each for each in frame.loops)), None)
+        if start is None:
+            return []
+        found: list[Condition] = []
+        for index in range(start, len(frames)):
+            frame = frames[index]
+            anchor = node if index == len(frames) - 1 else frame.anchor
+            stop = loop if index == start else frame.scope
+            found += self.tests_around(anchor, stop, frames[: index + 1], returns=index > start)
+        return found
+
+    def tests_around(
+        self, anchor: ast.AST, stop: ast.AST, frames: tuple[Frame, ...], *, returns: bool
+    ) -> list[Condition]:
+        """The tests between ``stop`` and ``anchor`` in one file, outermost first.
+
+        ``returns``: a ``return`` above the anchor skips it too (the function is called in every iteration).
+        """
+        places = self.facts.places
+        module = frames[-1].module
+        found: list[Condition] = []
+        child = anchor
+        inner_loop = False  # whether a loop lies between: `continue` above it belongs to it
+        for parent in places.ancestors(anchor, module):
+            if isinstance(child, ast.stmt):
+                exits: list[Condition] = []
+                for block in blocks(parent):
+                    if any(child is each for each in block):
+                        for sibling in block:
+                            if sibling is child:
+                                break
+                            exits += self._early_exits(sibling, frames, returns, continues=True)
+                found += reversed(exits)
+            if parent is stop:
+                break
+            if isinstance(parent, ast.If):
+                if any(child is each for each in parent.body):
+                    found.append(Condition(parent.test, True, parent, frames))
+                elif any(child is each for each in parent.orelse):
+                    found.append(Condition(parent.test, False, parent, frames))
+            elif isinstance(parent, ast.IfExp) and child is not parent.test:
+                found.append(Condition(parent.test, child is parent.body, parent, frames))
+            elif isinstance(parent, ast.BoolOp):
+                for value in parent.values:
+                    if value is child:
+                        break
+                    found.append(Condition(value, isinstance(parent.op, ast.And), parent, frames))
+            elif isinstance(parent, ast.ExceptHandler):
+                found.append(Condition(None, True, parent, frames))
+            elif isinstance(parent, ast.match_case):
+                match = places.parent(parent, module)
+                if isinstance(match, ast.Match):
+                    found.append(Condition(match.subject, True, match, frames))
+            elif isinstance(parent, LOOPS):
+                inner_loop = True
+            if isinstance(parent, SCOPES):
+                break
+            child = parent
+        del inner_loop
+        return found[::-1]
+
+    def _early_exits(
+        self, sibling: ast.stmt, frames: tuple[Frame, ...], returns: bool, continues: bool
+    ) -> Iterator[Condition]:
+        """The tests of a statement above that may skip what follows it."""
+        if not isinstance(sibling, ast.If):
+            return
+
+        def leaves(block: list[ast.stmt]) -> bool:
+            last = block[-1] if block else None
+            return (continues and isinstance(last, ast.Continue)) or (returns and isinstance(last, ast.Return))
+
+        if leaves(sibling.body):
+            yield Condition(sibling.test, False, sibling, frames, early=True)
+        elif sibling.orelse and leaves(sibling.orelse):
+            yield Condition(sibling.test, True, sibling, frames, early=True)
+        else:
+            for block in (sibling.body, sibling.orelse):
+                if any(self._skips(each, returns, continues) for each in block):
+                    yield Condition(sibling.test, block is sibling.orelse, sibling, frames, early=True)
+
+    def _skips(self, statement: ast.stmt, returns: bool, continues: bool) -> bool:
+        if isinstance(statement, ast.Continue):
+            return continues
+        if isinstance(statement, ast.Return):
+            return returns
+        if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+            return False
+        inner = continues and not isinstance(statement, LOOPS)
+        return any(self._skips(each, returns, inner) for block in blocks(statement) for each in block)
+
+    # --- judging ------------------------------------------------------------------------------------------------
+
+    def judge_all(self, conditions: list[Condition], loop: ast.AST) -> Guard:
+        """The guard that several tests make together: the most restricting kind among them."""
+        kind = "always"
+        every: int | None = None
+        tests = []
+        for condition in conditions:
+            one, count = self.judge(condition, loop)
+            tests.append(self.facts.places.site(condition.test or condition.node, condition.frames[-1].module))
+            if one == "every_n" and (kind != "every_n" or every is None):
+                every = count
+            if _ORDER.index(one) > _ORDER.index(kind):
+                kind = one
+        if not tests:
+            return ALWAYS
+        return Guard(kind, tuple(tests), every if kind == "every_n" else None)  # type: ignore[arg-type]
+
+    def judge(self, condition: Condition, loop: ast.AST) -> tuple[str, int | None]:
+        """The kind of one test, and n of "every n"."""
+        if condition.test is None:
+            return "except", None
+        return self._judge(condition.test, condition.holds, condition.frames, loop, 4)
+
+    def _judge(
+        self, test: ast.expr, holds: bool, frames: tuple[Frame, ...], loop: ast.AST, depth: int
+    ) -> tuple[str, int | None]:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self._judge(test.operand, not holds, frames, loop, depth)
+        if isinstance(test, ast.BoolOp):
+            parts = [self._judge(each, holds, frames, loop, depth) for each in test.values]
+            counted = [part for part in parts if part[0] == "every_n"]
+            rest = [
+                value for value, part in zip(test.values, parts) if part[0] != "every_n" and part[0] not in ("rank",)
+            ]
+            conjunction = isinstance(test.op, ast.And) == holds
+            if counted and (conjunction or all(_is_equality(each) for each in rest)):
+                return counted[0]
+            if counted:
+                return "condition", None
+            return max((part[0] for part in parts), key=_ORDER.index), None
+        modulo = _modulo(test)
+        if modulo is not None and self.varies(modulo[0].left, frames) and not self.varies(modulo[0].right, frames):
+            if modulo[1] == holds and self._counts(modulo[0].left, frames, loop):
+                count = settled(self.facts.evaluate(modulo[0].right, frames))
+                return "every_n", count if isinstance(count, int) else None
+            return "condition", None
+        if isinstance(test, ast.Name) and depth:
+            writes = self.facts.bindings.writes(frames[-1].scope, test.id)
+            if len(writes) == 1 and isinstance(writes[0], ast.Assign) and self.varies(test, frames):
+                return self._judge(writes[0].value, holds, frames, loop, depth - 1)
+        if self.is_rank(test, frames):
+            return "rank", None
+        return ("condition" if self.varies(test, frames) else "config"), None
+
+    def _counts(self, node: ast.expr, frames: tuple[Frame, ...], loop: ast.AST) -> bool:
+        """Whether an expression changes from one iteration of this very loop to the next."""
+        inside = tuple(Frame(f.scope, f.module, f.anchor, f.call, f.loops, f.function, f.opener) for f in frames)
+        start = next((i for i, frame in enumerate(inside) if any(loop is each for each in frame.loops)), 0)
+        first = inside[start]
+        kept = tuple(each for each in first.loops if first.loops.index(each) >= first.loops.index(loop))
+        trimmed = Frame(first.scope, first.module, first.anchor, None, kept, first.function, first.opener)
+        quiet = tuple(Frame(f.scope, f.module, f.anchor, f.call, (), f.function, f.opener) for f in inside[:start])
+        return self.varies(node, (*quiet, trimmed, *inside[start + 1 :]))
+
+    def varies(self, node: ast.AST, frames: tuple[Frame, ...], depth: int = 6) -> bool:
+        """Whether an expression may change its value while the loops of the frames run."""
+        if depth < 0:
+            return True
+        for name in loads(node):
+            if self._name_varies(name, frames, depth):
+                return True
+        for each in ast.walk(node):
+            if isinstance(each, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+                return True
+            if isinstance(each, ast.Call) and not self._call_is_steady(each, frames):
+                return True
+        return False
+
+    def _call_is_steady(self, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
+        function = self.facts.evaluate(call.func, frames)
+        for member in members(function):
+            if isinstance(member, External) and member.qualname in _UNCHANGING:
+                return True
+        name = call.func.id if isinstance(call.func, ast.Name) else None
+        if name is not None and f"builtins.{name}" in _UNCHANGING and not members(function):
+            return True
+        return isinstance(call.func, ast.Attribute) and call.func.attr in _TEXT_METHODS
+
+    def _name_varies(self, node: ast.Name | ast.Attribute, frames: tuple[Frame, ...], depth: int) -> bool:
+        name = dotted(node) or ""
+        head, *rest = name.split(".")
+        frame = frames[-1]
+        base: ast.AST = node
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        owner = self.facts.bindings.owner(head, base, frame.module)
+        if isinstance(owner, COMPREHENSIONS):
+            return True
+        if self._head_varies(head, owner, frames, depth):
+            return True
+        parent = self.facts.places.parent(node, frame.module)
+        called = isinstance(parent, ast.Call) and parent.func is node
+        attributes = rest[:-1] if called else rest
+        return any(self._attribute_varies(each, frames) for each in attributes)
+
+    def _head_varies(self, head: str, owner: ast.AST, frames: tuple[Frame, ...], depth: int) -> bool:
+        frame = frames[-1]
+        bindings = self.facts.bindings
+        writes = bindings.writes(owner, head)
+        position = next((i for i, each in enumerate(frames) if each.scope is owner), None)
+        if position is None:
+            # an enclosing function, or a module that is not on the stack
+            if isinstance(owner, ast.Module):
+                return self._global_varies(head, frame.module)
+            return len(writes) > 1
+        holder = frames[position]
+        for write in writes:
+            if any(self.facts.owns_loop(loop, holder.module, write) or write is loop for loop in holder.loops):
+                return True
+        if isinstance(owner, ast.Module):
+            return self._global_varies(head, holder.module)
+        if not any(each.loops for each in frames[:position]):
+            return False
+        # a function that is called in a loop: its locals change as what they are made of does
+        outer = frames[: position + 1]
+        if any(each.arg == head for each in parameters(owner)):
+            if self._parameter_varies(head, outer, depth):
+                return True
+        for write in writes:
+            value = getattr(write, "value", None)
+            if (
+                not isinstance(write, (ast.Assign, ast.AnnAssign))
+                or value is None
+                or self.varies(value, outer, depth - 1)
+            ):
+                if not isinstance(write, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)):
+                    return True
+        return False
+
+    def _parameter_varies(self, name: str, frames: tuple[Frame, ...], depth: int) -> bool:
+        from turbofix.program.facts import argument_for
+
+        frame = frames[-1]
+        if not isinstance(frame.call, ast.Call) or len(frames) < 2:
+            return True
+        argument = argument_for(name, frame, frame.call)
+        if argument is not None:
+            return self.varies(argument, frames[:-1], depth - 1)
+        first = parameters(frame.scope)[:1]
+        if first and first[0].arg == name and frame.function is not None and frame.function.cls is not None:
+            return isinstance(frame.call.func, ast.Attribute) and self.varies(
+                frame.call.func.value, frames[:-1], depth - 1
+            )
+        from turbofix.program.names import default_of
+
+        return default_of(frame.scope, name) is None
+
+    def _global_varies(self, name: str, module: ModuleFile) -> bool:
+        """Whether a function declares the module's name global and writes it."""
+        for scope in ast.walk(module.tree):
+            if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if name in self.facts.bindings.outer_names(scope) and self.facts.bindings.writes(scope, name):
+                    return True
+        return False
+
+    def _attribute_varies(self, name: str, frames: tuple[Frame, ...]) -> bool:
+        """Whether an attribute of this name may be written while the frames' outermost loop runs."""
+        loops = [loop for frame in frames for loop in frame.loops]
+        if not loops:
+            return False
+        outermost = loops[0]
+        start = next(i for i, frame in enumerate(frames) if frame.loops)
+        called = self._called_in(outermost)
+        for attribute, node, scope, module in self.facts.attribute_writes():
+            if attribute != name:
+                continue
+            if scope is frames[start].scope:
+                if self.facts.owns_loop(outermost, module, node):
+                    return True
+            elif any(scope is frame.scope for frame in frames[:start]) or isinstance(scope, ast.Module):
+                continue
+            elif id(scope) in called or (
+                not getattr(scope, "name", "").startswith("__init__") and self._named_in(scope, frames[start:])
+            ):
+                return True
+        return False
+
+    def _called_in(self, loop: ast.AST) -> set[int]:
+        """The functions that run in an iteration of a loop, as far as events show."""
+        found = self._called.get(id(loop))
+        if found is None:
+            found = self._called[id(loop)] = {
+                id(frame.scope) for event in self.facts.events for frame in self.facts.frames_within(event, loop)[1:]
+            }
+        return found
+
+    def _named_in(self, function: ast.AST, frames: tuple[Frame, ...]) -> bool:
+        """Whether a function's name is called in the text of a function that the loop runs in."""
+        name = getattr(function, "name", None)
+        return any(
+            isinstance(each, ast.Call)
+            and (
+                (isinstance(each.func, ast.Name) and each.func.id == name)
+                or (isinstance(each.func, ast.Attribute) and each.func.attr == name)
+            )
+            for frame in frames
+            for each in ast.walk(frame.scope)
+        )
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def is_rank(self, node: ast.AST, frames: tuple[Frame, ...], depth: int = 4) -> bool:
+        """Whether an expression asks which process of a distributed run this is."""
+        if depth < 0:
+            return False
+        for each in ast.walk(node):
+            if isinstance(each, ast.Attribute) and each.attr in _RANK_ATTRIBUTES:
+                return True
+            if isinstance(each, ast.Constant) and each.value in _RANK_VARIABLES:
+                return True
+        frame = frames[-1]
+        for name in loads(node):
+            text = dotted(name) or ""
+            value = self.facts.evaluate(name, frames)
+            for member in members(value):
+                if isinstance(member, Option) and member.name.lstrip("-") in _RANK_OPTIONS:
+                    return True
+                if isinstance(member, External) and member.qualname.rpartition(".")[2] in _RANK_ATTRIBUTES:
+                    return True
+                if isinstance(member, Opaque) and text.rpartition(".")[2] in _RANK_OPTIONS:
+                    return True
+                if isinstance(member, Function) and isinstance(member.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    outer = Frame(member.node, member.module, member.node, None, (), member)
+                    if len(member.node.body) <= 6 and any(
+                        self.is_rank(statement, (outer,), depth - 2) for statement in member.node.body
+                    ):
+                        return True
+            if isinstance(name, ast.Name):
+                owner = self.facts.bindings.owner(name.id, name, frame.module)
+                for write in self.facts.bindings.writes(owner, name.id):
+                    definition = getattr(write, "value", None)
+                    if isinstance(write, (ast.Assign, ast.AnnAssign)) and definition is not None:
+                        if not isinstance(definition, ast.Constant) and self.is_rank(definition, frames, depth - 1):
+                            return True
+                if (
+                    name.id in _RANK_OPTIONS
+                    and any(each.arg == name.id for each in parameters(owner))
+                    and owner is frame.scope
+                    and not (isinstance(frame.call, ast.Call) and value is not None)
+                ):
+                    return True
+        return False
+
+
+def _modulo(test: ast.expr) -> tuple[ast.BinOp, bool] | None:
+    """The ``x % n`` of a test, and the truth of the test at which one of n iterations passes."""
+    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
+        return test, False
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        for side in (test.left, test.comparators[0]):
+            if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
+                if isinstance(test.ops[0], ast.Eq):
+                    return side, True
+                if isinstance(test.ops[0], (ast.NotEq, ast.Gt)):
+                    return side, False
+    return None
+
+
+def _is_equality(node: ast.expr) -> bool:
+    """A test that holds at single points (``i == last``)."""
+    return isinstance(node, ast.Compare) and all(isinstance(op, ast.Eq) for op in node.ops)
+
+
+def reads_tensor(values: object) -> bool:
+    """Whether a value was read from a tensor, or is one."""
+    return any(isinstance(each, (Host, Tensor)) for each in flatten(values))  # type: ignore[arg-type]

@@ -1,0 +1,703 @@
+"""What is known of torch and its neighbours, as tables: which name is which, and which call makes what.
+
+A qualified name is canonical when it is the shortest one that the library documents: ``torch.optim.Adam``, not
+``torch.optim.adam.Adam``. Names of libraries that are not listed here stay as the program writes them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+def _ordered(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+EXTERNAL = words(
+    """
+    accelerate absl apex argparse builtins click cv2 deepspeed diffusers einops fire horovod hydra imageio ipdb
+    joblib librosa lightning matplotlib nltk numpy omegaconf pandas PIL psutil pynvml pytorch_lightning rich scipy
+    seaborn simple_parsing skimage sklearn spacy sympy tensorboard tensorboardX tensorflow tiktoken timm tokenizers
+    torch torch_geometric torchaudio torchmetrics torchtext torchvision tqdm transformers typer tyro wandb xformers
+    yaml bitsandbytes torchdata abc array ast asyncio base64 bisect collections contextlib copy csv ctypes
+    dataclasses datetime decimal enum errno functools gc glob gzip hashlib heapq html importlib inspect io itertools
+    json logging math multiprocessing numbers operator os pathlib pdb pickle pprint random re select shutil signal
+    socket sqlite3 ssl string struct subprocess sys tarfile tempfile textwrap threading time traceback typing
+    typing_extensions unittest urllib uuid warnings weakref xml zipfile __future__
+    """
+)
+"""Packages that are taken from the library even where the project has a file of that name, whose source is not read."""
+
+LOADER_PARAMETERS = _ordered(
+    """
+    dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout
+    worker_init_fn multiprocessing_context generator prefetch_factor persistent_workers pin_memory_device in_order
+    """
+)
+"""The parameters of ``torch.utils.data.DataLoader``, in order."""
+
+OPTIMIZER_PARAMETERS = {
+    "torch.optim.Adafactor": _ordered("params lr beta2_decay eps d weight_decay foreach maximize"),
+    "torch.optim.Adadelta": _ordered("params lr rho eps weight_decay foreach capturable maximize differentiable"),
+    "torch.optim.Adagrad": _ordered(
+        """
+        params lr lr_decay weight_decay initial_accumulator_value eps foreach maximize differentiable fused
+        """
+    ),
+    "torch.optim.Adam": _ordered(
+        """
+        params lr betas eps weight_decay amsgrad foreach maximize capturable differentiable fused
+        decoupled_weight_decay
+        """
+    ),
+    "torch.optim.AdamW": _ordered(
+        """
+        params lr betas eps weight_decay amsgrad maximize foreach capturable differentiable fused
+        """
+    ),
+    "torch.optim.Adamax": _ordered("params lr betas eps weight_decay foreach maximize differentiable capturable"),
+    "torch.optim.ASGD": _ordered("params lr lambd alpha t0 weight_decay foreach maximize differentiable capturable"),
+    "torch.optim.LBFGS": _ordered(
+        """
+        params lr max_iter max_eval tolerance_grad tolerance_change history_size line_search_fn
+        """
+    ),
+    "torch.optim.NAdam": _ordered(
+        """
+        params lr betas eps weight_decay momentum_decay decoupled_weight_decay foreach maximize capturable
+        differentiable
+        """
+    ),
+    "torch.optim.RAdam": _ordered(
+        """
+        params lr betas eps weight_decay decoupled_weight_decay foreach maximize capturable differentiable
+        """
+    ),
+    "torch.optim.RMSprop": _ordered(
+        """
+        params lr alpha eps weight_decay momentum centered capturable foreach maximize differentiable
+        """
+    ),
+    "torch.optim.Rprop": _ordered("params lr etas step_sizes capturable foreach maximize differentiable"),
+    "torch.optim.SGD": _ordered(
+        """
+        params lr momentum dampening weight_decay nesterov maximize foreach differentiable fused
+        """
+    ),
+    "torch.optim.SparseAdam": _ordered("params lr betas eps maximize"),
+}
+"""The parameters of torch's optimizers, in order."""
+
+LOSSES = frozenset(
+    "torch.nn.functional." + name
+    for name in words(
+        """
+        binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
+        gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss linear_cross_entropy
+        margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
+        nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
+        triplet_margin_with_distance_loss
+        """
+    )
+)
+"""Functions that compute a loss."""
+
+FACTORIES = words(
+    """
+    arange as_tensor asarray bartlett_window blackman_window complex empty empty_like eye from_file from_numpy
+    frombuffer full full_like hamming_window hann_window linspace logspace normal ones ones_like rand rand_like
+    randint randint_like randn randn_like randperm scalar_tensor sparse_coo_tensor sparse_csr_tensor tensor
+    tril_indices triu_indices zeros zeros_like Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor
+    IntTensor ShortTensor ByteTensor CharTensor BoolTensor
+    """
+)
+"""Members of ``torch`` that make a tensor. Those named ``..._like`` make it where another tensor is."""
+
+FROM_HOST = frozenset(
+    {"from_numpy", "tensor", "as_tensor", "asarray", "frombuffer", "FloatTensor", "LongTensor", "Tensor"}
+)
+"""Factories whose content comes from the host's ordinary (pageable) memory."""
+
+NO_TENSOR = words(
+    """
+    are_deterministic_algorithms_enabled can_cast finfo get_autocast_dtype get_autocast_gpu_dtype get_default_device
+    get_default_dtype get_float32_matmul_precision get_num_interop_threads get_num_threads get_rng_state iinfo
+    initial_seed is_autocast_enabled is_complex is_floating_point is_grad_enabled is_nonzero is_storage is_tensor
+    manual_seed numel save seed set_anomaly_enabled set_default_device set_default_dtype set_default_tensor_type
+    set_deterministic_debug_mode set_float32_matmul_precision set_flush_denormal set_num_interop_threads
+    set_num_threads set_printoptions set_rng_state set_warn_always typename use_deterministic_algorithms result_type
+    promote_types
+    """
+)
+"""Functions of ``torch`` that do not return a tensor."""
+
+SWITCHES = words(
+    """
+    torch.set_float32_matmul_precision torch.use_deterministic_algorithms torch.set_deterministic
+    torch.set_default_dtype torch.set_default_tensor_type torch.set_default_device torch.set_num_threads
+    torch.set_num_interop_threads torch.set_anomaly_enabled torch.manual_seed torch.cuda.manual_seed
+    torch.cuda.manual_seed_all torch.cuda.set_device torch.set_deterministic_debug_mode torch.set_flush_denormal
+    torch.backends.cuda.enable_flash_sdp torch.backends.cuda.enable_math_sdp
+    torch.backends.cuda.enable_mem_efficient_sdp torch.backends.cuda.enable_cudnn_sdp
+    torch.multiprocessing.set_start_method torch.multiprocessing.set_sharing_strategy
+    multiprocessing.set_start_method random.seed numpy.random.seed transformers.set_seed
+    torch.cuda.set_per_process_memory_fraction
+    """
+)
+"""Calls that set a switch for the whole process."""
+
+RUNTIME = words(
+    """
+    os.cpu_count multiprocessing.cpu_count torch.multiprocessing.cpu_count os.getpid os.process_cpu_count
+    torch.cuda.is_available torch.cuda.device_count torch.cuda.current_device torch.cuda.is_bf16_supported
+    torch.cuda.get_device_capability torch.cuda.get_device_name torch.cuda.get_device_properties
+    torch.cuda.is_initialized torch.cuda.mem_get_info torch.cuda.memory_allocated torch.cuda.max_memory_allocated
+    torch.cuda.memory_reserved torch.cuda.max_memory_reserved torch.distributed.get_rank
+    torch.distributed.get_world_size torch.distributed.is_available torch.distributed.is_initialized
+    torch.backends.mps.is_available torch.backends.mps.is_built torch.backends.cudnn.is_available
+    torch.backends.cudnn.version torch.xpu.is_available torch.accelerator.is_available
+    torch.accelerator.device_count torch.mps.is_available torch.npu.is_available torch.backends.cuda.is_built
+    os.sched_getaffinity
+    """
+)
+"""Calls whose result depends on the machine or the launch."""
+
+ON_GPU = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available"})
+"""Calls that are true where a GPU can be used."""
+
+PROGRESS = words(
+    """
+    tqdm.tqdm tqdm.trange tqdm.tqdm_notebook tqdm.tnrange tqdm.contrib.tenumerate rich.progress.track
+    fastprogress.progress_bar fastprogress.master_bar fastprogress.fastprogress.progress_bar
+    fastprogress.fastprogress.master_bar progressbar.progressbar progressbar.ProgressBar alive_progress.alive_it
+    click.progressbar
+    """
+)
+"""Calls that put a progress bar around an iterable."""
+
+PARSERS = words(
+    """
+    argparse.ArgumentParser configargparse.ArgumentParser configargparse.ArgParser configargparse.ArgParse
+    jsonargparse.ArgumentParser optparse.OptionParser simple_parsing.ArgumentParser
+    """
+)
+"""Classes that parse a command line by declared arguments."""
+
+NAMESPACES = words(
+    """
+    argparse.Namespace types.SimpleNamespace easydict.EasyDict dotmap.DotMap munch.Munch box.Box addict.Dict
+    attrdict.AttrDict ml_collections.ConfigDict yacs.config.CfgNode fvcore.common.config.CfgNode
+    omegaconf.DictConfig omegaconf.OmegaConf.create mmcv.Config
+    """
+)
+"""Classes whose objects carry values as attributes."""
+
+STRUCTURED_CLI = words(
+    """
+    tyro.cli simple_parsing.parse draccus.parse pyrallis.parse pyrallis.wrap draccus.wrap chanfig.parse
+    jsonargparse.CLI jsonargparse.auto_cli tap.tapify cyclopts.run fire.Fire typer.run absl.app.run defopt.run
+    plac.call
+    """
+)
+"""Calls that fill a dataclass, or a function's parameters, from the command line."""
+
+CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "trl.H4ArgumentParser"})
+"""Parsers that are made of dataclasses."""
+
+PASS_THROUGH = words(
+    """
+    copy.copy copy.deepcopy torch.autograd.Variable torch.jit.script torch.jit.trace torch.jit.ignore
+    torch.jit.export torch.jit.unused torch.compiler.disable torch._dynamo.disable torch.fx.symbolic_trace
+    torch.nn.utils.spectral_norm torch.nn.utils.weight_norm torch.nn.utils.parametrizations.spectral_norm
+    torch.nn.utils.parametrizations.weight_norm torch.nn.utils.remove_weight_norm
+    torch.nn.SyncBatchNorm.convert_sync_batchnorm apex.parallel.convert_syncbn_model ipex.optimize
+    torch.quantization.prepare_qat torch.quantization.prepare functools.lru_cache functools.cache functools.wraps
+    peft.get_peft_model peft.prepare_model_for_kbit_training ray.train.torch.prepare_model
+    ray.train.torch.prepare_data_loader thop.clever_format typing.cast omegaconf.OmegaConf.to_container
+    omegaconf.OmegaConf.merge torch.cuda.make_graphed_callables
+    """
+)
+"""Calls that give back their first argument, or a copy or a wrapper that behaves like it."""
+
+LAUNCHERS = words(
+    """
+    torch.multiprocessing.spawn torch.multiprocessing.start_processes accelerate.notebook_launcher
+    accelerate.debug_launcher torch.distributed.launcher.api.elastic_launch
+    """
+)
+"""Calls that run a function in processes of its own; the function is the first argument."""
+
+PROCESSES = words("multiprocessing.Process torch.multiprocessing.Process threading.Thread")
+"""Calls that run ``target=`` with ``args=``."""
+
+CLIPS = words(
+    """
+    torch.nn.utils.clip_grad_norm_ torch.nn.utils.clip_grad_value_ torch.nn.utils.clip_grad_norm
+    torch.nn.utils.clip_grads_with_norm_ timm.utils.dispatch_clip_grad timm.utils.adaptive_clip_grad
+    """
+)
+"""Calls that clip gradients."""
+
+TRACKERS = words(
+    """
+    wandb.log mlflow.log_metric mlflow.log_metrics neptune.log_metric comet_ml.log_metric swanlab.log trackio.log
+    logging.info logging.debug logging.warning logging.error logging.log logging.critical loguru.logger.info
+    loguru.logger.debug builtins.print rich.print pprint.pprint click.echo typer.echo sys.stdout.write
+    sys.stderr.write tqdm.tqdm.write
+    """
+)
+"""Calls that show or log their arguments."""
+
+SHOWING_METHODS = words(
+    """
+    set_postfix set_postfix_str set_description set_description_str add_scalar add_scalars add_histogram add_image
+    add_images add_text add_figure add_embedding log_metric log_metrics log_dict
+    """
+)
+"""Methods that show or log their arguments, on whatever object."""
+
+LOGGING_METHODS = frozenset({"info", "debug", "warning", "error", "critical", "log", "write", "exception"})
+"""Methods of loggers, writers and files that show or log their arguments."""
+
+DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"})
+"""Calls that do not return."""
+
+# --- canonical names ------------------------------------------------------------------------------------------------
+
+_RENAMED_PACKAGES = {
+    "torch.nn.modules": "torch.nn",
+    "torch.nn.parameter": "torch.nn",
+    "torch.autograd.variable": "torch.autograd",
+    "torch.autograd.grad_mode": "torch",
+    "torch.autograd.anomaly_mode": "torch.autograd",
+    "torch.functional": "torch",
+    "torch.amp.autocast_mode": "torch.amp",
+    "torch.amp.grad_scaler": "torch.amp",
+    "torch.cuda.amp.autocast_mode": "torch.cuda.amp",
+    "torch.cuda.amp.grad_scaler": "torch.cuda.amp",
+    "torch.cpu.amp.autocast_mode": "torch.cpu.amp",
+    "torch.nn.parallel.distributed": "torch.nn.parallel",
+    "torch.nn.parallel.data_parallel": "torch.nn.parallel",
+    "torch.nn.utils.clip_grad": "torch.nn.utils",
+    "torch.nn.utils.rnn": "torch.nn.utils.rnn",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
+    "torch.distributed.distributed_c10d": "torch.distributed",
+    "torch.utils.data.dataloader": "torch.utils.data",
+    "torch.utils.data.dataset": "torch.utils.data",
+    "torch.utils.data.sampler": "torch.utils.data",
+    "torch.utils.data.distributed": "torch.utils.data",
+    "torch.utils.data._utils.collate": "torch.utils.data",
+    "torch.utils.tensorboard.writer": "torch.utils.tensorboard",
+    "torch.multiprocessing.spawn": "torch.multiprocessing",
+    "torchvision.transforms.transforms": "torchvision.transforms",
+    "tqdm.std": "tqdm",
+    "tqdm.auto": "tqdm",
+    "tqdm.notebook": "tqdm",
+    "tqdm.autonotebook": "tqdm",
+    "tqdm.asyncio": "tqdm",
+    "tqdm.rich": "tqdm",
+    "tqdm._tqdm": "tqdm",
+    "tqdm._tqdm_notebook": "tqdm",
+    "accelerate.accelerator": "accelerate",
+    "accelerate.utils.random": "accelerate.utils",
+    "transformers.optimization": "transformers",
+    "transformers.trainer": "transformers",
+    "transformers.trainer_seq2seq": "transformers",
+    "transformers.training_args": "transformers",
+    "transformers.hf_argparser": "transformers",
+    "transformers.modeling_utils": "transformers",
+    "transformers.tokenization_utils": "transformers",
+    "timm.models.factory": "timm",
+    "timm.utils.cuda": "timm.utils",
+    "pytorch_lightning.core": "pytorch_lightning",
+    "pytorch_lightning.core.module": "pytorch_lightning",
+    "pytorch_lightning.core.lightning": "pytorch_lightning",
+    "pytorch_lightning.trainer": "pytorch_lightning",
+    "pytorch_lightning.trainer.trainer": "pytorch_lightning",
+    "lightning.pytorch.core": "lightning.pytorch",
+    "lightning.pytorch.core.module": "lightning.pytorch",
+    "lightning.pytorch.trainer": "lightning.pytorch",
+    "apex.optimizers.fused_adam": "apex.optimizers",
+    "deepspeed.ops.adam.fused_adam": "deepspeed.ops.adam",
+    "numpy.core": "numpy",
+}
+_FLATTENED = (
+    ("torch.nn.modules.", "torch.nn."),
+    ("torchvision.models.", "torchvision.models."),
+    ("torchvision.datasets.", "torchvision.datasets."),
+    ("transformers.models.", "transformers."),
+)
+"""Packages that re-export the members of all their modules."""
+
+_OPTIMIZER_MODULES = words(
+    """
+    adadelta adagrad adam adamw adamax asgd lbfgs nadam optimizer radam rmsprop rprop sgd sparse_adam adafactor
+    _adafactor
+    """
+)
+_SAME = {
+    "torch.amp.autocast": "torch.autocast",
+    "torch.nn.parallel.DataParallel": "torch.nn.DataParallel",
+    "torch.autograd.no_grad": "torch.no_grad",
+    "torch.autograd.enable_grad": "torch.enable_grad",
+    "torch.autograd.inference_mode": "torch.inference_mode",
+    "torch.autograd.set_grad_enabled": "torch.set_grad_enabled",
+    "torch.GradScaler": "torch.amp.GradScaler",
+    "torch.tensor.Tensor": "torch.Tensor",
+    "torch._tensor.Tensor": "torch.Tensor",
+    "torch.concat": "torch.cat",
+    "torch.concatenate": "torch.cat",
+    "tqdm.tqdm.tqdm": "tqdm.tqdm",
+    "timm.models.create_model": "timm.create_model",
+    "lightning.LightningModule": "lightning.pytorch.LightningModule",
+    "lightning.Trainer": "lightning.pytorch.Trainer",
+    "lightning.Fabric": "lightning.fabric.Fabric",
+    "lightning_fabric.Fabric": "lightning.fabric.Fabric",
+    "absl.flags.flags": "absl.flags",
+    "torch.optim.swa_utils.SWALR": "torch.optim.swa_utils.SWALR",
+}
+
+
+@lru_cache(maxsize=8192)
+def canonical(qualname: str) -> str:
+    """The canonical name of a library's member."""
+    if "." not in qualname:
+        return qualname
+    package, _, member = qualname.rpartition(".")
+    if package in _RENAMED_PACKAGES:
+        qualname = f"{_RENAMED_PACKAGES[package]}.{member}"
+    elif member[:1].isupper() or package.startswith("torchvision.models."):
+        for prefix, short in _FLATTENED:
+            if package.startswith(prefix) or package + "." == prefix:
+                qualname = short + member
+                break
+        else:
+            if package.startswith("torch.optim.") and package[12:] in _OPTIMIZER_MODULES:
+                qualname = f"torch.optim.{member}"
+    return _SAME.get(qualname, qualname)
+
+
+# --- which call makes what ------------------------------------------------------------------------------------------
+
+_KINDS = {
+    "torch.utils.data.DataLoader": "loader",
+    "torch.utils.data.TensorDataset": "dataset",
+    "torch.utils.data.Subset": "dataset",
+    "torch.utils.data.ConcatDataset": "dataset",
+    "torch.utils.data.ChainDataset": "dataset",
+    "torch.utils.data.StackDataset": "dataset",
+    "torch.utils.data.Dataset": "dataset",
+    "torch.utils.data.IterableDataset": "dataset",
+    "datasets.load_dataset": "dataset",
+    "datasets.load_from_disk": "dataset",
+    "datasets.Dataset.from_dict": "dataset",
+    "datasets.Dataset.from_pandas": "dataset",
+    "datasets.Dataset.from_list": "dataset",
+    "datasets.Dataset.from_generator": "dataset",
+    "datasets.concatenate_datasets": "dataset",
+    "sklearn.datasets.load_iris": "array",
+    "torch.nn.DataParallel": "wrapper",
+    "torch.nn.parallel.DistributedDataParallel": "wrapper",
+    "torch.nn.parallel.DistributedDataParallelCPU": "wrapper",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "wrapper",
+    "apex.parallel.DistributedDataParallel": "wrapper",
+    "torch.optim.swa_utils.AveragedModel": "wrapper",
+    "torch_geometric.nn.DataParallel": "wrapper",
+    "timm.create_model": "module",
+    "timm.utils.ModelEmaV2": "wrapper",
+    "timm.utils.ModelEma": "wrapper",
+    "torch.hub.load": "module",
+    "torch.jit.load": "module",
+    "clip.load": "module",
+    "transformers.AdamW": "optimizer",
+    "transformers.Adafactor": "optimizer",
+    "bitsandbytes.optim.Adam8bit": "optimizer",
+    "bitsandbytes.optim.AdamW8bit": "optimizer",
+    "bitsandbytes.optim.PagedAdamW8bit": "optimizer",
+    "bitsandbytes.optim.PagedAdamW": "optimizer",
+    "bitsandbytes.optim.AdamW": "optimizer",
+    "bitsandbytes.optim.Adam": "optimizer",
+    "bitsandbytes.optim.SGD8bit": "optimizer",
+    "bitsandbytes.optim.Lion8bit": "optimizer",
+    "apex.optimizers.FusedAdam": "optimizer",
+    "apex.optimizers.FusedLAMB": "optimizer",
+    "apex.optimizers.FusedSGD": "optimizer",
+    "apex.optimizers.FusedNovoGrad": "optimizer",
+    "apex.fp16_utils.FP16_Optimizer": "optimizer",
+    "deepspeed.ops.adam.FusedAdam": "optimizer",
+    "deepspeed.ops.adam.DeepSpeedCPUAdam": "optimizer",
+    "deepspeed.ops.lamb.FusedLamb": "optimizer",
+    "timm.optim.create_optimizer": "optimizer",
+    "timm.optim.create_optimizer_v2": "optimizer",
+    "timm.optim.optim_factory.create_optimizer": "optimizer",
+    "torch.distributed.optim.ZeroRedundancyOptimizer": "optimizer",
+    "horovod.torch.DistributedOptimizer": "optimizer",
+    "lion_pytorch.Lion": "optimizer",
+    "pytorch_pretrained_bert.BertAdam": "optimizer",
+    "pytorch_pretrained_bert.optimization.BertAdam": "optimizer",
+    "pytorch_transformers.AdamW": "optimizer",
+    "timm.scheduler.create_scheduler": "scheduler",
+    "timm.scheduler.create_scheduler_v2": "scheduler",
+    "torch.amp.GradScaler": "scaler",
+    "torch.cuda.amp.GradScaler": "scaler",
+    "torch.cpu.amp.GradScaler": "scaler",
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": "scaler",
+    "timm.utils.NativeScaler": "lossscaler",
+    "timm.utils.ApexScaler": "lossscaler",
+    "torch.autocast": "autocast",
+    "torch.cuda.amp.autocast": "autocast",
+    "torch.cpu.amp.autocast": "autocast",
+    "torch.no_grad": "gradmode",
+    "torch.inference_mode": "gradmode",
+    "torch.enable_grad": "gradmode",
+    "torch.set_grad_enabled": "gradmode",
+    "torch.device": "device",
+    "torch.Generator": "generator",
+    "torch.cuda.Stream": "stream",
+    "torch.cuda.Event": "event",
+    "accelerate.Accelerator": "accelerator",
+    "lightning.fabric.Fabric": "fabric",
+    "lightning.pytorch.Trainer": "trainer",
+    "pytorch_lightning.Trainer": "trainer",
+    "transformers.Trainer": "trainer",
+    "transformers.Seq2SeqTrainer": "trainer",
+    "trl.SFTTrainer": "trainer",
+    "trl.DPOTrainer": "trainer",
+    "trl.GRPOTrainer": "trainer",
+    "ignite.engine.Engine": "trainer",
+    "ignite.engine.create_supervised_trainer": "trainer",
+    "ignite.engine.create_supervised_evaluator": "trainer",
+    "transformers.TrainingArguments": "config",
+    "transformers.Seq2SeqTrainingArguments": "config",
+    "transformers.DataCollatorWithPadding": "transform",
+    "transformers.DataCollatorForLanguageModeling": "transform",
+    "transformers.DataCollatorForSeq2Seq": "transform",
+    "transformers.default_data_collator": "transform",
+    "torch.utils.tensorboard.SummaryWriter": "writer",
+    "tensorboardX.SummaryWriter": "writer",
+    "logging.getLogger": "logger",
+    "loguru.logger": "logger",
+    "wandb.init": "writer",
+    "visdom.Visdom": "writer",
+    "torch.nn.Parameter": "parameter",
+    "torch.nn.UninitializedParameter": "parameter",
+    "torch.nn.Buffer": "parameter",
+    "transformers.HfArgumentParser": "classparser",
+    "trl.TrlParser": "classparser",
+    "trl.H4ArgumentParser": "classparser",
+    "torchvision.models.inception_v3": "module",
+    "torch.profiler.profile": "profiler",
+    "torch.autograd.profiler.profile": "profiler",
+    "torch.autograd.detect_anomaly": "debugmode",
+    "torch.autograd.set_detect_anomaly": "debugmode",
+}
+
+_OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
+    ("torch.optim.lr_scheduler.", "Upper", "scheduler"),
+    ("torch.optim.swa_utils.SWALR", "Upper", "scheduler"),
+    ("torch.optim.", "Upper", "optimizer"),
+    ("torch_optimizer.", "Upper", "optimizer"),
+    ("timm.optim.", "Upper", "optimizer"),
+    ("timm.scheduler.", "Upper", "scheduler"),
+    ("torch.nn.utils.", "", ""),
+    ("torch.nn.init.", "", ""),
+    ("torch.nn.functional.", "", ""),
+    ("torch.nn.parallel.", "", ""),
+    ("torch.nn.attention.", "", ""),
+    ("torch.nn.", "Upper", "module"),
+    ("torchvision.models.", "any", "module"),
+    ("torchvision.datasets.", "Upper", "dataset"),
+    ("torchvision.transforms.", "Upper", "transform"),
+    ("torchaudio.datasets.", "Upper", "dataset"),
+    ("torchaudio.transforms.", "Upper", "transform"),
+    ("torchaudio.models.", "Upper", "module"),
+    ("torchtext.datasets.", "any", "dataset"),
+    ("torch_geometric.datasets.", "Upper", "dataset"),
+    ("torch_geometric.nn.", "Upper", "module"),
+    ("timm.loss.", "Upper", "criterion"),
+    ("timm.models.layers.", "Upper", "module"),
+    ("timm.layers.", "Upper", "module"),
+    ("albumentations.", "Upper", "transform"),
+    ("apex.normalization.", "Upper", "module"),
+    ("segmentation_models_pytorch.losses.", "Upper", "criterion"),
+    ("segmentation_models_pytorch.", "Upper", "module"),
+    ("vit_pytorch.", "Upper", "module"),
+    ("x_transformers.", "Upper", "module"),
+    ("torchsummary.", "", ""),
+)
+"""Packages whose members (or classes: "Upper") all make one kind of object; the first that fits decides."""
+
+_PRETRAINED = frozenset({"transformers", "diffusers", "peft", "efficientnet_pytorch", "sentence_transformers"})
+_PRETRAINED_CALLS = frozenset({"from_pretrained", "from_config", "from_name"})
+
+MODULE_BASES = words(
+    """
+    torch.nn.Module torch.jit.ScriptModule lightning.pytorch.LightningModule pytorch_lightning.LightningModule
+    lightning.LightningModule transformers.PreTrainedModel diffusers.ModelMixin torch_geometric.nn.MessagePassing
+    """
+)
+"""Classes from which models derive, besides torch's own layers."""
+
+
+@lru_cache(maxsize=8192)
+def kind_of(qualname: str) -> str | None:
+    """The kind of object that calling this name makes (see ``values.Made``); None where it is not known to make one."""
+    kind = _KINDS.get(qualname)
+    if kind is not None:
+        return kind
+    package, _, member = qualname.rpartition(".")
+    if qualname in PARSERS:
+        return "argparse"
+    if qualname in PROGRESS:
+        return "progress"
+    top = package.partition(".")[0]
+    if member in _PRETRAINED_CALLS and top in _PRETRAINED:
+        cls = package.rpartition(".")[2]
+        if any(part in cls for part in ("Tokenizer", "Processor", "Extractor")):
+            return "tokenizer"
+        if "Config" in cls:
+            return "config"
+        return "scheduler_config" if "Scheduler" in cls else "module"
+    if top == "transformers":
+        return _transformers_kind(package, member)
+    if package in ("torch.utils.data", "torch_geometric.loader", "torch_geometric.data", "dgl.dataloading"):
+        if member.endswith("Sampler"):
+            return "sampler"
+        if member.endswith(("Loader", "DataLoader")):
+            return "loader"
+        return None
+    if top == "torchtext" and (member.endswith("Iterator") or package.endswith("Iterator")):
+        return "loader"
+    for prefix, which, kind in _OPEN_PACKAGES:
+        if qualname.startswith(prefix):
+            if not kind or (which == "Upper" and not (member[:1].isupper() or member == "*")):
+                return None
+            return "criterion" if kind == "module" and member.endswith("Loss") else kind
+    return None
+
+
+def _transformers_kind(package: str, member: str) -> str | None:
+    if member.startswith("get_") and "schedule" in member:
+        return "scheduler"
+    if member.endswith("Config"):
+        return "config"
+    if member.endswith(("Tokenizer", "TokenizerFast", "Processor")):
+        return "tokenizer"
+    if member[:1].isupper() and ("Model" in member or "For" in member) and package == "transformers":
+        return "module"
+    return None
+
+
+# --- star imports ---------------------------------------------------------------------------------------------------
+
+_LAYERS = """
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveLogSoftmaxWithLoss AdaptiveMaxPool1d
+    AdaptiveMaxPool2d AdaptiveMaxPool3d AlphaDropout AvgPool1d AvgPool2d AvgPool3d BCELoss BCEWithLogitsLoss
+    BatchNorm1d BatchNorm2d BatchNorm3d Bilinear Buffer CELU CTCLoss ChannelShuffle ConstantPad1d ConstantPad2d
+    ConstantPad3d Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CosineEmbeddingLoss
+    CosineSimilarity CrossEntropyLoss DataParallel Dropout Dropout1d Dropout2d Dropout3d ELU Embedding EmbeddingBag
+    Flatten Fold GELU GLU GRU GRUCell GaussianNLLLoss GroupNorm Hardshrink Hardsigmoid Hardswish Hardtanh
+    HingeEmbeddingLoss HuberLoss Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LSTM
+    LSTMCell LayerNorm LazyConv1d LazyConv2d LazyLinear LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax
+    MSELoss MarginRankingLoss MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d Mish Module
+    ModuleDict ModuleList MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss MultiheadAttention NLLLoss
+    NLLLoss2d PReLU PairwiseDistance Parameter ParameterDict ParameterList PixelShuffle PixelUnshuffle
+    PoissonNLLLoss RMSNorm RNN RNNBase RNNCell RReLU ReLU ReLU6 ReflectionPad1d ReflectionPad2d ReflectionPad3d
+    ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU Sequential SiLU Sigmoid SmoothL1Loss SoftMarginLoss
+    Softmax Softmax2d Softmin Softplus Softshrink Softsign SyncBatchNorm Tanh Tanhshrink Threshold Transformer
+    TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer TripletMarginLoss
+    TripletMarginWithDistanceLoss Unflatten Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d
+    functional init modules parallel parameter utils
+    """
+_FUNCTIONAL = """
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d affine_grid avg_pool1d
+    avg_pool2d batch_norm binary_cross_entropy binary_cross_entropy_with_logits celu conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout
+    dropout2d elu embedding fold gelu glu grid_sample group_norm gumbel_softmax hardsigmoid hardswish hardtanh
+    hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear
+    log_softmax logsigmoid margin_ranking_loss max_pool1d max_pool2d max_pool3d mish mse_loss multi_margin_loss
+    nll_loss normalize one_hot pad pairwise_distance pixel_shuffle poisson_nll_loss prelu relu relu6 rms_norm
+    scaled_dot_product_attention selu sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin softplus softsign
+    tanh tanhshrink triplet_margin_loss unfold upsample
+    """
+_TORCH = """
+    Tensor FloatTensor DoubleTensor HalfTensor LongTensor IntTensor ShortTensor ByteTensor BoolTensor Generator Size
+    device dtype float16 float32 float64 bfloat16 half double int8 int16 int32 int64 long uint8 autocast no_grad
+    enable_grad inference_mode compile load save manual_seed seed is_tensor set_default_dtype set_default_device
+    set_default_tensor_type set_float32_matmul_precision use_deterministic_algorithms arange argmax argmin as_tensor
+    baddbmm bernoulli bincount bmm cat cdist chunk clamp clip clone concat cos cosh count_nonzero cross cumprod
+    cumsum det diag dot einsum empty empty_like eq erf exp eye flatten flip from_numpy full full_like gather ge gt
+    index_select inverse isfinite isinf isnan le linspace log log10 log1p log2 log_softmax logical_and logical_not
+    logical_or logspace logsumexp lt masked_fill masked_select matmul mean median meshgrid minimum maximum mm mul
+    multinomial mv ne nonzero norm normal numel ones ones_like outer permute prod quantile rand rand_like randint
+    randint_like randn randn_like randperm relu repeat_interleave reshape rsqrt scatter searchsorted sigmoid sign
+    sin sinh softmax sort split sqrt square squeeze stack std sub tan tanh tensor topk trace transpose tril triu
+    unbind unique unsqueeze var vstack where zeros zeros_like cuda nn optim utils backends distributed
+    """
+
+_STAR_TEXTS = {
+    "torch": _TORCH,
+    "torch.nn": _LAYERS,
+    "torch.nn.modules": _LAYERS,
+    "torch.nn.functional": _FUNCTIONAL,
+    "torch.optim": """
+        Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD LBFGS NAdam Optimizer RAdam RMSprop Rprop SGD
+        SparseAdam lr_scheduler
+    """,
+    "torch.optim.lr_scheduler": """
+    ChainedScheduler ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR
+    LinearLR LRScheduler MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR StepLR
+    """,
+    "torch.utils.data": """
+    BatchSampler ChainDataset ConcatDataset DataLoader Dataset DistributedSampler IterableDataset RandomSampler
+    Sampler SequentialSampler StackDataset Subset SubsetRandomSampler TensorDataset WeightedRandomSampler
+    default_collate get_worker_info random_split
+    """,
+    "torch.autograd": """
+        Variable Function backward grad detect_anomaly enable_grad inference_mode no_grad set_detect_anomaly
+        set_grad_enabled
+    """,
+    "torchvision": "datasets models transforms io ops utils",
+    "torchvision.transforms": """
+    CenterCrop ColorJitter Compose FiveCrop GaussianBlur Grayscale InterpolationMode Lambda Normalize PILToTensor
+    Pad RandomAffine RandomApply RandomChoice RandomCrop RandomErasing RandomGrayscale RandomHorizontalFlip
+    RandomPerspective RandomResizedCrop RandomRotation RandomVerticalFlip Resize TenCrop ToPILImage ToTensor
+    functional
+    """,
+    "torchvision.models": """
+    alexnet densenet121 densenet161 densenet169 densenet201 efficientnet_b0 googlenet inception_v3 mobilenet_v2
+    mobilenet_v3_large mobilenet_v3_small resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d
+    squeezenet1_0 squeezenet1_1 vgg11 vgg13 vgg16 vgg16_bn vgg19 vgg19_bn vit_b_16 wide_resnet50_2
+    """,
+    "transformers": """
+    AdamW Adafactor AutoConfig AutoModel AutoModelForCausalLM AutoModelForMaskedLM
+    AutoModelForSequenceClassification AutoModelForTokenClassification AutoTokenizer BertConfig BertForMaskedLM
+    BertForSequenceClassification BertModel BertTokenizer DataCollatorWithPadding GPT2Config GPT2LMHeadModel
+    GPT2Tokenizer HfArgumentParser Seq2SeqTrainer T5ForConditionalGeneration T5Tokenizer Trainer TrainingArguments
+    get_cosine_schedule_with_warmup get_linear_schedule_with_warmup set_seed
+    """,
+    "math": """
+        acos asin atan atan2 ceil cos e exp fabs floor fmod gcd hypot inf isfinite isinf isnan log log10 log1p
+        log2 nan pi pow sin sqrt tan tanh
+    """,
+    "numpy": """
+    abs arange argmax argmin argsort array asarray ceil clip concatenate cos cumsum diag dot empty exp expand_dims
+    eye float32 float64 floor full hstack inf int64 linalg linspace load log maximum mean median minimum nan ndarray
+    newaxis ones ones_like pi prod random repeat reshape round save sin sqrt squeeze stack std sum tanh transpose
+    unique var vstack where zeros zeros_like
+    """,
+    "tqdm": "tqdm trange tqdm_notebook",
+    "time": "perf_counter sleep time",
+    "os": "environ getcwd listdir makedirs mkdir path",
+    "typing": """
+        Any Callable Dict Generic Iterable Iterator List Optional Sequence Tuple Type TypeVar Union
+    """,
+}  # fmt: skip
+
+STAR_NAMES: dict[str, frozenset[str]] = {module: words(text) for module, text in _STAR_TEXTS.items()}
+"""What ``from module import *`` brings, of the names that programs use."""

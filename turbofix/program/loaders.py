@@ -1,0 +1,320 @@
+"""The loaders of a program: what each is given, what it reads, and which loops read it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from turbofix.findings import Site
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_from, bound_arguments
+from turbofix.program.datasets import collate_on_device, dataset_of
+from turbofix.program.events import Arguments, Event, Passed
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import unwrapped
+from turbofix.program.libraries import LOADER_PARAMETERS
+from turbofix.program.model import Evaluation, Loader, Step, Transfer
+from turbofix.program.names import dotted, targets
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import (
+    Bound,
+    Const,
+    External,
+    Function,
+    Instance,
+    Made,
+    Partial,
+    Value,
+    join,
+    members,
+)
+
+_TORCH = "torch.utils.data.DataLoader"
+
+
+def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
+    """The loaders that a value is, or iterates over."""
+    found: set[Site] = set()
+    for member in unwrapped(value):
+        if isinstance(member, Instance) and member.base is not None:
+            member = member.base
+        if isinstance(member, Made) and member.kind == "loader":
+            site = analysis.facts.origin_site(member.origin)
+            if site is not None:
+                found.add(site)
+    return sorted(found)
+
+
+def joined(first: Passed | None, second: Passed | None) -> Passed | None:
+    """The same argument of the same call, reached in two ways."""
+    if first is None or second is None:
+        present = first or second
+        if present is None:
+            return None
+        return Passed(present.value, False, present.node, present.entry, present.entry_module)
+    value = join(first.value, second.value)
+    assert value is not None
+    return Passed(
+        value,
+        first.must and second.must,
+        first.node or second.node,
+        first.entry or second.entry,
+        first.entry_module or second.entry_module,
+    )
+
+
+def merged(many: Iterable[dict[str, Passed]]) -> dict[str, Passed]:
+    """The arguments of one call over all the ways in which it was reached."""
+    found: dict[str, Passed] | None = None
+    for one in many:
+        if found is None:
+            found = dict(one)
+            continue
+        for name in {*found, *one}:
+            passed = joined(found.get(name), one.get(name))
+            if passed is not None:
+                found[name] = passed
+    return found or {}
+
+
+def loaders(analysis: Analysis) -> list[Loader]:
+    """Every loader that is built, without what the loops say of it (see ``with_use``)."""
+    by_node: dict[int, list[Event]] = {}
+    for event in analysis.facts.of("make"):
+        for member in members(event.result):
+            if isinstance(member, Made) and member.kind == "loader":
+                by_node.setdefault(id(event.node), []).append(event)
+                break
+    found = [_loader(analysis, events) for events in by_node.values()]
+    return sorted(found, key=lambda loader: loader.site)
+
+
+def _loader(analysis: Analysis, events: list[Event]) -> Loader:
+    facts = analysis.facts
+    event = events[0]
+    node, module = event.node, event.module
+    made = next(each for each in members(event.result) if isinstance(each, Made))
+    order = LOADER_PARAMETERS if made.qualname == _TORCH else LOADER_PARAMETERS[:3]
+    all_arguments = [each.arguments for each in events if each.arguments is not None]
+    passed = merged(bound_arguments(each, order) for each in all_arguments)
+    arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
+    dataset = passed.get("dataset")
+    collate = passed.get("collate_fn")
+    subclass = None if made.qualname == _TORCH else made.qualname
+    if subclass is None and isinstance(node, ast.Call) and _is_super(node):
+        cls = next((each for each in facts.places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None)
+        subclass = cls.name if cls is not None else None
+    return Loader(
+        site=facts.places.site(node, module),
+        arguments=arguments,
+        dataset=dataset_of(analysis, dataset.value if dataset is not None else None),
+        role="unused",
+        open_mapping=any(each.open or each.star for each in all_arguments),
+        unpacks=_unpacks(analysis, node, module),
+        mapping_entries=_entries(analysis, all_arguments),
+        collate=_collate(analysis, collate),  # type: ignore[arg-type]
+        collate_on_device=collate is not None and collate_on_device(analysis, collate.value),
+        batch=_batch(analysis, made, collate),  # type: ignore[arg-type]
+        built_in_loop=False,
+        subclass=subclass,
+        name=_name(analysis, event),
+        comments=facts.places.comments_at(node, module),
+    )
+
+
+def _is_super(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "__init__"
+
+
+def _unpacks(analysis: Analysis, node: ast.AST, module: ModuleFile) -> tuple[Site, ...]:
+    if not isinstance(node, ast.Call):
+        return ()
+    return tuple(analysis.facts.places.site(each.value, module) for each in node.keywords if each.arg is None)
+
+
+def _entries(analysis: Analysis, many: list[Arguments]) -> dict[str, Site]:
+    found: dict[str, Site] = {}
+    for arguments in many:
+        for name, passed in sorted(arguments.keywords.items()):
+            if passed.node is None and passed.entry is not None and passed.entry_module is not None:
+                found.setdefault(name, analysis.facts.places.site(passed.entry, passed.entry_module))
+    return found
+
+
+def _collate(analysis: Analysis, passed: Passed | None) -> str:
+    if passed is None:
+        return "default"
+    kinds = set()
+    for member in members(passed.value):
+        function = member.function if isinstance(member, (Bound, Partial)) else member
+        if isinstance(member, Const) and member.value is None:
+            kinds.add("default")
+        elif isinstance(function, Function):
+            if isinstance(function.node, ast.Lambda):
+                kinds.add("lambda")
+            elif isinstance(analysis.facts.places.scope(function.node, function.module), FUNCTIONS):
+                kinds.add("local")
+            else:
+                kinds.add("function")
+        elif isinstance(function, (External, Instance, Made)):
+            kinds.add("function")
+        else:
+            kinds.add("unknown")
+    if kinds == {"default"}:
+        return "default"
+    kinds.discard("default")
+    return kinds.pop() if len(kinds) == 1 else "unknown"
+
+
+def _batch(analysis: Analysis, made: Made, collate: Passed | None) -> str:
+    """What a batch is: tensors (in tuples, lists, dicts), or an object with a ``to`` of its own."""
+    if made.qualname.startswith(("torch_geometric.", "dgl.")):
+        return "object"
+    if collate is None:
+        return "tensors"
+    found = set()
+    for member in members(collate.value):
+        function = member.function if isinstance(member, (Bound, Partial)) else member
+        if isinstance(member, Const) and member.value is None:
+            found.add("tensors")
+        elif isinstance(function, Made) and function.qualname.startswith("transformers."):
+            found.add("object")
+        elif isinstance(function, Instance):
+            call = function.cls.find("__call__")
+            found.add(_returned(call) if isinstance(call, Function) else "unknown")
+        elif isinstance(function, Function):
+            found.add(_returned(function))
+        else:
+            found.add("unknown")
+    return found.pop() if len(found) == 1 else "unknown"
+
+
+def _returned(function: Function) -> str:
+    """What a collate function returns, by the shape of its return statements."""
+    if isinstance(function.node, ast.Lambda):
+        returned: list[ast.expr | None] = [function.node.body]
+    else:
+        returned = [each.value for each in ast.walk(function.node) if isinstance(each, ast.Return)]
+    shapes = (ast.Tuple, ast.Dict, ast.List, ast.DictComp, ast.ListComp)
+    calls = ("stack", "cat", "tensor", "pad_sequence", "default_collate", "as_tensor", "FloatTensor", "LongTensor")
+    for node in returned:
+        if isinstance(node, ast.Name):
+            node = next(
+                (
+                    each.value
+                    for each in ast.walk(function.node)
+                    if isinstance(each, ast.Assign) and any(dotted(target) == node.id for target in each.targets)
+                ),
+                node,
+            )
+        if isinstance(node, shapes):
+            continue
+        if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in (*calls, "dict", "tuple"):
+            continue
+        return "unknown"
+    return "tensors" if returned else "unknown"
+
+
+def _name(analysis: Analysis, event: Event) -> str | None:
+    """What the code calls the loader: where it is assigned, or where the function that returns it is."""
+    facts = analysis.facts
+    frames = facts.frames(event)
+    node: ast.AST = event.node
+    for frame in reversed(frames):
+        statement = facts.places.statement(node, frame.module)
+        parent = facts.places.parent(node, frame.module)
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            found = _target_of(statement, node, parent)
+            return found
+        if not isinstance(statement, ast.Return) or frame.call is None:
+            return None
+        node = frame.call
+    return None
+
+
+def _target_of(statement: ast.Assign | ast.AnnAssign, node: ast.AST, parent: ast.AST | None) -> str | None:
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    if isinstance(target, (ast.Tuple, ast.List)):
+        value = statement.value
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+            for each, single in zip(value.elts, target.elts):
+                if each is node:
+                    return dotted(single)
+        return None
+    if parent is statement or isinstance(parent, (ast.Call, ast.IfExp)):
+        return dotted(next(targets(target)))
+    return None
+
+
+def with_use(
+    analysis: Analysis,
+    found: list[Loader],
+    steps: tuple[Step, ...],
+    evaluations: tuple[Evaluation, ...],
+) -> tuple[Loader, ...]:
+    """The loaders with their roles, their copies to the device, and whether they are rebuilt in a loop."""
+    from dataclasses import replace
+
+    result = []
+    read = _read_sites(analysis)
+    for loader in found:
+        in_steps = [step for step in steps if loader.site in step.loaders]
+        in_evaluations = [each for each in evaluations if loader.site in each.loaders]
+        if in_steps and in_evaluations:
+            role = "both"
+        elif in_steps:
+            role = "training"
+        elif in_evaluations:
+            role = "evaluation"
+        else:
+            role = "unknown" if loader.site in read or _handed_over(analysis, loader.site) else "unused"
+        copies: dict[Site, Transfer] = {}
+        moved = [each for step in in_steps for each in step.transfers]
+        moved += [each for evaluation in in_evaluations for each in evaluation.transfers]
+        for transfer in moved:
+            of_a_batch = transfer.what in ("batch", "object") and transfer.loader in (None, loader.site)
+            if of_a_batch and not transfer.dtype_only and transfer.to.where != "cpu":
+                copies.setdefault(transfer.site, transfer)
+        result.append(
+            replace(
+                loader,
+                role=role,  # type: ignore[arg-type]
+                copies=tuple(copies[site] for site in sorted(copies)),
+                built_in_loop=_built_in_loop(analysis, loader.site),
+            )
+        )
+    return tuple(result)
+
+
+def _read_sites(analysis: Analysis) -> set[Site]:
+    """The loaders that some loop reads."""
+    found: set[Site] = set()
+    for event in analysis.facts.of("iterate", "next"):
+        found.update(loader_sites(analysis, event.receiver))
+    return found
+
+
+def _handed_over(analysis: Analysis, site: Site) -> bool:
+    """Whether a loader is given to something outside of the program (a trainer, an engine)."""
+    for event in analysis.facts.events:
+        if event.kind in ("call", "unknown_call", "make") and event.arguments is not None:
+            for value in event.arguments.values():
+                for member in members(value):
+                    if isinstance(member, Made) and member.kind == "loader":
+                        if analysis.facts.origin_site(member.origin) == site:
+                            return True
+    return False
+
+
+def _built_in_loop(analysis: Analysis, site: Site) -> bool:
+    """Whether the construction runs again in each round of a loop that trains or evaluates."""
+    facts = analysis.facts
+    training: set[int] = set()
+    for event in facts.of("backward", "forward"):
+        training.update(id(record.node) for record in facts.loops(event) if isinstance(record.node, LOOPS))
+    for event in facts.of("make"):
+        if facts.site(event) == site:
+            for record in facts.loops(event):
+                if id(record.node) in training:
+                    return True
+    return False

@@ -1,0 +1,853 @@
+"""Methods of values that are not the project's own: tensors, what libraries made, containers, unknowns.
+
+An unknown never swallows an act: ``x.backward()``, ``x.step()``, ``x.zero_grad()``, ``x.to()``, ``x.item()`` are logged
+whatever ``x`` is.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from turbofix.program import access, builtin_calls, calls, externals, libraries, options
+from turbofix.program.events import Arguments, EventKind
+from turbofix.program.tensors import (
+    detached,
+    device_meant,
+    device_of,
+    is_dtype,
+    is_layout,
+    moved,
+    read_on_host,
+    result_of,
+    roles_of,
+    surest,
+    tensors_in,
+    tensors_passed,
+)
+from turbofix.program.values import (
+    NONE,
+    NUMBER,
+    UNKNOWN,
+    Bound,
+    Const,
+    Device,
+    Entry,
+    External,
+    Function,
+    Host,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Namespace,
+    Opaque,
+    Option,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    is_hashable,
+    join,
+    join_all,
+    join_devices,
+    members,
+)
+
+if TYPE_CHECKING:
+    from turbofix.program.interpreter import Interpreter
+
+_ACTS: dict[str, EventKind] = {
+    "step": "step",
+    "zero_grad": "zero_grad",
+    "update": "update",
+    "unscale_": "unscale",
+    "load_state_dict": "load",
+}
+_READS = frozenset({"item", "tolist", "numpy"})
+_CASTS = frozenset({"half", "float", "double", "bfloat16"})
+_SAME_TENSOR = libraries.words(
+    """
+    clone contiguous view reshape squeeze unsqueeze requires_grad_ type_as pin_memory flatten
+    """
+)
+_TENSOR_NUMBERS = libraries.words(
+    """
+    size dim numel nelement data_ptr get_device stride element_size ndimension storage_offset
+    """
+)
+_TENSOR_TRUTHS = libraries.words(
+    """
+    is_contiguous is_floating_point is_complex is_pinned is_set_to is_shared is_signed has_names
+    """
+)
+_DATASET_COPIES = libraries.words(
+    """
+    map with_format shuffle select filter remove_columns rename_column set_format train_test_split batch
+    select_columns rename_columns sort shard cast_column add_column flatten with_transform set_transform take skip
+    """
+)
+_MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_children"})
+
+
+def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``receiver.name(...)``."""
+    if isinstance(receiver, Tensor):
+        return _call_tensor(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Instance):
+        return _call_instance(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Made):
+        return _call_made(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Opaque):
+        return _call_opaque(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Mapping):
+        return _call_mapping(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Sequence):
+        return _call_sequence(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Namespace):
+        return _call_namespace(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Host):
+        return receiver
+    if isinstance(receiver, Iterated):
+        if name in ("__next__", "next", "send"):
+            interp.event("next", node, "", receiver, arguments, receiver.element)
+            return receiver.element
+        return UNKNOWN
+    if isinstance(receiver, Const):
+        return _call_const(interp, receiver, name, arguments, node)
+    if isinstance(receiver, Option):
+        return (
+            receiver
+            if name in ("lower", "upper", "strip", "copy")
+            else _call_anything(interp, receiver, name, arguments, node)
+        )
+    return _call_anything(interp, receiver, name, arguments, node)
+
+
+def _argument(arguments: Arguments, index: int = 0) -> Value | None:
+    return arguments.positions[index].value if index < len(arguments.positions) else None
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+
+
+def _target(name: str, arguments: Arguments) -> Device | None:
+    """Where ``to``, ``cuda`` or ``cpu`` moves something; None for ``to(dtype)``."""
+    if name == "cpu":
+        return "cpu"
+    if name == "cuda":
+        return "cuda"
+    given = [passed.value for passed in arguments.positions[:2]]
+    if name == "type":
+        kinds = [each for value in given for each in members(value)]
+        on_gpu = [isinstance(each, External) and each.qualname.startswith("torch.cuda.") for each in kinds]
+        if any(on_gpu):
+            return "cuda" if all(on_gpu) else "conditional"
+        return None
+    if "device" in arguments.keywords:
+        given = [arguments.keywords["device"].value]
+    elif "other" in arguments.keywords:
+        given = [arguments.keywords["other"].value]
+    elif arguments.rest is not None and not given:
+        return "unknown"
+    for value in given[:1]:
+        return None if is_dtype(value) or is_layout(value) else device_meant(value)
+    return None
+
+
+def _casts_dtype(arguments: Arguments) -> bool:
+    return "dtype" in arguments.keywords or any(is_dtype(passed.value) for passed in arguments.positions)
+
+
+def _move_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Arguments, node: ast.AST) -> Tensor:
+    place = _target(name, arguments)
+    origin = interp.origin(node)
+    if place is None:
+        interp.event(
+            "cast" if _casts_dtype(arguments) or name == "type" else "call",
+            node,
+            _label("Tensor", name),
+            tensor,
+            arguments,
+        )
+        return moved(tensor, tensor.device, origin)
+    result = moved(tensor, place, origin)
+    interp.event("transfer", node, name, tensor, arguments, result)
+    if name == "cpu":
+        interp.event("sync", node, "cpu", tensor)
+    return result
+
+
+def _label(owner: str, name: str) -> str:
+    return f"{owner}.{name}"
+
+
+def _move_model(interp: Interpreter, model: Instance | Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    place = _target(name, arguments)
+    if place is None:
+        interp.event("cast", node, name, model, arguments)
+        return model
+    interp.event("transfer", node, name, model, arguments, model)
+    for each in (
+        model,
+        *(members(model.inner) if isinstance(model, Made) and model.kind in ("wrapper", "engine") else ()),
+    ):
+        if isinstance(each, (Instance, Made)):
+            undecided = interp.is_undecided_since(each.made_at)
+            each.device = join_devices(each.device, place) if undecided and each.device != "unknown" else place
+    return model
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    origin = interp.origin(node)
+    if name == "backward":
+        loss = tensor.scaled_from
+        interp.event("backward", node, "scaled" if loss is not None else "", loss or tensor, arguments)
+        return NONE
+    if name in ("to", "cuda", "cpu") or (name == "type" and arguments.positions):
+        return _move_tensor(interp, tensor, name, arguments, node)
+    if name in _READS:
+        read = interp.absorb(node) or tensor
+        interp.event("sync", node, name, read)
+        return read_on_host(read, origin)
+    if name in _ACTS:
+        interp.event(_ACTS[name], node, name, tensor, arguments)
+        return UNKNOWN
+    if name in ("detach", "detach_"):
+        interp.event("call", node, _label("Tensor", name), tensor, arguments)
+        return detached(tensor, origin)
+    if name in _TENSOR_NUMBERS:
+        return NUMBER
+    if name in _TENSOR_TRUTHS:
+        return UNKNOWN
+    if name in ("items", "named_parameters"):  # a batch that is a dict
+        return Iterated(Sequence([UNKNOWN, tensor]), tensor, name, origin)
+    if name == "values":
+        return Iterated(tensor, tensor, name, origin)
+    if name == "keys":
+        return Iterated(UNKNOWN, tensor, name, origin)
+    if name in ("train", "eval"):
+        interp.event("mode", node, name, tensor, arguments)
+        return tensor
+    result: Value
+    if name == "copy_":
+        result = tensor
+    else:
+        result = result_of([tensor, *tensors_passed(arguments)], origin)
+        if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
+            (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
+        ):
+            result = Sequence([result, result], interp.control, origin)
+        elif name in ("split", "chunk", "unbind", "tensor_split"):
+            result = Sequence(None, interp.control, origin, "tuple", result)
+    interp.event("call", node, _label("Tensor", name), tensor, arguments, result)
+    return result
+
+
+# --- models, optimizers and the rest of what libraries make -----------------------------------------------------------
+
+
+def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A method that the object's class inherits from a library, or that is not there."""
+    if name.startswith("super."):
+        name = name[6:]
+        if name == "__init__":
+            if instance.base is None and not calls.is_module(instance):
+                calls.make_base(interp, instance, arguments, node)
+            return NONE
+        if name == "__setattr__" and len(arguments.positions) > 1:
+            key = arguments.positions[0].value
+            if isinstance(key, Const) and isinstance(key.value, str):
+                access.write_attribute(interp, instance, key.value, arguments.positions[1].value, node)
+            return NONE
+    if instance.base is not None:
+        return _call_made(interp, instance.base, name, arguments, node)
+    if calls.is_module(instance):
+        return _call_model(interp, instance, name, arguments, node)
+    instance.uses.add(name)
+    if name == "backward":
+        interp.event("backward", node, "", _argument(arguments) or instance, arguments)
+        return NONE
+    if name in ("parse_args", "parse_args_into_dataclasses") and instance.cls.externals():
+        return options.options_of(interp, instance.cls, node)  # Tap
+    kinds = {libraries.kind_of(each) for each in instance.cls.externals()}
+    if name in _ACTS:
+        interp.event(_ACTS[name], node, name, instance, arguments)
+        return UNKNOWN
+    if kinds & {"trainer"}:
+        return _call_trainer(interp, instance, name, arguments, node)
+    return _call_anything(interp, instance, name, arguments, node)
+
+
+def _call_model(interp: Interpreter, model: Instance | Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    origin = interp.origin(node)
+    if name in ("to", "cuda", "cpu", "type"):
+        return _move_model(interp, model, name, arguments, node)
+    if name in _CASTS:
+        interp.event("cast", node, name, model, arguments, model)
+        return model
+    if name in ("train", "eval"):
+        interp.event("mode", node, name, model, arguments)
+        return model
+    if name in ("forward", "__call__"):
+        return calls.forward(interp, model, arguments, node)
+    if name in ("parameters", "buffers"):
+        parameter = Tensor(frozenset({"param"}), model.device, origin, model)
+        return Iterated(parameter, model, name, origin)
+    if name in ("named_parameters", "named_buffers"):
+        parameter = Tensor(frozenset({"param"}), model.device, origin, model)
+        return Iterated(Sequence([UNKNOWN, parameter]), model, name, origin)
+    if name in _ACTS:
+        interp.event(_ACTS[name], node, name, model, arguments)
+        return UNKNOWN
+    if name == "backward":
+        interp.event(
+            "backward", node, "engine" if isinstance(model, Made) else "", _argument(arguments) or model, arguments
+        )
+        return NONE
+    if name == "compile":
+        interp.event("compile", node, name, model, arguments, model)
+        return NONE
+    if name in (
+        "apply",
+        "requires_grad_",
+        "share_memory",
+        "to_empty",
+        "gradient_checkpointing_enable",
+        "fuse",
+        "half_",
+    ):
+        interp.event("call", node, _label("Module", name), model, arguments)
+        function = _argument(arguments)
+        if name == "apply" and function is not None:
+            part = access.child(interp, model, "<layer>", node)
+            calls.call(interp, function, calls.positional(part), node)
+        return model
+    if name in _MODEL_PARTS:
+        part = join(model, _parts(interp, model, node)) or model
+        return Iterated(part if not name.startswith("named") else Sequence([UNKNOWN, part]), model, name, origin)
+    if name in ("register_buffer", "register_parameter", "add_module", "register_module"):
+        key, value = _argument(arguments), _argument(arguments, 1) or arguments.keywords.get("tensor")
+        if isinstance(key, Const) and isinstance(key.value, str) and isinstance(value, Value):
+            access.write_attribute(interp, model, key.value, value, node)
+        if isinstance(model, Made) and isinstance(value, Value) and name in ("add_module", "register_module"):
+            _add_layer(interp, model, value)
+        return NONE
+    if name in ("append", "extend", "insert", "update") and isinstance(model, Made):
+        added = _argument(arguments, 1 if name == "insert" else 0) or UNKNOWN
+        _add_layer(interp, model, access.iterate(interp, added, node) if name in ("extend", "update") else added)
+        return model
+    if name in ("items", "values", "keys") and isinstance(model, Made) and model.inner is not None:
+        part = access.iterate(interp, model.inner, node)
+        return Iterated(
+            Sequence([UNKNOWN, part]) if name == "items" else part if name == "values" else UNKNOWN, model, name, origin
+        )
+    if name == "generate":
+        result = Tensor(
+            frozenset({"output"}), surest(model.device, device_of(tensors_passed(arguments))), origin, model
+        )
+        interp.event("forward", node, name, model, arguments, result)
+        return result
+    if name == "state_dict":
+        interp.event("call", node, _label("Module", name), model, arguments)
+        return interp.opaque("state_dict()", "call", node)
+    if name == "no_sync":
+        return interp.make("torch.nn.parallel.DistributedDataParallel.no_sync", "nosync", arguments, node, log=False)
+    if isinstance(model, Made) and model.kind in ("wrapper", "engine") and model.inner is not None:
+        found = access.read_attribute(interp, model.inner, name, ast.copy_location(ast.Pass(), node), called=True)
+        if isinstance(found, Bound):
+            return calls.call(interp, found, arguments, node)
+    tensors = tensors_passed(arguments)
+    if tensors:
+        result = Tensor(frozenset({"output"}), surest(model.device, device_of(tensors)), origin, model)
+        interp.event("forward", node, name, model, arguments, result)
+        return result
+    interp.event("call", node, _label("Module", name), model, arguments)
+    return access.child(interp, model, f".{name}()", node, "call")
+
+
+def _parts(interp: Interpreter, model: Instance | Made, node: ast.AST) -> Value | None:
+    """The modules that are attributes or layers of a model."""
+    if isinstance(model, Made):
+        return access.iterate(interp, model.inner, node) if model.inner is not None else None
+    found: Value | None = None
+    for value in list(model.attributes.values())[:16]:
+        for member in members(value):
+            if (isinstance(member, Made) and member.kind == "module") or (
+                isinstance(member, Instance) and calls.is_module(member)
+            ):
+                found = join(found, member)
+    return found
+
+
+def _add_layer(interp: Interpreter, model: Made, layer: Value) -> None:
+    inner = model.inner if isinstance(model.inner, Sequence) else None
+    if inner is None:
+        model.inner = Sequence([layer], interp.control, None, "list")
+    elif inner.items is not None and interp.certainty(inner.made_at) == "strong":
+        inner.items.append(layer)
+    else:
+        inner.element = join(access.element_of(interp, inner) if inner.items else inner.element, layer)
+        inner.items = None
+
+
+def _call_made(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    made.uses.add(name)
+    kind = made.kind
+    value = _argument(arguments)
+    if kind == "argparse":
+        return options.call_parser(interp, made, name, arguments, node)
+    if kind == "classparser":
+        return options.call_class_parser(interp, made, name, arguments, node)
+    if kind in ("module", "wrapper", "criterion", "engine"):
+        return _call_model(interp, made, name, arguments, node)
+    if name == "step":
+        for member in members(value):
+            if isinstance(member, (Function, Bound)):
+                calls.call(interp, member, Arguments(), node)
+    if name == "backward":
+        interp.event("backward", node, kind, value or made, arguments)
+        return NONE
+    if kind == "progress" and name == "update":
+        interp.event("show", node, name, made, arguments)
+        return NONE
+    if name in _ACTS:
+        interp.event(_ACTS[name], node, name, made, arguments)
+        return UNKNOWN
+    if name in libraries.SHOWING_METHODS or (
+        kind in ("logger", "writer", "progress") and name in libraries.LOGGING_METHODS
+    ):
+        return _show(interp, made, name, arguments, node)
+    if kind == "scaler" and name == "scale":
+        interp.event("scale", node, name, made, arguments)
+        return externals.scaled(value or UNKNOWN, interp, node)
+    if kind in ("accelerator", "fabric"):
+        return _call_accelerator(interp, made, name, arguments, node)
+    if kind == "dataset":
+        return _call_dataset(interp, made, name, arguments, node)
+    if kind == "trainer":
+        return _call_trainer(interp, made, name, arguments, node)
+    if kind == "tokenizer":
+        interp.event("call", node, _label(made.qualname, name), made, arguments)
+        if name in ("pad", "__call__", "batch_encode_plus", "encode", "encode_plus", "apply_chat_template"):
+            return Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
+        return (
+            UNKNOWN
+            if name.startswith(("decode", "batch_decode"))
+            else access.child(interp, made, f".{name}()", node, "call")
+        )
+    interp.event("call", node, _label(made.qualname, name), made, arguments)
+    if kind == "loader":
+        if name == "__iter__":
+            return Iterated(access.iterate(interp, made, node), made, "iter", interp.origin(node))
+        if name in ("next", "__next__"):
+            return access.iterate(interp, made, node)
+    if kind == "nullcontext" or kind == "autocast":
+        return made
+    tensors = tensors_passed(arguments)
+    if tensors and kind not in ("optimizer", "scheduler", "writer", "logger", "progress"):
+        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+    return access.child(interp, made, f".{name}()", node, "call")
+
+
+def _show(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """A method that shows its arguments; tensors among them are read on the host."""
+    for passed in (*arguments.positions, *arguments.keywords.values()):
+        interp.show_tensors(passed.value, passed.node or node, "print")
+    interp.event("show", node, name, receiver, arguments)
+    return NONE
+
+
+_PREPARES = libraries.words(
+    """
+    prepare setup prepare_model prepare_data_loader setup_dataloaders setup_module setup_optimizers
+    prepare_optimizer prepare_scheduler
+    """
+)
+
+
+def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    """Accelerate and Fabric own placement and stepping."""
+    value = _argument(arguments)
+    values = [passed.value for passed in arguments.positions]
+    interp_result: Value
+    if name in _PREPARES:
+        for each in values:
+            for member in members(each):
+                if isinstance(member, Made):
+                    member.attributes["prepared"] = Const(True)
+                if isinstance(member, (Made, Instance)):
+                    member.device = "conditional"
+        single = len(values) == 1 and not arguments.star
+        interp_result = (
+            values[0]
+            if single
+            else Sequence(
+                None if arguments.star else values,
+                interp.control,
+                interp.origin(node),
+                "tuple",
+                join_all(values) if arguments.star else None,
+            )
+        )
+        interp.event("call", node, _label(made.qualname, name), made, arguments, interp_result)
+        return interp_result
+    if name in ("clip_grad_norm_", "clip_grad_value_", "clip_gradients"):
+        result = Tensor(frozenset({"grad"}), "conditional", interp.origin(node))
+        interp.event("clip", node, _label(made.qualname, name), value, arguments, result)
+        return result
+    if name == "save" or name == "save_state":
+        interp.event("save", node, _label(made.qualname, name), value, arguments)
+        return NONE
+    if name in ("print", "log"):
+        return _show(interp, made, name, arguments, node)
+    interp.event("call", node, _label(made.qualname, name), made, arguments)
+    if name in (
+        "unwrap_model",
+        "gather",
+        "reduce",
+        "gather_for_metrics",
+        "pad_across_processes",
+        "all_gather",
+        "all_reduce",
+    ):
+        return value or UNKNOWN
+    if name == "to_device" and value is not None:
+        return (
+            join_all(
+                moved(m, "conditional", interp.origin(node)) if isinstance(m, Tensor) else m for m in members(value)
+            )
+            or UNKNOWN
+        )
+    if name in (
+        "accumulate",
+        "autocast",
+        "no_sync",
+        "no_backward_sync",
+        "main_process_first",
+        "local_main_process_first",
+    ):
+        return interp.make(
+            _label(made.qualname, name), "autocast" if name == "autocast" else "nosync", arguments, node, log=False
+        )
+    if name == "launch" and value is not None:
+        return calls.call(interp, value, Arguments([], {}, True), node)
+    return access.child(interp, made, f".{name}()", node, "call")
+
+
+def _call_dataset(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    interp.event("call", node, _label(made.qualname, name), made, arguments)
+    if name in _DATASET_COPIES:
+        function = _argument(arguments)
+        if name in ("map", "with_transform", "set_transform", "filter") and function is not None:
+            item = Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
+            for member in members(function):
+                if isinstance(member, (Function, Bound)):
+                    calls.call(interp, member, calls.positional(item), node)
+        return made
+    if name in ("__getitem__", "__next__"):
+        return Tensor(frozenset({"data"}), "cpu", interp.origin(node), made)
+    return access.child(interp, made, f".{name}()", node, "call")
+
+
+def _call_trainer(
+    interp: Interpreter, trainer: Made | Instance, name: str, arguments: Arguments, node: ast.AST
+) -> Value:
+    """A framework's trainer: ``fit`` calls the model's own hooks."""
+    qualname = trainer.qualname if isinstance(trainer, Made) else trainer.cls.node.name
+    interp.event("call", node, _label(qualname, name), trainer, arguments)
+    if name in ("fit", "validate", "test", "predict"):
+        model = externals.first(arguments, "model")
+        for member in members(model):
+            if isinstance(member, Instance):
+                _call_hooks(interp, member, arguments, node)
+    if name == "run":
+        loader = _argument(arguments)
+        batch = access.iterate(interp, loader, node) if loader is not None else UNKNOWN
+        step = externals.first(trainer.arguments) if trainer.arguments is not None else None
+        for member in members(step):
+            if isinstance(member, (Function, Bound)):
+                calls.call(interp, member, calls.positional(trainer, batch), node)
+    return access.child(interp, trainer, f".{name}()", node, "call")
+
+
+def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node: ast.AST) -> None:
+    optimizers = model.cls.find("configure_optimizers")
+    if isinstance(optimizers, Function):
+        calls.call(interp, Bound(model, optimizers), Arguments(), node)
+    given = arguments.get("train_dataloaders", 1) or arguments.get("train_dataloader")
+    evaluation = arguments.get("val_dataloaders", 2) or arguments.get("dataloaders", 1)
+    module = arguments.get("datamodule")
+    sources: list[Value] = [model, *members(module.value if module is not None else None)]
+    if given is not None:
+        sources.extend(members(given.value))
+    hooks = (("training_step", given, "train_dataloader"), ("validation_step", evaluation, "val_dataloader"))
+    for hook, passed, provider in hooks:
+        method = model.cls.find(hook)
+        if not isinstance(method, Function):
+            continue
+        loader: Value | None = passed.value if passed is not None else None
+        for source in sources:
+            provide = source.cls.find(provider) if isinstance(source, Instance) else None
+            if isinstance(provide, Function):
+                loader = calls.call(interp, Bound(source, provide), Arguments(), node)
+        batch = access.iterate(interp, loader, node) if loader is not None else UNKNOWN
+        if batch is UNKNOWN:
+            batch = interp.opaque("batch", "element", method.node)
+        calls.call(interp, Bound(model, method), calls.positional(batch, NUMBER), node)
+
+
+# --- unknowns ---------------------------------------------------------------------------------------------------------
+
+
+def _call_opaque(interp: Interpreter, receiver: Opaque, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    receiver.uses.add(name)
+    if name in ("parameters", "named_parameters"):
+        parameter = Tensor(frozenset({"param"}), "unknown", interp.origin(node), receiver)
+        element: Value = parameter if name == "parameters" else Sequence([UNKNOWN, parameter])
+        return Iterated(element, receiver, name, interp.origin(node))
+    if name == "step":
+        for member in members(_argument(arguments)):
+            if isinstance(member, (Function, Bound)):
+                calls.call(interp, member, Arguments(), node)
+    known = _act_of_unknown(interp, receiver, name, arguments, node)
+    if known is not None:
+        return known
+    method = access.child(interp, receiver, "." + name, node)
+    if isinstance(method, Opaque):
+        return calls.call_opaque(interp, method, arguments, node)
+    tensors = tensors_passed(arguments)
+    return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node)) if tensors else UNKNOWN
+
+
+def _act_of_unknown(
+    interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST
+) -> Value | None:
+    """An act that its name alone makes worth logging; None for any other method."""
+    value = _argument(arguments)
+    if name == "backward":
+        scaled = any(isinstance(member, Tensor) for member in members(value))
+        interp.event("backward", node, "engine" if scaled else "", value if scaled else receiver, arguments)
+        return NONE
+    if name in _ACTS:
+        interp.event(_ACTS[name], node, name, receiver, arguments)
+        return UNKNOWN
+    if name in ("to", "cuda", "cpu"):
+        place = _target(name, arguments)
+        if place is None:
+            interp.event("cast", node, name, receiver, arguments)
+            return receiver
+        interp.event("transfer", node, name, receiver, arguments, receiver)
+        if name == "cpu":
+            interp.event("sync", node, "cpu", receiver)
+        return receiver
+    if name in _READS and not arguments.positions:
+        interp.event("sync", node, name, interp.absorb(node) or receiver)
+        return Host(None, (interp.origin(node),)) if name == "item" else UNKNOWN
+    if name in ("train", "eval") and len(arguments.positions) <= 1:
+        interp.event("mode", node, name, receiver, arguments)
+        return receiver
+    if name in _CASTS and not arguments.positions:
+        interp.event("cast", node, name, receiver, arguments)
+        return receiver
+    if name in libraries.SHOWING_METHODS or name in ("info", "warning", "debug"):
+        return _show(interp, receiver, name, arguments, node)
+    if name in ("detach", "long", "int", "bool") or name in _SAME_TENSOR:
+        return receiver
+    if name == "scale" and value is not None:
+        interp.event("scale", node, name, receiver, arguments)
+        return externals.scaled(value, interp, node)
+    if name in ("clip_grad_norm_", "clip_grad_norm", "clip_master_grads"):
+        interp.event("clip", node, name, receiver, arguments)
+        return Tensor(frozenset({"grad"}), "unknown", interp.origin(node))
+    return None
+
+
+def _call_anything(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    known = _act_of_unknown(interp, receiver, name, arguments, node)
+    if known is not None:
+        return known
+    tensors = tensors_passed(arguments)
+    if tensors:
+        if interp.loop_depth:
+            interp.event("unknown_call", node, name, receiver, arguments)
+        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+    return NUMBER if isinstance(receiver, Unknown) and receiver.number else UNKNOWN
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def _call_mapping(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    value = _argument(arguments)
+    if name == "update":
+        return _update_mapping(interp, mapping, arguments, node)
+    if name in ("get", "pop", "setdefault"):
+        return _take(interp, mapping, name, arguments, node)
+    everything = access.read_item(interp, mapping, None, node)
+    origin = interp.origin(node)
+    if name == "items":
+        return Iterated(Sequence([UNKNOWN, everything]), mapping, name, origin)
+    if name == "values":
+        return Iterated(everything, mapping, name, origin)
+    if name == "keys":
+        return Iterated(access.iterate(interp, mapping, node), mapping, name, origin)
+    if name in ("copy", "__copy__"):
+        copied = Mapping(interp.control, mapping.origin)
+        access.merge(interp, copied, mapping, strong=True)
+        return copied
+    if name in ("to", "cuda", "cpu"):
+        place = _target(name, arguments) or "unknown"
+        interp.event("transfer", node, name, mapping, arguments, mapping)
+        moved_element = (
+            moved(t, place, origin) if (t := next(tensors_in(mapping), None)) is not None else mapping.element
+        )
+        return Mapping(interp.control, mapping.origin, {}, True, moved_element)
+    if name == "clear" and interp.certainty(mapping.made_at) == "strong":
+        mapping.entries.clear()
+        return NONE
+    return _act_of_unknown(interp, mapping, name, arguments, node) or UNKNOWN if value is None else UNKNOWN
+
+
+def _update_mapping(interp: Interpreter, mapping: Mapping, arguments: Arguments, node: ast.AST) -> Value:
+    if isinstance(mapping, builtin_calls.ModuleNames):
+        interp.event("destroy", node, "globals().update", None, arguments)
+        builtin_calls.destroy(interp)
+        return NONE
+    certainty = interp.certainty(mapping.made_at)
+    if certainty == "never":
+        return NONE
+    value = _argument(arguments)
+    if value is not None:
+        access.merge(interp, mapping, value, certainty == "strong")
+    for key, passed in arguments.keywords.items():
+        origin = interp.origin(passed.node) if passed.node is not None else None
+        access.put_entry(mapping, key, Entry(passed.value, passed.must, origin), certainty == "strong")
+    mapping.open = mapping.open or arguments.open
+    mapping.element = join(mapping.element, arguments.rest)
+    return NONE
+
+
+def _take(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    key = _argument(arguments)
+    default = _argument(arguments, 1) or NONE
+    if not (isinstance(key, Const) and is_hashable(key.value)):
+        return access.read_item(interp, mapping, key, node)
+    entry = mapping.entries.get(key.value)
+    found: Value | None
+    if entry is not None:
+        found = entry.value if entry.must else join(entry.value, default)
+    else:
+        found = join(join(mapping.element or UNKNOWN, default), None) if mapping.open else default
+    if name == "setdefault" and not (entry is not None and entry.must):
+        place = arguments.positions[1].node if len(arguments.positions) > 1 else None
+        access.put(interp, mapping, key, found or UNKNOWN, place)
+    elif name == "pop":
+        access.drop_item(interp, mapping, key)
+    return found or UNKNOWN
+
+
+def _call_namespace(interp: Interpreter, namespace: Namespace, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    value = _argument(arguments)
+    if name == "update":
+        for member in members(value):
+            mapping = access.as_mapping(interp, member)
+            if mapping is not None:
+                namespace.open = namespace.open or mapping.open
+                for key, entry in mapping.entries.items():
+                    if isinstance(key, str):
+                        access.write_attribute(interp, namespace, key, entry.value, node)
+        for key, passed in arguments.keywords.items():
+            access.write_attribute(interp, namespace, key, passed.value, node)
+        return NONE
+    if name in ("get", "pop", "setdefault") and isinstance(value, Const) and isinstance(value.value, str):
+        found = namespace.attributes.get(value.value)
+        return found if found is not None else _argument(arguments, 1) or (UNKNOWN if namespace.open else NONE)
+    if name == "items":
+        everything = join_all(namespace.attributes.values()) or UNKNOWN
+        return Iterated(Sequence([UNKNOWN, everything]), namespace, name, interp.origin(node))
+    if name == "copy":
+        return Namespace(interp.control, dict(namespace.attributes), namespace.open)
+    if name in ("merge_from_file", "merge_from_list", "load"):
+        _open_to_file(namespace)
+        return NONE
+    return _act_of_unknown(interp, namespace, name, arguments, node) or UNKNOWN
+
+
+def _open_to_file(namespace: Namespace, depth: int = 4) -> None:
+    """What a configuration file may override is an option, in the namespaces below too."""
+    namespace.open = True
+    for key, old in list(namespace.attributes.items()):
+        if isinstance(old, Const):
+            namespace.attributes[key] = Option(key, old, old.origin, "file", isinstance(old.value, bool))
+        elif isinstance(old, Namespace) and depth:
+            _open_to_file(old, depth - 1)
+
+
+def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    value = _argument(arguments)
+    if name in ("append", "add", "appendleft", "insert"):
+        added = _argument(arguments, 1) if name == "insert" else value
+        if added is not None:
+            _append(interp, sequence, added, at_end=name in ("append", "add"))
+            interp.event("call", node, _label("list", name), sequence, arguments)
+        return NONE
+    if name in ("extend", "update", "extendleft") and value is not None:
+        if isinstance(value, Sequence) and value.items is not None and sequence.items is not None:
+            for item in list(value.items):
+                _append(interp, sequence, item, at_end=True)
+        else:
+            certainty = interp.certainty(sequence.made_at)
+            if certainty != "never":
+                sequence.element = join(
+                    access.element_of(interp, sequence) if sequence.items else sequence.element,
+                    access.iterate(interp, value, node),
+                )
+                sequence.items = None
+        return NONE
+    if name in ("pop", "popleft"):
+        return access.element_of(interp, sequence)
+    if name == "copy":
+        items = list(sequence.items) if sequence.items is not None else None
+        return Sequence(items, interp.control, sequence.origin, sequence.kind, sequence.element)
+    if name in ("index", "count"):
+        return NUMBER
+    if name == "clear":
+        return NONE
+    known = _act_of_unknown(interp, sequence, name, arguments, node)
+    return known if known is not None else NONE if name in ("sort", "reverse", "remove") else UNKNOWN
+
+
+def _append(interp: Interpreter, sequence: Sequence, value: Value, at_end: bool) -> None:
+    certainty = interp.certainty(sequence.made_at)
+    if certainty == "never":
+        return
+    if sequence.items is not None and certainty == "strong" and at_end:
+        sequence.items.append(value)
+        return
+    sequence.element = join(access.element_of(interp, sequence) if sequence.items else sequence.element, value)
+    sequence.items = None
+
+
+def _call_const(interp: Interpreter, receiver: Const, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    text = receiver.value
+    if not isinstance(text, str):
+        return _call_anything(interp, receiver, name, arguments, node) if text is not None else UNKNOWN
+    if name == "format":
+        for passed in (*arguments.positions, *arguments.keywords.values()):
+            interp.show_tensors(passed.value, passed.node or node, "format")
+        return interp.text(text, node)
+    if name in ("lower", "upper", "strip", "title", "capitalize") and not arguments.positions:
+        return Const(getattr(text, name)(), interp.origin(node))
+    if name == "split":
+        return Sequence(None, interp.control, interp.origin(node), "list", UNKNOWN)
+    if (
+        name in ("startswith", "endswith")
+        and isinstance(first := _argument(arguments), Const)
+        and isinstance(first.value, str)
+    ):
+        return Const(getattr(text, name)(first.value), interp.origin(node))
+    return UNKNOWN

@@ -1,0 +1,562 @@
+"""The training program as codemods see it: frozen, and resolved by value and qualified name.
+
+Everything here is an answer about the user's program, with the place (``Site``) where it was read. What could not
+be resolved is said so (``state == "unknown"``, ``certainty == "inferred"``, ``complete == False``); a codemod that
+needs more than is known refuses. Texts (``..._text``) are source texts that are valid at the place they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from turbofix.findings import Site
+
+
+class Framework(Enum):
+    """Who owns precision, placement and stepping."""
+
+    PYTORCH = "pytorch"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    TRANSFORMERS = "transformers"
+    DEEPSPEED = "deepspeed"
+    FABRIC = "fabric"
+    IGNITE = "ignite"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the rewritten program must run on.
+
+    ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
+    """
+
+    capability: tuple[int, int] = (8, 0)
+    torch: tuple[int, int] = (2, 4)
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What one argument of a call can be.
+
+    ``absent``: not passed, the callee's default holds. ``value``: always ``values[0]``. ``option``: the user of the
+    script chooses, ``values[0]`` is the default. ``may``: one of ``values``, or absent on some paths (``may_be_absent``).
+    ``computed``: a number or object made at run time (``os.cpu_count()``). ``unknown``: nothing is known, it may even be
+    absent (an unpacked mapping that may hold it).
+    """
+
+    state: Literal["absent", "value", "option", "may", "computed", "unknown"]
+    values: tuple[object, ...] = ()
+    may_be_absent: bool = False
+    site: Site | None = None  # the argument's expression in the call, where it is written there
+    text: str | None = None  # that expression's source
+    edit_at: Site | None = None  # the literal, dict entry or option default that a person would change
+    option: str | None = None  # the option's name as the user of the script writes it: "--batch-size"
+    reads: tuple[Site, ...] = ()  # every other place that reads the name (or option) which carries this value
+    comment: str | None = None  # the comment on the line of edit_at or of the call's argument, if any
+
+    @property
+    def known(self) -> bool:
+        """Whether every possible value is in ``values``."""
+        return self.state in ("value", "option") or (self.state == "may" and not self.may_be_absent)
+
+
+ABSENT = Argument("absent")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Under which condition something inside a loop runs.
+
+    ``always``: in every iteration. ``every_n``: under ``step % n``-like tests (``every`` is n where known). ``rank``: on
+    one process only. ``config``: under a test that does not change during the run (a flag). ``condition``: any other
+    test. ``except``: in an exception handler. ``tests`` are the sites of the tests, outermost first.
+    """
+
+    kind: Literal["always", "every_n", "rank", "config", "condition", "except"] = "always"
+    tests: tuple[Site, ...] = ()
+    every: int | None = None
+
+
+ALWAYS = Guard()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where tensors go.
+
+    ``cuda``: always a GPU (hard-coded). ``conditional``: a GPU where there is one or where the user asks for it.
+    ``text`` is the source of the device expression at this place (``device``, ``self.device``, ``"cuda"``), None for
+    ``.cuda()``; ``text_kind`` says what kind of object that text is. ``test`` is the source of a test, valid at this
+    place, that is true exactly when a GPU is used (``use_cuda``, from ``if use_cuda: x = x.cuda()``); ``tests`` their sites.
+    """
+
+    where: Literal["cpu", "cuda", "conditional", "unknown"]
+    text: str | None = None
+    text_kind: Literal["device", "string", "index", "tensor", "unknown"] = "unknown"
+    test: str | None = None
+    tests: tuple[Site, ...] = ()
+    mps: bool = False  # it may also be a device that is neither CPU nor CUDA (mps, xpu, torch.accelerator's choice)
+
+    @property
+    def reaches_cuda(self) -> bool:
+        """Whether the program may run on a GPU here."""
+        return self.where in ("cuda", "conditional")
+
+
+# --- data -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a loader reads.
+
+    ``tensors``: tensors in memory (TensorDataset, a list of tensors); items cost nothing. ``map``: ``__getitem__``.
+    ``iterable``: ``IterableDataset``. ``length`` in samples where it is known.
+    """
+
+    kind: Literal["tensors", "map", "iterable", "unknown"]
+    site: Site | None = None
+    qualname: str | None = None  # torchvision.datasets.ImageFolder, or the project's class name
+    on_device: bool = False  # its tensors live on the GPU already, or it works on the GPU
+    random: bool = False  # draws random numbers per item (augmentation, sampling)
+    worker_aware: bool = False  # an iterable dataset that asks get_worker_info
+    work: tuple[str, ...] = ()  # work per item that was seen: "decode", "tokenize", "transform", "read", "numpy"
+    length: int | None = None
+    unpicklable: str | None = None  # why its items or itself cannot be sent to a spawned worker (lambda, local class)
+    stateful: str | None = None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One ``torch.utils.data.DataLoader(...)`` construction.
+
+    ``arguments`` holds every parameter of DataLoader by name, resolved through positions, ``**kwargs`` and helpers.
+    ``open_mapping``: a ``**mapping`` in the call may hold keys that were not seen (then never add a keyword).
+    ``role``: what its batches are used for. ``factory``: the call stands in a helper that builds several loaders.
+    """
+
+    site: Site
+    arguments: Mapping[str, Argument]
+    dataset: Dataset
+    role: Literal["training", "evaluation", "both", "unused", "unknown"]
+    open_mapping: bool = False
+    unpacks: tuple[Site, ...] = ()  # the `**mapping` arguments of the call
+    mapping_entries: Mapping[str, Site] = field(default_factory=dict)  # key -> its entry in the dict display it came from
+    collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
+    collate_on_device: bool = False  # collate_fn moves tensors to the GPU or pins memory
+    batch: Literal["tensors", "object", "unknown"] = "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
+    built_in_loop: bool = False
+    subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
+    copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
+    name: str | None = None  # how the code calls it: "train_loader"
+    comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; ``absent`` when the call does not pass it."""
+        return self.arguments.get(name, ABSENT)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One ``.to(...)``, ``.cuda()`` or ``.cpu()`` that moves something between host and device."""
+
+    site: Site
+    method: Literal["to", "cuda", "cpu", "other"]
+    what: Literal["batch", "input", "model", "param", "output", "made", "object", "unknown"]
+    to: Placement
+    non_blocking: Argument
+    guard: Guard = ALWAYS
+    dtype_only: bool = False
+    pageable: bool = False  # from numpy or a freshly made host tensor: never pinned, non_blocking gains nothing
+    loader: Site | None = None  # the loader whose batch it moves
+    in_step: bool = False
+    in_evaluation: bool = False
+
+
+# --- what happens in a step ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Region:
+    """Consecutive statements of one block, from ``first`` to ``last``, in one file.
+
+    ``blockers`` says why the region cannot be put under a ``with`` (one sentence each); empty means it can.
+    """
+
+    first: Site
+    last: Site
+    function: Site | None = None  # the function or method that holds it, None for module level
+    blockers: tuple[str, ...] = ()
+    escapes: tuple[Site, ...] = ()  # where a floating tensor computed in it is given to numpy or another library, at any time
+
+
+@dataclass(frozen=True)
+class Act:
+    """One call that makes up a training step: backward, optimizer.step, zero_grad, clip, unscale, scaler.update.
+
+    ``statement`` is the statement line that holds it. ``receiver_text`` is the source of what it is called on
+    (``optimizer``, ``self.optimizer``, ``loss``); for clips, of the first argument.
+    """
+
+    site: Site
+    statement: Site
+    receiver_text: str
+    guard: Guard = ALWAYS
+    certainty: Literal["seen", "inferred"] = "seen"
+    optimizer: Site | None = None  # the construction of the optimizer concerned, where it is known
+    function: Site | None = None
+    alone: bool = True  # the call is a statement of its own: nothing reads its result
+    scaled: bool = False  # goes through a GradScaler
+    closure: bool = False  # optimizer.step(closure)
+    create_graph: bool = False  # a backward that is differentiated again
+    max_norm: Argument = ABSENT  # for clips
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Gradients summed over several micro-batches before one optimizer step."""
+
+    steps: Argument  # how many micro-batches
+    guard: Site  # the `if` that holds the optimizer's step
+    divided: bool  # the loss is divided by the same value
+    divisions: tuple[Site, ...] = ()
+    tail_flushed: bool = False  # a last, shorter group is stepped too
+
+
+@dataclass(frozen=True)
+class Called:
+    """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
+    ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments."""
+
+    qualname: str
+    site: Site
+    constants: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The value that backward starts from."""
+
+    certainty: Literal["seen", "inferred", "unknown"]
+    qualnames: tuple[str, ...] = ()  # torch.nn.CrossEntropyLoss, torch.nn.functional.nll_loss, ...
+    reductions: tuple[str, ...] = ()  # "mean", "sum", "none" of each criterion, where known; else "unknown"
+    criteria: tuple[Site, ...] = ()  # the criterion calls
+    text: str | None = None  # the name it goes by at backward: "loss"
+    plain: bool = False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
+
+
+@dataclass(frozen=True)
+class Read:
+    """One place where an accumulating variable is read, and when that is."""
+
+    site: Site
+    statement: Site
+    when: Literal["every_step", "every_n", "condition", "after_loop", "elsewhere"]
+    text: str  # the expression's source
+    show: Site | None = None  # the statement that shows it, where it is only shown (directly, or through names)
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """A variable or attribute that sums what a sync reads: ``total += loss.item() * n``.
+
+    ``update`` is the augmented assignment. ``inits`` are the statements that set it before the loop (``total = 0.0``).
+    ``simple`` is False where it is aliased, captured by a closure, global, unpacked or returned inside the loop.
+    """
+
+    text: str
+    update: Site
+    inits: tuple[Site, ...]
+    reads: tuple[Read, ...]
+    loop: Site
+    function: Site | None
+    simple: bool = True
+    why_not_simple: str | None = None
+    integer: bool = False  # counts (correct += pred.eq(y).sum().item()), an int64 tensor
+
+
+@dataclass(frozen=True)
+class Meter:
+    """An object of a project class that takes a value in every step: ``losses.update(loss.item(), n)``.
+
+    ``computes_only``: its class does nothing with the value but arithmetic and formatting that a tensor survives.
+    """
+
+    call: Site
+    cls: Site | None
+    computes_only: bool
+    harmful: frozenset[str] = frozenset()  # other methods of the class that a tensor does not survive, if they are called
+
+
+@dataclass(frozen=True)
+class Show:
+    """A statement that shows values in a training or evaluation step.
+
+    ``interval`` is True where it is already guarded so that it runs every n >= 10 steps. ``syncs`` are the reads of
+    device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor that is printed).
+    """
+
+    statement: Site
+    kind: Literal["print", "progress", "writer", "logger", "tracker", "other"]
+    guard: Guard
+    syncs: tuple[Site, ...]
+    alone: bool = True  # the statement does nothing else and nothing reads its result
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing a tensor.
+
+    ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``. ``shown``: in
+    the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides what the program does
+    next. ``returned``: leaves the function. ``other``: anything else, or several of these.
+    """
+
+    site: Site
+    how: Literal["item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "other"]
+    of: Literal["loss", "output", "grad", "param", "batch", "tensor", "unknown"]
+    of_text: str  # the source of the tensor: "loss" in "loss.item()"
+    statement: Site
+    guard: Guard
+    use: Literal["summed", "meter", "shown", "stored", "control", "returned", "other"]
+    accumulator: Accumulator | None = None
+    meter: Meter | None = None
+    show: Show | None = None
+    no_grad: bool = False
+    on_device: Placement = Placement("unknown")
+    in_evaluation: bool = False
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A ``for`` or ``while`` over batches.
+
+    ``counter`` is the name of a variable that counts its iterations, from ``counter_start`` (``enumerate``). ``iterated``
+    is the source of what is iterated, ``target`` of the target; ``sized`` is a source text for its number of
+    iterations valid in the loop (``len(train_loader)``), where it can be written.
+    """
+
+    site: Site
+    iterated: str | None = None
+    target: str | None = None
+    counter: str | None = None
+    counter_start: int = 0
+    sized: str | None = None
+    progress: Site | None = None  # the progress bar (tqdm(...)) around it
+    progress_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step: the innermost loop that holds a backward and an optimizer's step."""
+
+    loop: Loop
+    epoch_loop: Loop | None
+    function: Site | None
+    source: Literal["loader", "list", "generator", "tensors", "custom", "none", "unknown"]
+    loaders: tuple[Site, ...]
+    transfers: tuple[Transfer, ...]
+    forward: Region | None  # from the first statement of the forward pass to the last that computes the loss
+    loss: Loss
+    backwards: tuple[Act, ...]
+    updates: tuple[Act, ...]
+    zero_grads: tuple[Act, ...] = ()
+    clips: tuple[Act, ...] = ()
+    unscales: tuple[Act, ...] = ()
+    scaler_updates: tuple[Act, ...] = ()
+    scheduler_steps: tuple[Act, ...] = ()
+    accumulation: Accumulation | None = None
+    syncs: tuple[Sync, ...] = ()
+    shows: tuple[Show, ...] = ()
+    autocast: Site | None = None  # an autocast region (or context variable that may be one) around the forward pass
+    device: Placement = Placement("unknown")  # where its forward pass runs
+    optimizers: tuple[Site, ...] = ()
+    models: tuple[Site, ...] = ()
+    calls: tuple[Called, ...] = ()  # external calls inside the forward region
+    grad_reads: tuple[Site, ...] = ()  # `.grad` read by hand
+    certainty: Literal["seen", "inferred"] = "seen"
+    forwards: tuple[Region, ...] = ()  # one region for each loss: a GAN has several, and then `forward` has a blocker
+    leaks: tuple[Accumulator, ...] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A loop over batches with forward passes and no backward."""
+
+    loop: Loop
+    function: Site | None
+    loaders: tuple[Site, ...]
+    forward: Region | None
+    no_grad: bool
+    transfers: tuple[Transfer, ...] = ()
+    syncs: tuple[Sync, ...] = ()
+    shows: tuple[Show, ...] = ()
+    autocast: Site | None = None
+    device: Placement = Placement("unknown")
+    models: tuple[Site, ...] = ()
+    calls: tuple[Called, ...] = ()
+    leaks: tuple[Accumulator, ...] = ()
+    epoch_loop: Loop | None = None  # the loop that repeats it, through calls too
+
+
+# --- objects ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it."""
+
+    site: Site
+    name: str | None
+    cls: Site | None
+    layers: frozenset[str]
+    layers_complete: bool  # every layer was seen; False where part of it comes from elsewhere
+    device: Placement = Placement("unknown")
+    half: bool = False  # .half(), .bfloat16() or .double() was called on it
+    dtype: str | None = None  # "float64" where the program chose one
+    compiled: Site | None = None
+    wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    ends_in_sigmoid: bool = False
+
+
+@dataclass(frozen=True)
+class Passing:
+    """One hop that an object makes as an argument: the call, the argument in it, the function and its parameter."""
+
+    call: Site
+    argument: Site
+    function: Site
+    parameter: str
+
+
+@dataclass(frozen=True)
+class StateSave:
+    """One ``optimizer.state_dict()`` that is written to a checkpoint; ``mapping`` is the dict display (or ``dict(...)`` call)
+    whose entry ``key`` it is, None where it stands elsewhere."""
+
+    site: Site
+    mapping: Site | None = None
+    key: str | None = None
+    function: Site | None = None
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One optimizer construction.
+
+    ``qualname`` is canonical (``torch.optim.Adam``); None where it is only inferred from use. ``statement`` is the
+    assignment that holds it; ``target_text`` what it is assigned to. ``passes`` are the hops to the steps.
+    ``in_loop``: built inside a loop, or in a function that is called in one.
+    """
+
+    site: Site
+    qualname: str | None
+    arguments: Mapping[str, Argument]
+    open_mapping: bool
+    statement: Site
+    target_text: str | None
+    name: str | None
+    passes: tuple[Passing, ...] = ()
+    passes_complete: bool = True  # every place that receives it was seen
+    function: Site | None = None
+    in_loop: bool = False
+    device: Placement = Placement("unknown")  # of its parameters
+    before_move: bool = False  # built before its model was moved to the GPU
+    sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
+    state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
+    state_saves: tuple[StateSave, ...] = ()
+    branch: Site | None = None  # the outermost if/try/with/loop around its construction in its function; __main__ guard: none
+    trains: Literal["model", "inputs", "unknown"] = "unknown"
+    used: bool = True  # some step of the program updates it
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; ``absent`` when the call does not pass it."""
+        return self.arguments.get(name, ABSENT)
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """A ``GradScaler``, an ``autocast`` or another part of a mixed-precision set-up that the program has already."""
+
+    site: Site
+    qualname: str
+    kind: Literal["scaler", "autocast", "apex", "half", "framework"]
+    enabled: Argument = ABSENT
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A global switch that the program sets: ``torch.backends.cuda.matmul.allow_tf32``,
+    ``torch.set_float32_matmul_precision``, ``torch.use_deterministic_algorithms``, ``os.environ["CUDA_LAUNCH_BLOCKING"]``."""
+
+    name: str
+    value: Argument
+    site: Site
+    guard: Guard = ALWAYS
+
+
+@dataclass(frozen=True)
+class Script:
+    """The entry file as a script.
+
+    ``setup`` is the first statement of its set-up code that calls torch (seeding, choosing a device, building the
+    model), where a person would put a global switch. ``guarded``: the training runs under ``__main__`` (or is only
+    reached by a call from there). ``unguarded`` is the range of top-level statements that would have to move under a
+    guard, with its blockers; None when nothing runs at import.
+    """
+
+    setup: Site | None
+    setup_function: Site | None
+    guarded: bool
+    unguarded: Region | None = None
+
+
+@dataclass(frozen=True)
+class TrainingProgram:
+    """Everything the model knows of one entry script and the project modules that it imports."""
+
+    entry: Path
+    files: tuple[Path, ...]
+    framework: Framework
+    complete: bool  # False: the budget ran out, or the program changes its own names (exec); nothing is certain then
+    trains: bool  # there is at least one training step
+    device: Placement  # of the training as a whole
+    script: Script
+    target: Target
+    steps: tuple[Step, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    loaders: tuple[Loader, ...] = ()
+    optimizers: tuple[Optimizer, ...] = ()
+    models: tuple[Model, ...] = ()
+    precision: tuple[Scaler, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    distributed: bool = False  # torch.distributed is initialised somewhere
+    processes: bool = False  # starts processes of its own (Hogwild, mp.spawn)
+    incomplete_because: str | None = None
+    libraries: frozenset[str] = frozenset()  # the packages that its files import, by their first name: "gym", "torchdiffeq"
+
+    def loader(self, site: Site | None) -> Loader | None:
+        """The loader constructed at ``site``."""
+        return next((loader for loader in self.loaders if loader.site == site), None)
+
+    def optimizer(self, site: Site | None) -> Optimizer | None:
+        """The optimizer constructed at ``site``."""
+        return next((optimizer for optimizer in self.optimizers if optimizer.site == site), None)
+
+    def model(self, site: Site | None) -> Model | None:
+        """The model constructed at ``site``."""
+        return next((model for model in self.models if model.site == site), None)
+
+    def setting(self, name: str) -> tuple[Setting, ...]:
+        """Every place that sets the switch of that qualified name."""
+        return tuple(setting for setting in self.settings if setting.name == name)

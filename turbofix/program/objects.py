@@ -1,0 +1,667 @@
+"""What a program builds besides loaders: models, optimizers, the parts of mixed precision, global switches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from turbofix.findings import Site
+from turbofix.program.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_from, argument_of, bound_arguments
+from turbofix.program.events import Arguments, Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import settled
+from turbofix.program.libraries import OPTIMIZER_PARAMETERS
+from turbofix.program.loaders import merged
+from turbofix.program.model import (
+    ABSENT,
+    ALWAYS,
+    Act,
+    Argument,
+    Model,
+    Optimizer,
+    Passing,
+    Placement,
+    Scaler,
+    Setting,
+    Step,
+)
+from turbofix.program.names import dotted, parameters
+from turbofix.program.placements import UNKNOWN_PLACE
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import (
+    Const,
+    External,
+    Function,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Method,
+    Opaque,
+    Sequence,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
+
+# --- models -------------------------------------------------------------------------------------------------------
+
+
+def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance | Opaque]:
+    """The models that a value is or wraps."""
+    for member in members(value):
+        if isinstance(member, Made):
+            if member.kind in ("wrapper",) or (member.inner is not None and member.kind in ("engine", "accelerator")):
+                yield from models_in(member.inner, depth - 1) if depth else ()
+            elif member.kind in ("module", "model"):
+                yield member
+        elif (isinstance(member, Instance) and is_module_class(member)) or (
+            isinstance(member, Opaque) and is_model(member)
+        ):
+            yield member
+        elif isinstance(member, Method) and depth:
+            yield from models_in(member.receiver, depth - 1)
+
+
+def model_sites(analysis: Analysis, events: list[Event]) -> list[Site]:
+    """The models that are called in the events, leaving out layers called inside of other models."""
+    found: dict[Site, None] = {}
+    for event in _outermost(analysis, [each for each in events if each.kind == "forward"]):
+        for model in models_in(event.receiver):
+            site = analysis.facts.origin_site(model.origin)
+            if site is not None and not isinstance(model, Opaque):
+                found[site] = None
+    return sorted(found)
+
+
+def _outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:
+    """The forward calls that are not made inside another model's forward."""
+    nodes = {id(event.node) for event in forwards}
+    return [
+        event
+        for event in forwards
+        if not any(frame.call is not None and id(frame.call) in nodes for frame in analysis.facts.frames(event))
+    ]
+
+
+@dataclass(eq=False)
+class Layers:
+    """The external layers in a model."""
+
+    names: set[str] = field(default_factory=set)
+    complete: bool = True
+    sparse: bool = False
+    seen: set[int] = field(default_factory=set)
+
+
+def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
+    """Collect the external layers that a model is made of, through attributes, containers and wrappers."""
+    for member in members(value):
+        if id(member) in found.seen or isinstance(member, (Const, External, Function)):
+            continue
+        found.seen.add(id(member))
+        if depth < 0:
+            found.complete = False
+        elif isinstance(member, Made):
+            if member.kind in ("module", "criterion", "model"):
+                found.names.add(member.qualname)
+                if member.qualname.endswith("*") or not member.qualname.startswith("torch.nn."):
+                    found.complete = False
+                sparse = member.arguments.keywords.get("sparse")
+                found.sparse = found.sparse or (sparse is not None and settled(sparse.value) is not False)
+                for given in member.arguments.values():
+                    _layers_in(given, found, depth)
+            for held in member.attributes.values():
+                _layers_in(held, found, depth)
+            if member.inner is not None:
+                layers_of(member.inner, found, depth - 1)
+        elif isinstance(member, Instance):
+            for name in member.cls.externals():
+                if name not in ("torch.nn.Module", "builtins.object", "abc.ABC") and not name.startswith("typing."):
+                    found.names.add(name)
+                    if not name.startswith("torch.nn."):
+                        found.complete = False
+            for attribute, held in member.attributes.items():
+                _layers_in(held, found, depth)
+                if any(isinstance(each, Opaque) and each.how in ("call", "parameter") for each in members(held)):
+                    if any(isinstance(each, Opaque) and "(call)" in each.uses for each in members(held)):
+                        found.complete = False
+                del attribute
+        elif isinstance(member, (Sequence, Mapping)):
+            _layers_in(member, found, depth)
+        elif isinstance(member, Opaque):
+            found.complete = False
+
+
+def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
+    for each in flatten(value, 4):
+        if (isinstance(each, Made) and each.kind in ("module", "criterion", "model", "wrapper")) or isinstance(
+            each, Instance
+        ):
+            layers_of(each, found, depth - 1)
+
+
+def ends_in_sigmoid(value: Made | Instance | Opaque) -> bool:
+    """Whether the last layer that a model applies is a sigmoid, by its ``forward`` or its container."""
+    if isinstance(value, Made):
+        if value.qualname == "torch.nn.Sigmoid":
+            return True
+        inner = [each.value for each in value.arguments.positions]
+        if value.qualname == "torch.nn.Sequential" and inner:
+            return any(
+                isinstance(member, (Made, Instance)) and ends_in_sigmoid(member) for member in members(inner[-1])
+            )
+        return False
+    if not isinstance(value, Instance):
+        return False
+    forward = value.cls.find("forward")
+    if not isinstance(forward, Function):
+        return False
+    for node in ast.walk(forward.node):
+        if isinstance(node, ast.Return) and node.value is not None and _is_sigmoid(node.value, forward, value, 4):
+            return True
+    return False
+
+
+def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) -> bool:
+    if depth < 0:
+        return False
+    if isinstance(node, ast.Tuple):
+        return any(_is_sigmoid(each, forward, model, depth - 1) for each in node.elts)
+    if isinstance(node, ast.Name):
+        last: ast.expr | None = None
+        for each in ast.walk(forward.node):
+            if isinstance(each, ast.Assign) and any(dotted(target) == node.id for target in each.targets):
+                last = each.value
+        return last is not None and _is_sigmoid(last, forward, model, depth - 1)
+    if not isinstance(node, ast.Call):
+        return False
+    name = dotted(node.func)
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else name
+    if method in ("view", "squeeze", "flatten", "reshape", "mean") and isinstance(node.func, ast.Attribute):
+        if dotted(node.func.value) not in ("torch", "F"):
+            return _is_sigmoid(node.func.value, forward, model, depth - 1)
+    if name is not None and name.startswith("self.") and name.count(".") == 1:
+        held = model.attributes.get(name[5:])
+        found = [each for each in members(held) if isinstance(each, (Made, Instance))]
+        if found:
+            return any(ends_in_sigmoid(each) for each in found)
+        called = model.cls.find(name[5:])
+        if isinstance(called, Function):
+            return any(
+                isinstance(each, ast.Return)
+                and each.value is not None
+                and _is_sigmoid(each.value, called, model, depth - 1)
+                for each in ast.walk(called.node)
+            )
+    return method == "sigmoid"
+
+
+def models(analysis: Analysis) -> tuple[Model, ...]:
+    """Every model that is called, trained, moved or wrapped."""
+    facts = analysis.facts
+    forwards = _outermost(analysis, facts.of("forward"))
+    kept: dict[Site, list[Made | Instance]] = {}
+    for event in (*forwards, *facts.of("mode", "wrap", "compile")):
+        value = event.receiver
+        if event.kind == "wrap":
+            value = event.result or event.receiver
+        for model in models_in(value):
+            site = facts.origin_site(model.origin)
+            if site is None or isinstance(model, Opaque):
+                continue
+            kept.setdefault(site, [])
+            if not any(model is each for each in kept[site]):
+                kept[site].append(model)
+    inner = _inner_sites(analysis, kept)
+    default = _default_dtype(analysis)
+    return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept) if site not in inner)
+
+
+def _inner_sites(analysis: Analysis, kept: dict[Site, list[Made | Instance]]) -> set[Site]:
+    """The models that are parts of other models only."""
+    called = {
+        site
+        for event in _outermost(analysis, analysis.facts.of("forward"))
+        for model in models_in(event.receiver)
+        if (site := analysis.facts.origin_site(model.origin)) is not None
+    }
+    return {site for site in kept if site not in called and _made_inside_model(kept[site])}
+
+
+def _made_inside_model(found: list[Made | Instance]) -> bool:
+    for model in found:
+        for level in model.made_at.upwards():
+            if level.kind == "call" and isinstance(level.detail, Function) and level.detail.cls is not None:
+                if level.detail.name == "__init__" and any(
+                    base == "torch.nn.Module" for base in level.detail.cls.externals()
+                ):
+                    return True
+    return False
+
+
+def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
+    facts = analysis.facts
+    first = values[0]
+    layers = Layers()
+    for value in values:
+        layers_of(value, layers)
+    device = UNKNOWN_PLACE
+    half, dtype = False, default_dtype
+    compiled: Site | None = None
+    wrapped: str | None = None
+    places: list[Placement] = []
+    for event in facts.of("transfer", "cast", "wrap", "compile"):
+        if event.kind == "wrap":
+            receiver = event.result or event.receiver
+        else:
+            receiver = event.receiver
+        if not any(model is value for model in models_in(receiver) for value in values):
+            continue
+        if event.kind == "wrap":
+            wrapped = next((each.qualname for each in members(receiver) if isinstance(each, Made)), event.name)
+        elif event.kind == "compile":
+            compiled = compiled or facts.site(event)
+        elif event.kind == "cast" or event.name in ("half", "bfloat16", "double"):
+            named = _cast_to(event)
+            if named is not None and named != "float32":
+                half = True
+                dtype = named
+        elif event.name in ("to", "cuda"):
+            if event.name == "cuda" or _names_device(event):
+                places.append(analysis.devices.of_transfer(event))
+    known = [place for place in places if place.where != "unknown"]
+    if known:
+        device = known[0]
+        if any(place.where == "conditional" for place in known) and device.where == "cpu":
+            device = next(place for place in known if place.where == "conditional")
+    elif places:
+        device = places[0]
+    elif _default_device(analysis) is not None:
+        device = _default_device(analysis) or device
+    else:
+        device = Placement("cpu")
+    cls = first.cls if isinstance(first, Instance) else None
+    return Model(
+        site=site,
+        name=assigned_name(analysis, first.origin.node, first.origin.module),
+        cls=facts.places.site(cls.node, cls.module) if cls is not None else None,
+        layers=frozenset(layers.names),
+        layers_complete=layers.complete,
+        device=device,
+        half=half,
+        dtype=dtype,
+        compiled=compiled,
+        wrapped=wrapped,
+        ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
+    )
+
+
+def _names_device(event: Event) -> bool:
+    from turbofix.program.placements import is_dtype
+
+    arguments = event.arguments
+    passed = arguments.get("device", 0) if arguments is not None else None
+    return passed is not None and not is_dtype(passed.value)
+
+
+def _cast_to(event: Event) -> str | None:
+    named = {"half": "float16", "bfloat16": "bfloat16", "double": "float64", "float": "float32"}.get(event.name)
+    if named is not None:
+        return named
+    if event.arguments is not None:
+        for value in event.arguments.values():
+            for member in members(value):
+                if isinstance(member, External) and member.qualname.startswith("torch."):
+                    last = member.qualname.rpartition(".")[2]
+                    return {"half": "float16", "float": "float32", "double": "float64"}.get(last, last)
+    return None
+
+
+def _default_dtype(analysis: Analysis) -> str | None:
+    """``float64`` where the program makes it the default."""
+    for event in analysis.facts.of("set"):
+        if event.name in ("torch.set_default_dtype", "torch.set_default_tensor_type") and event.arguments is not None:
+            for value in event.arguments.values():
+                for member in members(value):
+                    text = member.qualname if isinstance(member, External) else str(getattr(member, "value", ""))
+                    if "double" in text.lower() or "float64" in text:
+                        return "float64"
+    return None
+
+
+def _default_device(analysis: Analysis) -> Placement | None:
+    """Where new tensors go when the program says so once for all."""
+    from turbofix.program.placements import device_of
+
+    for event in analysis.facts.of("set"):
+        if event.arguments is None:
+            continue
+        for value in event.arguments.values():
+            if event.name == "torch.set_default_device":
+                where, kind = device_of(value)
+                return Placement(where, None, kind)
+            if event.name == "torch.set_default_tensor_type":
+                text = " ".join(
+                    each.qualname if isinstance(each, External) else str(getattr(each, "value", ""))
+                    for each in members(value)
+                )
+                if "cuda" in text:
+                    return Placement("cuda")
+    return None
+
+
+def assigned_name(analysis: Analysis, node: ast.AST, module: ModuleFile) -> str | None:
+    """What the value of an expression is assigned to, in its own statement."""
+    statement = analysis.facts.places.statement(node, module)
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return dotted(statement.targets[0])
+    if isinstance(statement, ast.AnnAssign):
+        return dotted(statement.target)
+    return None
+
+
+# --- optimizers ---------------------------------------------------------------------------------------------------
+
+
+def optimizers(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model, ...]) -> tuple[Optimizer, ...]:
+    """Every optimizer that is built."""
+    facts = analysis.facts
+    by_node: dict[int, list[Event]] = {}
+    for event in facts.of("make"):
+        if any(isinstance(member, Made) and member.kind == "optimizer" for member in members(event.result)):
+            by_node.setdefault(id(event.node), []).append(event)
+    used = {site for step in steps for site in step.optimizers}
+    found = [_optimizer(analysis, events, used, known) for events in by_node.values()]
+    return tuple(sorted(found, key=lambda each: each.site))
+
+
+def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: tuple[Model, ...]) -> Optimizer:
+    facts = analysis.facts
+    event = events[0]
+    node, module = event.node, event.module
+    made = [
+        member
+        for each in events
+        for member in members(each.result)
+        if isinstance(member, Made) and member.kind == "optimizer"
+    ]
+    names = {each.qualname for each in made}
+    qualname = names.pop() if len(names) == 1 else None
+    order = OPTIMIZER_PARAMETERS.get(qualname or "", ("params", "lr"))
+    all_arguments = [each.arguments for each in events if each.arguments is not None]
+    passed = merged(bound_arguments(each, order) for each in all_arguments)
+    statement = facts.places.statement(node, module) or node
+    site = facts.places.site(node, module)
+    passes, complete = _passes(analysis, made, node)
+    params = [each.value for one in all_arguments if (each := one.get("params", 0)) is not None]
+    trained = _trained(analysis, params, known)
+    device = UNKNOWN_PLACE
+    placed = [model.device for model in trained]
+    if placed:
+        device = placed[0]
+    layers = Layers()
+    for value in _parameter_owners(params):
+        layers_of(value, layers)
+    qualname = qualname if qualname is None or not qualname.endswith("*") else None
+    return Optimizer(
+        site=site,
+        qualname=qualname,
+        arguments={name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())},
+        open_mapping=any(each.open or each.star for each in all_arguments),
+        statement=facts.places.site(statement, module),
+        target_text=_target_text(analysis, statement, node, module),
+        name=_target_text(analysis, statement, node, module),
+        passes=passes,
+        passes_complete=complete,
+        function=facts.places.function_site(node, module),
+        in_loop=_in_loop(analysis, events),
+        device=device,
+        before_move=_before_move(analysis, event, params),
+        sparse=layers.sparse,
+        state_loads=_state_loads(analysis, made),
+        trains=_trains(params, trained),  # type: ignore[arg-type]
+        used=site in used,
+    )
+
+
+def _in_loop(analysis: Analysis, events: list[Event]) -> bool:
+    return any(isinstance(record.node, LOOPS) for event in events for record in analysis.facts.loops(event))
+
+
+def _target_text(analysis: Analysis, statement: ast.AST, node: ast.AST, module: ModuleFile) -> str | None:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is node:
+        target: ast.expr = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign) and statement.value is node:
+        target = statement.target
+    else:
+        return None
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    return analysis.facts.places.text(target, module)
+
+
+def _parameter_owners(params: list[Value]) -> Iterator[Value]:
+    """The models whose parameters an optimizer is given; one value for each way in which it is built."""
+    for each in (member for value in params for member in flatten(value, 4)):
+        if isinstance(each, (Iterated, Tensor, Opaque)):
+            if each.source is not None:
+                yield from members(each.source)
+        elif isinstance(each, (Instance, Made)):
+            yield each
+
+
+def _trained(analysis: Analysis, params: list[Value], known: tuple[Model, ...]) -> list[Model]:
+    sites = {
+        site
+        for value in _parameter_owners(params)
+        for model in models_in(value)
+        if (site := analysis.facts.origin_site(model.origin)) is not None
+    }
+    return [model for model in known if model.site in sites]
+
+
+def _trains(params: list[Value], trained: list[Model]) -> str:
+    if trained:
+        return "model"
+    inside = [each for value in params for each in flatten(value, 4)]
+    found = [each for each in inside if not isinstance(each, (Sequence, Mapping, Const, Iterated))]
+    if any(isinstance(member, (Instance, Made)) for value in _parameter_owners(params) for member in members(value)):
+        return "model"
+    tensors = [each for each in found if isinstance(each, Tensor)]
+    if tensors and len(tensors) == len(found):
+        if all("param" in each.roles and each.source is not None for each in tensors):
+            return "model"
+        if all("param" not in each.roles for each in tensors):
+            return "inputs"
+    return "unknown"
+
+
+def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
+    """Whether the optimizer's model is moved to a GPU only after the optimizer took its parameters."""
+    owners = [model for value in _parameter_owners(params) for model in models_in(value)]
+    moves = [
+        each.order
+        for each in analysis.facts.of("transfer")
+        if each.name in ("to", "cuda")
+        and any(model is owner for model in models_in(each.receiver) for owner in owners)
+        and analysis.devices.of_transfer(each).reaches_cuda
+    ]
+    return bool(moves) and min(moves) > event.order
+
+
+def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
+    from dataclasses import replace as changed
+
+    found: dict[Site, Act] = {}
+    for event in analysis.facts.of("load"):
+        if any(one is each for one in optimizers_in(event.receiver) for each in made):
+            act = act_of(analysis, event, None)
+            if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
+                text = analysis.facts.places.text(event.node.func.value, event.module)
+                act = changed(act, receiver_text=text)
+            found.setdefault(act.site, act)
+    return tuple(found[site] for site in sorted(found))
+
+
+def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[Passing, ...], bool]:
+    """The hops that an optimizer makes as an argument of project functions, on its way to the calls that step it."""
+    facts = analysis.facts
+    hops: dict[Site, Passing] = {}
+    complete = True
+    for event in facts.of("step", "zero_grad", "unscale", "update"):
+        if not any(one is each for one in optimizers_in(concerned(event)) for each in made):
+            continue
+        frames = facts.frames(event)
+        expression: ast.AST | None = None
+        if isinstance(event.node, ast.Call):
+            through = event.node.args[0] if stepper(event.receiver) == "scaler" and event.node.args else None
+            expression = through or getattr(event.node.func, "value", None)
+        for index in range(len(frames) - 1, -1, -1):
+            frame = frames[index]
+            if not isinstance(expression, ast.Name):
+                # an attribute travels with its object; anything else is not followed
+                complete = complete and (expression is None or dotted(expression) is not None)
+                break
+            owner = facts.bindings.owner(expression.id, expression, frame.module)
+            if owner is not frame.scope or not any(each.arg == expression.id for each in parameters(frame.scope)):
+                break
+            if not isinstance(frame.call, ast.Call) or index == 0:
+                complete = False
+                break
+            from turbofix.program.facts import argument_for
+
+            argument = argument_for(expression.id, frame, frame.call)
+            if argument is None or not isinstance(frame.scope, FUNCTIONS):
+                complete = False
+                break
+            caller = frames[index - 1]
+            hop = Passing(
+                facts.places.site(frame.call, caller.module),
+                facts.places.site(argument, caller.module),
+                facts.places.site(frame.scope, frame.module),
+                expression.id,
+            )
+            hops.setdefault(hop.argument, hop)
+            expression = argument
+    for event in facts.events:
+        if event.kind in ("unknown_call",) and event.arguments is not None:
+            for value in event.arguments.values():
+                if any(one is each for one in optimizers_in(value, 0) for each in made):
+                    complete = False
+    return tuple(hops[site] for site in sorted(hops)), complete
+
+
+# --- mixed precision and switches ---------------------------------------------------------------------------------
+
+
+def precision(analysis: Analysis) -> tuple[Scaler, ...]:
+    """The parts of a mixed-precision set-up that the program has already, dead branches included."""
+    facts = analysis.facts
+    found: dict[Site, Scaler] = {}
+    for event in (*facts.events, *facts.dead):
+        scaler: Scaler | None = None
+        site = facts.site(event)
+        if event.kind == "make":
+            for member in members(event.result):
+                if isinstance(member, Made) and member.kind in ("scaler", "lossscaler", "autocast"):
+                    kind = "autocast" if member.kind == "autocast" else "scaler"
+                    scaler = Scaler(
+                        site,
+                        member.qualname,
+                        kind,  # type: ignore[arg-type]
+                        _enabled(analysis, event, member),
+                        _dtype_text(member.arguments),
+                    )
+        elif event.kind == "call" and event.name.startswith("apex.amp."):
+            scaler = Scaler(site, event.name, "apex")
+        elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
+            named = "float16" if event.name == "half" else event.name
+            scaler = Scaler(site, f"torch.nn.Module.{event.name}", "half", ABSENT, named)
+        if scaler is not None:
+            found.setdefault(site, scaler)
+    for module in facts.execution.modules.values():
+        for decorated in ast.walk(module.tree):
+            if isinstance(decorated, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for decorator in decorated.decorator_list:
+                    site = facts.places.site(decorator, module)
+                    if is_autocast_decorator(decorator, module) and site not in found:
+                        found[site] = Scaler(site, "torch.autocast", "autocast")
+    return tuple(found[site] for site in sorted(found))
+
+
+def is_autocast_decorator(node: ast.expr, module: ModuleFile) -> bool:
+    """Whether a decorator is torch's autocast."""
+    call = node.func if isinstance(node, ast.Call) else node
+    name = dotted(call)
+    if name is None:
+        return False
+    head, _, rest = name.partition(".")
+    value = module.scope.names.get(head)
+    return any(
+        isinstance(member, External) and (f"{member.qualname}.{rest}" if rest else member.qualname).endswith("autocast")
+        for member in members(value)
+    )
+
+
+def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
+    position = None
+    if made.kind == "autocast":
+        position = 2 if made.qualname == "torch.autocast" else 0
+    passed = made.arguments.get("enabled", position)
+    return argument_from(passed, event.module, analysis.facts, analysis.reads)
+
+
+def _dtype_text(arguments: Arguments) -> str | None:
+    """The one data type that is asked for; None where there are several, or none."""
+    passed = arguments.get("dtype", None)
+    found: set[str] = set()
+    for candidate in [passed] if passed is not None else arguments.positions[:2]:
+        for member in members(candidate.value):
+            if isinstance(member, External) and member.qualname.startswith("torch."):
+                last = member.qualname.rpartition(".")[2]
+                found.add({"half": "float16", "float": "float32"}.get(last, last))
+    return found.pop() if len(found) == 1 else None
+
+
+def settings(analysis: Analysis) -> tuple[Setting, ...]:
+    """The global switches that the program sets."""
+    facts = analysis.facts
+    found: dict[tuple[Site, str], Setting] = {}
+    for event in facts.of("set"):
+        value: Argument = Argument("unknown")
+        if event.arguments is not None and (event.arguments.positions or event.arguments.keywords):
+            first = (*event.arguments.positions, *event.arguments.keywords.values())[0]
+            value = argument_from(first, event.module, facts, analysis.reads)
+        elif event.result is not None:
+            node = event.node.value if isinstance(event.node, ast.Assign) else None
+            value = argument_of(event.result, facts, analysis.reads, node=node, module=event.module)
+        elif event.arguments is not None:
+            value = ABSENT
+        frames = facts.frames(event)
+        conditions = []
+        for index in range(len(frames)):
+            anchor = event.node if index == len(frames) - 1 else frames[index].anchor
+            conditions += [
+                each
+                for each in analysis.guards.tests_around(
+                    anchor, frames[index].scope, frames[: index + 1], returns=False
+                )
+                if not (each.test is not None and is_main_test(each.test))
+            ]
+        loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
+        guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
+        setting = Setting(event.name, value, facts.site(event), guard)
+        found.setdefault((setting.site, setting.name), setting)
+    return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1])))
+
+
+def is_main_test(test: ast.expr) -> bool:
+    """``__name__ == "__main__"``."""
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.Name) and side.id == "__name__" for side in (test.left, *test.comparators)
+    )

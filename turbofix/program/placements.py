@@ -1,0 +1,243 @@
+"""Where tensors go: the device that an expression names, and the tests that decide whether a GPU is used."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from turbofix.program.events import Event
+from turbofix.program.facts import Facts, Frame
+from turbofix.program.guards import Condition, Guards
+from turbofix.program.model import Placement
+from turbofix.program.names import loads
+from turbofix.program.values import (
+    Computed,
+    Const,
+    External,
+    Made,
+    Opaque,
+    Option,
+    Tensor,
+    Unknown,
+    Value,
+    members,
+)
+
+Where = Literal["cpu", "cuda", "conditional", "unknown"]
+Kind = Literal["device", "string", "index", "tensor", "unknown"]
+
+UNKNOWN_PLACE = Placement("unknown")
+
+
+def join_where(places: list[str]) -> Where:
+    """What several possible devices make together."""
+    found = set(places)
+    if not found or "unknown" in found:
+        return "unknown"
+    if found == {"cuda"}:
+        return "cuda"
+    if found == {"cpu"}:
+        return "cpu"
+    return "conditional"
+
+
+def device_of(value: Value | None) -> tuple[Where, Kind]:
+    """The device that a value names, and what kind of object names it."""
+    where: list[str] = []
+    kinds: set[str] = set()
+    one: str
+    kind: str
+    for member in members(value):
+        if isinstance(member, Const):
+            if member.value is None:
+                continue
+            one, kind = _device_of_constant(member.value)
+        elif isinstance(member, Made) and member.kind == "device":
+            one, kind = member.device, "device"
+        elif isinstance(member, Option):
+            one, kind = _device_of_option(member)
+        elif isinstance(member, Tensor):
+            one, kind = member.device, "tensor"
+        elif isinstance(member, Computed) or (isinstance(member, Unknown) and member.number):
+            one, kind = "cuda", "index"
+        elif isinstance(member, Opaque):
+            one, kind = "unknown", "unknown"
+        else:
+            one, kind = "unknown", "unknown"
+        where.append(one)
+        kinds.add(kind)
+    return join_where(where), (kinds.pop() if len(kinds) == 1 else "unknown")  # type: ignore[return-value]
+
+
+def _device_of_constant(value: object) -> tuple[str, str]:
+    if isinstance(value, str):
+        name = value.partition(":")[0]
+        return (name if name in ("cpu", "cuda") else "unknown"), "string"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "cuda", "index"
+    return "unknown", "unknown"
+
+
+def _device_of_option(option: Option) -> tuple[str, str]:
+    """An option's device is the user's choice, so it is never certain."""
+    default = option.default
+    if isinstance(default, Const) and isinstance(default.value, str):
+        return "conditional", "string"
+    if isinstance(default, Const) and isinstance(default.value, int):
+        return "conditional", "index"
+    if isinstance(default, Made) and default.kind == "device":
+        return "conditional", "device"
+    return "conditional", "unknown"
+
+
+@dataclass(eq=False)
+class Devices:
+    """Answers about devices at places of the program."""
+
+    facts: Facts
+    guards: Guards
+
+    def of_transfer(self, event: Event) -> Placement:
+        """Where a ``.to(...)``, ``.cuda()`` or ``.cpu()`` moves things."""
+        if event.name == "cpu":
+            return Placement("cpu")
+        node = event.node
+        arguments = event.arguments
+        passed = arguments.get("device", 0) if arguments is not None else None
+        if passed is not None and event.name == "to" and is_dtype(passed.value):
+            passed = arguments.get("device", 1) if arguments is not None else None
+        if event.name == "cuda" or (passed is None and event.name != "to"):
+            placement = Placement("cuda")
+            if passed is not None and passed.node is not None and not is_none(passed.value):
+                text = self.facts.places.text(passed.node, event.module)
+                _, kind = device_of(passed.value)
+                placement = Placement("cuda", text, kind)
+            return self.under_tests(placement, event, node)
+        if passed is None:
+            return UNKNOWN_PLACE
+        where, kind = device_of(passed.value)
+        if where == "unknown":
+            moved = [member.device for member in members(event.result) if isinstance(member, Tensor)]
+            where = join_where([*moved]) if moved else where
+        written = self.facts.places.text(passed.node, event.module) if passed.node is not None else None
+        placement = Placement(where, written, kind)
+        return self.under_tests(placement, event, node) if where == "cuda" else placement
+
+    def under_tests(self, placement: Placement, event: Event, node: ast.AST) -> Placement:
+        """A placement on a GPU that stands under a test of the device is conditional; else it stays as it is."""
+        frames = self.facts.frames(event)
+        for index in range(len(frames) - 1, -1, -1):
+            frame = frames[index]
+            anchor = node if index == len(frames) - 1 else frame.anchor
+            conditions = self.guards.tests_around(anchor, frame.scope, frames[: index + 1], returns=False)
+            for condition in reversed(conditions):
+                if condition.test is not None and self.is_device_test(condition):
+                    site = self.facts.places.site(condition.test, frame.module)
+                    here = index == len(frames) - 1
+                    test = self._test_text(condition, frame) if here else None
+                    return replace(placement, where="conditional", test=test, tests=(site,))
+        return placement
+
+    def _test_text(self, condition: Condition, frame: Frame) -> str:
+        assert condition.test is not None
+        test, holds = condition.test, condition.holds
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and not holds:
+            test, holds = test.operand, True
+        text = " ".join(self.facts.places.text(test, frame.module).split())
+        if holds:
+            return text
+        simple = isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        return f"not {text}" if simple else f"not ({text})"
+
+    def is_device_test(self, condition: Condition) -> bool:
+        """Whether a test asks whether a GPU is there, or wanted."""
+        assert condition.test is not None
+        return self.asks_device(condition.test, condition.frames)
+
+    def asks_device(self, test: ast.AST, frames: tuple[Frame, ...], depth: int = 3) -> bool:
+        """Whether an expression is made of ``torch.cuda.is_available()``, a device's type, or an option that says so."""
+        if depth < 0:
+            return False
+        for each in ast.walk(test):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):
+                return True
+        for name in loads(test):
+            value = self.facts.evaluate(name, frames)
+            for member in members(value):
+                if isinstance(member, Computed) and member.name.startswith("torch.cuda."):
+                    return True
+                if isinstance(member, External) and member.qualname in (
+                    "torch.cuda.is_available",
+                    "torch.cuda.device_count",
+                ):
+                    return True
+                if isinstance(member, Option) and _names_gpu(member.name):
+                    return True
+                if isinstance(member, Made) and member.kind == "device":
+                    return True
+            if isinstance(name, ast.Name):
+                owner = self.facts.bindings.owner(name.id, name, frames[-1].module)
+                for write in self.facts.bindings.writes(owner, name.id):
+                    definition = getattr(write, "value", None)
+                    if isinstance(write, (ast.Assign, ast.AnnAssign)) and definition is not None:
+                        if self.asks_device(definition, frames, depth - 1):
+                            return True
+            elif isinstance(name, ast.Attribute):
+                for attribute, write, _, module in self.facts.attribute_writes():
+                    definition = getattr(write, "value", None)
+                    if attribute == name.attr and module is frames[-1].module and isinstance(definition, ast.expr):
+                        if _says_available(definition):
+                            return True
+        return False
+
+
+def _names_gpu(name: str) -> bool:
+    return any(word in name.lower() for word in ("cuda", "gpu", "device"))
+
+
+def _says_available(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "is_available" for each in ast.walk(node))
+
+
+def is_dtype(value: Value | None) -> bool:
+    """Whether a value is a data type (``torch.long``), or a tensor's (``x.dtype``)."""
+    found = members(value)
+    return bool(found) and all(
+        (isinstance(member, External) and member.qualname in DTYPES)
+        or (isinstance(member, Made) and member.kind == "dtype")
+        or (isinstance(member, Opaque) and member.name.rpartition(".")[2] == "dtype")
+        for member in found
+    )
+
+
+DTYPES = {
+    f"torch.{name}"
+    for name in [
+        "float",
+        "float16",
+        "float32",
+        "float64",
+        "half",
+        "double",
+        "bfloat16",
+        "int",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "long",
+        "short",
+        "bool",
+        "complex64",
+        "complex128",
+        "cfloat",
+    ]
+}
+
+
+def is_none(value: Value | None) -> bool:
+    """Whether a value is certainly None."""
+    found = members(value)
+    return bool(found) and all(isinstance(member, Const) and member.value is None for member in found)

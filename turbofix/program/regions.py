@@ -1,0 +1,320 @@
+"""The forward pass as a range of statements: from the first that calls a model to the one that computes the loss.
+
+The range lies in one block of one function: the innermost one that the backward pass and the model's call share. A
+project function that calls the model counts as the call of it, so that a ``with`` around the range covers what it runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.facts import Frame
+from turbofix.program.model import Region
+from turbofix.program.names import dotted, loaded, stored, walk_here
+from turbofix.program.sites import LOOPS, blocks, contains
+from turbofix.program.values import External, Instance, Made, ModuleValue, members
+
+_MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Statements ``first`` to ``last`` (indices) of a block of a frame, before they are judged."""
+
+    frames: tuple[Frame, ...]
+    block: list[ast.stmt]
+    first: int
+    last: int
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The statements of the range."""
+        return self.block[self.first : self.last + 1]
+
+
+def shared_frames(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
+    """How many frames, from the outermost, two events have in common."""
+    count = 0
+    for a, b in zip(first, second):
+        if a.scope is not b.scope or a.call is not b.call:
+            break
+        count += 1
+    return count
+
+
+def anchors(analysis: Analysis, events: Iterable[Event], frames: tuple[Frame, ...]) -> list[tuple[ast.AST, Event]]:
+    """Where each event stands in the innermost of the frames; events that do not pass through it are left out."""
+    found = []
+    for event in events:
+        own = analysis.facts.frames(event)
+        if shared_frames(own, frames) == len(frames):
+            found.append((own[len(frames) - 1].anchor, event))
+    return found
+
+
+def loss_expression(analysis: Analysis, event: Event) -> ast.expr | None:
+    """The expression that a backward starts from: ``loss`` in ``scaler.scale(loss).backward()``."""
+    node = event.node
+    if not isinstance(node, ast.Call):
+        return None
+    first = node.args[0] if node.args else None
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in ("backward", "manual_backward"):
+        return first
+    base = node.func.value
+    if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr == "scale" and base.args:
+        return base.args[0]
+    if first is not None and (event.name == "torch.autograd.backward" or _passes_loss(analysis, event, base)):
+        return first
+    return base
+
+
+def _passes_loss(analysis: Analysis, event: Event, base: ast.expr) -> bool:
+    """Whether the loss is the argument (``accelerator.backward(loss)``), not what ``backward`` is called on."""
+    passed = event.arguments.positions[0].value if event.arguments and event.arguments.positions else None
+    if passed is not None and passed is event.receiver:
+        return True
+    owner = members(analysis.facts.evaluate(base, analysis.facts.frames(event)))
+    return any(isinstance(member, (External, ModuleValue, Made, Instance)) for member in owner)
+
+
+def forward_region(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Region | None:
+    """The region of the forward pass that ``backward`` differentiates; ``events`` are those of the step."""
+    span = forward_span(analysis, backward, loop, events)
+    if span is None:
+        return None
+    return judge(analysis, span, events, backward)
+
+
+def forward_span(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Span | None:
+    """The statements of the forward pass that ``backward`` differentiates; None where no model call stands before it."""
+    frames = analysis.facts.frames(backward)
+    start = next((i for i, frame in enumerate(frames) if any(loop is each for each in frame.loops)), len(frames))
+    models = [event for event in events if event.kind in ("forward", "unknown_call")]
+    for count in range(len(frames), start, -1):
+        span = _span_in(analysis, backward, frames[:count], loop, models, events)
+        if span is not None:
+            return span
+    losses = [event for event in events if event.kind == "criterion"]
+    if not models and losses:
+        for count in range(len(frames), start, -1):
+            span = _span_in(analysis, backward, frames[:count], loop, losses, events)
+            if span is not None:
+                return span
+    return None
+
+
+def _span_in(
+    analysis: Analysis,
+    backward: Event,
+    frames: tuple[Frame, ...],
+    loop: ast.AST,
+    models: list[Event],
+    events: list[Event],
+) -> Span | None:
+    places = analysis.facts.places
+    frame = frames[-1]
+    module = frame.module
+    end = places.statement(frame.anchor, module)
+    if end is None:
+        return None
+    calls = [(node, event) for node, event in anchors(analysis, models, frames) if node is not frame.anchor]
+    known = [(node, event) for node, event in calls if event.kind != "unknown_call"]
+    calls = known or calls
+    if not calls:
+        return None
+    barriers = [
+        node
+        for node, event in anchors(analysis, events, frames)
+        if event.kind in ("backward", "step") and event.node is not backward.node and node is not frame.anchor
+    ]
+    current: ast.stmt = end
+    while True:
+        block = places.block(current, module)
+        position = next(i for i, each in enumerate(block) if each is current)
+        before = block[: position + 1]
+        held = {
+            i for i, statement in enumerate(before) for node, _ in calls if contains(statement, node, places, module)
+        }
+        if held:
+            floor = 1 + max(
+                (
+                    i
+                    for i, statement in enumerate(before[:-1])
+                    if any(contains(statement, node, places, module) for node in barriers)
+                ),
+                default=-1,
+            )
+            span = _bounds(analysis, frames, before, floor, calls, backward)
+            if span is not None:
+                return span
+        parent = places.parent(current, module)
+        if parent is loop or parent is frame.scope or not isinstance(parent, (ast.stmt, ast.ExceptHandler)):
+            return None
+        if isinstance(parent, ast.ExceptHandler):
+            parent = places.parent(parent, module)
+        if not isinstance(parent, ast.stmt):
+            return None
+        current = parent
+
+
+def _bounds(
+    analysis: Analysis,
+    frames: tuple[Frame, ...],
+    before: list[ast.stmt],
+    floor: int,
+    calls: list[tuple[ast.AST, Event]],
+    backward: Event,
+) -> Span | None:
+    """The range in ``before``, whose last member holds the backward, beginning no earlier than ``floor``."""
+    places = analysis.facts.places
+    module = frames[-1].module
+    position = len(before) - 1
+    needed = _names_needed(analysis, frames[-1].anchor, backward)
+    contributing: set[int] = set()
+    for index in range(position - 1, floor - 1, -1):
+        statement = before[index]
+        written = stored([statement])
+        if written & needed or _mutated(statement) & needed:
+            contributing.add(index)
+            if isinstance(statement, ast.Assign):
+                needed -= written
+            needed |= loaded(statement)
+    firsts = []
+    for index in range(floor, position):
+        here = [event for node, event in calls if contains(before[index], node, places, module)]
+        if here and (index in contributing or any(not no_grad(event, frames) for event in here)):
+            firsts.append(index)
+    in_place = any(contains(before[position], node, places, module) for node, _ in calls)
+    if not firsts:
+        if in_place and not contributing:
+            return Span(frames, before, position, position)
+        if not contributing or not in_place:
+            return None
+        return Span(frames, before, position, position)
+    if in_place and not isinstance(before[position], (*LOOPS, ast.If, ast.With, ast.AsyncWith, ast.Try)):
+        return Span(frames, before, firsts[0], position)
+    # a forward pass whose result nothing on the way to the loss reads does not begin the region
+    feeding = [index for index in firsts if index in contributing] or firsts
+    last = max([*contributing, feeding[-1]], default=feeding[-1])
+    return Span(frames, before, feeding[0], max(last, feeding[0]))
+
+
+def _names_needed(analysis: Analysis, anchor: ast.AST, backward: Event) -> set[str]:
+    """The names whose values the backward starts from, as seen at the anchor."""
+    expression: ast.AST | None = None
+    if anchor is backward.node:
+        expression = loss_expression(analysis, backward)
+    elif isinstance(anchor, ast.Call):
+        expression = anchor.args[0] if anchor.args else anchor
+    return loaded(expression if expression is not None else anchor)
+
+
+def _mutated(statement: ast.stmt) -> set[str]:
+    """The names that a call statement changes in place (``losses.append(loss)``)."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _MUTATING:
+        name = dotted(call.func.value)
+        return {name} if name is not None else set()
+    return {name for block in blocks(statement) for inner in block for name in _mutated(inner)}
+
+
+def no_grad(event: Event, frames: tuple[Frame, ...] = ()) -> bool:
+    """Whether an event happens where no graph is built."""
+    for level in event.control.upwards():
+        if level.kind == "no_grad":
+            return True
+        if level.kind == "with" and isinstance(level.detail, tuple):
+            for member in members(level.detail[1]):
+                if isinstance(member, Made) and member.kind == "gradmode" and "enable_grad" not in member.qualname:
+                    return True
+    return False
+
+
+def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event | None) -> Region:
+    """The region with the reasons, if any, why it cannot be put under a ``with``."""
+    places = analysis.facts.places
+    module = span.frames[-1].module
+    statements = span.statements
+    blockers: list[str] = []
+    if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
+        blockers.append("the loss is computed in the same statement that calls backward")
+    blockers += _leaving(statements)
+    for node, event in anchors(analysis, events, span.frames):
+        if backward is not None and event.node is backward.node:
+            continue
+        if not any(contains(statement, node, places, module) for statement in statements):
+            continue
+        if event.kind == "backward":
+            blockers.append("another backward lies between the forward pass and its loss")
+        elif event.kind == "step" and is_update(event):
+            blockers.append("an optimizer's step lies between the forward pass and its loss")
+        elif event.kind == "autograd_grad":
+            blockers.append("a gradient is taken inside the forward pass (torch.autograd.grad)")
+        elif event.kind == "load":
+            blockers.append("state is loaded between the forward pass and its loss")
+    return Region(
+        places.site(statements[0], module),
+        places.site(statements[-1], module),
+        places.function_site(statements[0], module),
+        tuple(dict.fromkeys(blockers)),
+    )
+
+
+def _leaving(statements: list[ast.stmt]) -> list[str]:
+    """Sentences for what leaves the statements before their end."""
+    found = []
+    for statement in statements:
+        for node in walk_here(statement):
+            if isinstance(node, ast.Return):
+                found.append("it returns from inside the forward pass")
+            elif isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
+                found.append("it yields from inside the forward pass")
+        if _leaves_loop(statement):
+            found.append("it leaves the loop from inside the forward pass")
+    return found
+
+
+def _leaves_loop(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.Break, ast.Continue)):
+        return True
+    if isinstance(statement, (*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False
+    return any(_leaves_loop(each) for block in blocks(statement) for each in block)
+
+
+def is_update(event: Event) -> bool:
+    """Whether a ``step`` event may be an optimizer's (not a scheduler's or an environment's)."""
+    from turbofix.program.acts import stepper
+
+    return stepper(event.receiver) not in ("scheduler", "environment")
+
+
+def evaluation_region(analysis: Analysis, loop: ast.AST, events: list[Event]) -> Region | None:
+    """The range of statements in a loop that calls models, and their losses, without a backward."""
+    places = analysis.facts.places
+    calls = [event for event in events if event.kind in ("forward", "criterion")]
+    if not calls:
+        calls = [event for event in events if event.kind == "unknown_call"]
+    if not calls:
+        return None
+    inner = analysis.facts.frames_within(calls[0], loop)
+    frames = analysis.facts.frames(calls[0])
+    frames = frames[: len(frames) - len(inner) + 1]
+    module = frames[-1].module
+    nodes = [node for node, _ in anchors(analysis, calls, frames)]
+    statement = places.statement(nodes[0], module)
+    while statement is not None and statement is not loop:
+        block = places.block(statement, module)
+        indices = [
+            next((i for i, each in enumerate(block) if contains(each, node, places, module)), None) for node in nodes
+        ]
+        if all(index is not None for index in indices):
+            known = [index for index in indices if index is not None]
+            return judge(analysis, Span(frames, block, min(known), max(known)), events, None)
+        parent = places.parent(statement, module)
+        statement = places.statement(parent, module) if parent is not None else None
+    return None

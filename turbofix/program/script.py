@@ -1,0 +1,183 @@
+"""The entry file as a script: where its set-up code begins, and what runs when it is imported."""
+
+from __future__ import annotations
+
+import ast
+
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame, unwrapped
+from turbofix.program.model import Region, Script
+from turbofix.program.objects import is_main_test
+from turbofix.program.values import External, Instance, Made, members
+
+_SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_HARMLESS = ("torch.utils.data.", "torchvision.transforms.", "torchvision.datasets.", "logging.", "argparse.")
+_WORKING = ("backward", "step", "forward", "iterate", "transfer", "construct", "sync", "show", "save", "next")
+
+
+def script(analysis: Analysis) -> Script:
+    """What the entry file does as a script."""
+    facts = analysis.facts
+    module = facts.execution.entry
+    place = _setup(analysis, module)
+    working = [event for event in facts.events if _runs_at_import(analysis, event, module)]
+    guarded = not any(_reads_or_trains(event) for event in working)
+    region = None if guarded else _unguarded(analysis, module, working)
+    if place is None:
+        return Script(None, None, guarded, region)
+    statement, scope = place
+    site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
+    return Script(facts.places.site(statement, module), site, guarded, region)
+
+
+def is_guard(statement: ast.AST) -> bool:
+    """``if __name__ == "__main__":``."""
+    return isinstance(statement, ast.If) and is_main_test(statement.test)
+
+
+def _anchor_in_entry(analysis: Analysis, event: Event, module: ModuleFile) -> Frame | None:
+    """The frame of the entry's own top level, through which an event happened."""
+    frames = analysis.facts.frames(event)
+    return frames[0] if frames and frames[0].scope is module.tree else None
+
+
+def _top_statement(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.stmt | None:
+    """The statement of the file's top level that holds a node."""
+    current: ast.AST = node
+    for each in analysis.facts.places.ancestors(node, module):
+        if isinstance(each, ast.Module):
+            return current if isinstance(current, ast.stmt) else None
+        current = each
+    return None
+
+
+def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> bool:
+    """Whether an event happens when the file is imported: from its top level, outside of the guard."""
+    if event.kind not in _WORKING:
+        return False
+    frame = _anchor_in_entry(analysis, event, module)
+    if frame is None:
+        return False
+    top = _top_statement(analysis, frame.anchor, module)
+    return top is not None and not is_guard(top) and not isinstance(top, (ast.Import, ast.ImportFrom))
+
+
+def _reads_or_trains(event: Event) -> bool:
+    """Whether an event must not happen again in a worker that imports the script: training, or reading a loader."""
+    if event.kind in ("backward", "next"):
+        return True
+    return event.kind == "iterate" and any(
+        (isinstance(member, Made) and member.kind == "loader")
+        or (isinstance(member, Instance) and member.base is not None and member.base.kind == "loader")
+        for member in unwrapped(event.receiver)
+    )
+
+
+def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> Region | None:
+    """The top-level statements that would have to stand under a guard: all from the first that works on.
+
+    What stands above the last function or class before the first loop over data may stay where it is.
+    """
+    body = module.tree.body
+    busy: set[int] = set()
+    looping: set[int] = set()
+    for event in working:
+        frame = _anchor_in_entry(analysis, event, module)
+        top = _top_statement(analysis, frame.anchor, module) if frame is not None else None
+        position = next((i for i, statement in enumerate(body) if statement is top), None)
+        if position is not None and not isinstance(body[position], _DEFINITIONS):
+            busy.add(position)
+            if _reads_or_trains(event):
+                looping.add(position)
+    if not looping:
+        return None
+    defined = max((i for i in range(min(looping)) if isinstance(body[i], _DEFINITIONS)), default=-1)
+    first = min(position for position in busy if position > defined)
+    moving = body[first:]
+    blockers: list[str] = []
+    for statement in moving:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            blockers.append(f"the function {statement.name} is defined among the statements")
+        elif isinstance(statement, ast.ClassDef):
+            blockers.append(f"the class {statement.name} is defined among the statements")
+        elif is_guard(statement):
+            blockers.append("a guard stands among the statements already")
+    places = analysis.facts.places
+    return Region(places.site(moving[0], module), places.site(moving[-1], module), None, tuple(dict.fromkeys(blockers)))
+
+
+def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
+    """The first statement of the set-up code that calls torch, and the function (or module) that holds it.
+
+    Where everything happens in a function that the top level calls, that function is looked into.
+    """
+    facts = analysis.facts
+    found: tuple[int, ast.stmt, ast.AST] | None = None
+    training = {id(frame.call) for event in facts.of("backward") for frame in facts.frames(event)}
+    for event in facts.events:
+        if not _sets_up(event):
+            continue
+        frames = facts.frames(event)
+        if not frames or frames[0].scope is not module.tree:
+            continue
+        # the deepest function of the entry file that holds set-up and training: main(), but not a helper or a class
+        chosen = frames[0]
+        for frame in frames[1:]:
+            plain = frame.function is None or frame.function.cls is None
+            if frame.module is not module or not plain or chosen.loops or not isinstance(frame.call, ast.Call):
+                break
+            if not _is_main_call(analysis, frame, module) or (training and id(frame.call) not in training):
+                break
+            chosen = frame
+        if chosen.loops:
+            continue
+        statement = _outer_statement(analysis, chosen, module)
+        if statement is None or isinstance(statement, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)):
+            continue
+        if found is None or event.order < found[0]:
+            found = (event.order, statement, chosen.scope)
+    return (found[1], found[2]) if found is not None else None
+
+
+def _is_main_call(analysis: Analysis, frame: Frame, module: ModuleFile) -> bool:
+    """Whether a call is a statement of its own of the top level or its guard: ``main()``, ``main(args)``."""
+    parent = analysis.facts.places.parent(frame.call, module) if frame.call is not None else None
+    return isinstance(parent, (ast.Expr, ast.Assign)) or (
+        isinstance(parent, ast.Call) and isinstance(analysis.facts.places.parent(parent, module), ast.Expr)
+    )
+
+
+def _outer_statement(analysis: Analysis, frame: Frame, module: ModuleFile) -> ast.stmt | None:
+    """The statement directly in the function's (or the guard's) body that holds the frame's node."""
+    places = analysis.facts.places
+    current = places.statement(frame.anchor, module)
+    while current is not None:
+        parent = places.parent(current, module)
+        if parent is frame.scope or parent is None or is_guard(parent):
+            return current
+        if isinstance(parent, ast.stmt):
+            current = parent
+        else:
+            current = places.statement(parent, module)
+    return None
+
+
+def _sets_up(event: Event) -> bool:
+    """Whether an event is torch being called to set something up."""
+    if event.kind not in _SETTING_UP:
+        return False
+    names = {event.name}
+    for value in (event.result, event.receiver):
+        names |= {member.qualname for member in members(value) if isinstance(member, (Made, External))}
+    if event.kind in ("construct",):
+        return any(
+            base.startswith("torch.nn")
+            for member in members(event.result)
+            for base in (member.cls.externals() if hasattr(member, "cls") else ())
+        )
+    return any(name.startswith(("torch.", "torchvision.models", "timm.")) for name in names) and not any(
+        name.startswith(_HARMLESS) for name in names
+    )

@@ -1,0 +1,724 @@
+"""From the event log to the frozen model: training steps, evaluations, and all that belongs to them.
+
+A training step is the innermost loop in whose stack both a backward and an optimizer's step stand. Schedulers and
+environments have a ``step`` too; they are told apart by value, never by name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+from turbofix.findings import Site
+from turbofix.program.acts import accumulation, acts, concerned, optimizers_in, stepper
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.execution import Execution, ModuleFile, Reader, execute
+from turbofix.program.facts import Frame, unwrapped
+from turbofix.program.frameworks import framework_of
+from turbofix.program.loaders import loader_sites, loaders, with_use
+from turbofix.program.model import (
+    Called,
+    Evaluation,
+    Framework,
+    Loop,
+    Loss,
+    Model,
+    Placement,
+    Region,
+    Step,
+    Target,
+    TrainingProgram,
+    Transfer,
+)
+from turbofix.program.names import body_of, dotted, parameters
+from turbofix.program.objects import model_sites, models, optimizers, precision, settings
+from turbofix.program.placements import UNKNOWN_PLACE
+from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
+from turbofix.program.script import script
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.syncs import leaks, syncs_and_shows
+from turbofix.program.transfers import transfers
+from turbofix.program.values import (
+    Const,
+    External,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Opaque,
+    Sequence,
+    Tensor,
+    Value,
+    members,
+)
+
+_OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
+
+
+def analyse(entry: Path, root: Path, read: Reader, target: Target) -> TrainingProgram | None:
+    """Execute a script abstractly and say what it does as a training program; None where it has no text or no syntax.
+
+    ``root`` is the folder above which no module of the project is looked for; ``read`` gives the text of a file.
+    """
+    execution = execute(entry, root, read)
+    return None if execution is None else program_of(execution, target)
+
+
+def program_of(execution: Execution, target: Target) -> TrainingProgram:
+    """The training program that an abstract execution shows."""
+    analysis = Analysis(execution)
+    facts = analysis.facts
+    known_models = models(analysis)
+    steps = tuple(sorted(_steps(analysis, known_models), key=lambda step: step.loop.site))
+    evaluations = tuple(
+        sorted(_evaluations(analysis, steps, known_models), key=lambda evaluation: evaluation.loop.site)
+    )
+    complete, reason = _completeness(execution, analysis)
+    return TrainingProgram(
+        entry=execution.entry.path,
+        files=tuple(sorted(execution.modules)),
+        framework=framework_of(analysis, bool(steps)),
+        complete=complete,
+        trains=bool(steps) or framework_of(analysis, bool(steps)) not in (Framework.PYTORCH, Framework.NONE),
+        device=_join_devices([step.device for step in steps] or [model.device for model in known_models]),
+        script=script(analysis),
+        target=target,
+        steps=steps,
+        evaluations=evaluations,
+        loaders=with_use(analysis, loaders(analysis), steps, evaluations),
+        optimizers=optimizers(analysis, steps, known_models),
+        models=known_models,
+        precision=precision(analysis),
+        settings=settings(analysis),
+        distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
+        processes=_starts_processes(facts.events),
+        incomplete_because=reason,
+    )
+
+
+def _completeness(execution: Execution, analysis: Analysis) -> tuple[bool, str | None]:
+    if not execution.complete:
+        return False, execution.incomplete_because or "the program is too large to be followed to its end"
+    destroyed = analysis.facts.of("destroy")
+    if destroyed:
+        event = destroyed[0]
+        line = getattr(event.node, "lineno", 0)
+        return False, f"{event.module.path.name} changes its own names on line {line}, so that literals are no facts"
+    return True, None
+
+
+def _calls(events: Iterable[Event], *names: str) -> bool:
+    return any(event.name in names for event in events)
+
+
+def _starts_processes(events: Iterable[Event]) -> bool:
+    starters = (
+        "multiprocessing.Process",
+        "multiprocessing.spawn",
+        "multiprocessing.Pool",
+        "multiprocessing.start_processes",
+    )
+    return any(event.name.endswith(starters) for event in events)
+
+
+def _join_devices(placements: list[Placement]) -> Placement:
+    """Where the training runs as a whole: a GPU if any step does."""
+    for where in ("conditional", "cuda", "unknown", "cpu"):
+        for placement in placements:
+            if placement.where == where:
+                return placement
+    return UNKNOWN_PLACE
+
+
+# --- finding the steps ----------------------------------------------------------------------------------------------
+
+
+def training_loops(analysis: Analysis) -> list[tuple[LoopRecord, list[Event], list[Event]]]:
+    """The loops that train, each with its backward passes and its optimizer steps."""
+    facts = analysis.facts
+    updates = [event for event in _without_inner(analysis, facts.of("step")) if _is_update(event)]
+    found: dict[int, tuple[LoopRecord, list[Event], list[Event]]] = {}
+    for backward in _without_inner(analysis, facts.of("backward")):
+        chosen: tuple[LoopRecord, list[Event]] | None = None
+        for record in reversed(facts.loops(backward)):
+            if not isinstance(record.node, LOOPS):
+                continue
+            here = [event for event in updates if facts.inside(event, record.node)]
+            certain = [event for event in here if stepper(event.receiver) != "unknown"]
+            if here:
+                chosen = record, certain or here
+                break
+        if chosen is None:
+            continue
+        record, here = chosen
+        known = found.setdefault(id(record.node), (record, [], []))
+        known[1].append(backward)
+        known[2].extend(event for event in here if not any(event is each for each in known[2]))
+    return list(found.values())
+
+
+def _is_update(event: Event) -> bool:
+    return stepper(event.receiver) not in ("scheduler", "environment")
+
+
+def _without_inner(analysis: Analysis, events: list[Event]) -> list[Event]:
+    """The events, without those whose call is a project method that holds another of the same kind (a wrapper)."""
+    calls = {id(frame.call) for event in events for frame in analysis.facts.frames(event) if frame.call is not None}
+    return [event for event in events if id(event.node) not in calls]
+
+
+def _steps(analysis: Analysis, known: tuple[Model, ...]) -> list[Step]:
+    return [
+        _step(analysis, record, backwards, updates, known) for record, backwards, updates in training_loops(analysis)
+    ]
+
+
+def _step(
+    analysis: Analysis, record: LoopRecord, backwards: list[Event], updates: list[Event], known: tuple[Model, ...]
+) -> Step:
+    facts = analysis.facts
+    loop = record.node
+    events = [event for event in facts.events if facts.inside(event, loop)]
+    evaluating = _evaluation_nodes(analysis, events, loop)
+    training = [event for event in events if not any(facts.inside(event, each) for each in evaluating)]
+    sources = _sources(analysis, record, backwards, training)
+    found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
+    moved = transfers(analysis, training, loop, found_loaders, in_step=True)
+    regions = _regions(analysis, backwards, loop, training)
+    device = _device(analysis, moved, training, known, _scope(analysis, backwards[0], loop, regions))
+    reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
+    backward_acts = acts(analysis, backwards, loop)
+    update_acts = acts(analysis, updates, loop)
+    concerned_optimizers = sorted(
+        {
+            site
+            for event in updates
+            for made in optimizers_in(concerned(event))
+            if (site := facts.origin_site(made.origin)) is not None
+        }
+    )
+    seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
+    return Step(
+        loop=_loop(analysis, record, events),
+        epoch_loop=_epoch_loop(analysis, record, backwards, events),
+        function=facts.places.function_site(loop, record.module),
+        source=_source(sources, training),  # type: ignore[arg-type]
+        loaders=tuple(found_loaders),
+        transfers=moved,
+        forward=_one_region(regions),
+        forwards=regions,
+        loss=_loss(analysis, backwards, training),
+        backwards=backward_acts,
+        updates=update_acts,
+        zero_grads=acts(analysis, _of(training, "zero_grad"), loop),
+        clips=acts(analysis, _of(training, "clip"), loop),
+        unscales=acts(analysis, _of(training, "unscale"), loop),
+        scaler_updates=acts(
+            analysis, [event for event in _of(training, "update") if stepper(event.receiver) == "scaler"], loop
+        ),
+        scheduler_steps=acts(
+            analysis, [event for event in _of(training, "step") if stepper(event.receiver) == "scheduler"], loop
+        ),
+        accumulation=accumulation(analysis, loop, backwards, updates, training),
+        syncs=reading,
+        shows=shown,
+        autocast=_autocast(analysis, training),
+        device=device,
+        optimizers=tuple(concerned_optimizers),
+        models=tuple(model_sites(analysis, training)),
+        calls=_called(analysis, training),
+        grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
+        certainty="seen" if seen else "inferred",
+        leaks=leaks(analysis, training, loop),
+    )
+
+
+def _of(events: list[Event], kind: str) -> list[Event]:
+    return [event for event in events if event.kind == kind]
+
+
+def _evaluation_nodes(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[ast.AST]:
+    """The loops inside a training loop that only evaluate: forward passes without a graph and without a backward."""
+    found: list[ast.AST] = []
+    busy: set[int] = set()
+    for event in events:
+        inner = _inner_loops(analysis, event, loop)
+        if event.kind in ("backward", "step"):
+            busy.update(id(each) for each in inner)
+    for event in events:
+        if event.kind in ("forward", "unknown_call") and no_grad(event):
+            for each in _inner_loops(analysis, event, loop):
+                if id(each) not in busy and not any(each is other for other in found):
+                    found.append(each)
+    return found
+
+
+def _inner_loops(analysis: Analysis, event: Event, loop: ast.AST) -> list[ast.AST]:
+    nodes = [record.node for record in analysis.facts.loops(event)]
+    position = next((i for i, node in enumerate(nodes) if node is loop), len(nodes))
+    return [node for node in nodes[position + 1 :] if isinstance(node, LOOPS)]
+
+
+def _regions(analysis: Analysis, backwards: list[Event], loop: ast.AST, events: list[Event]) -> tuple[Region, ...]:
+    found: list[Region] = []
+    for backward in backwards:
+        region = forward_region(analysis, backward, loop, events)
+        if region is not None and region not in found:
+            found.append(region)
+    return tuple(sorted(found, key=lambda region: region.first))
+
+
+def _scope(
+    analysis: Analysis, backward: Event, loop: ast.AST, regions: tuple[Region, ...]
+) -> tuple[ast.AST, ModuleFile]:
+    """The function (or module) that holds the forward pass."""
+    frames = analysis.facts.frames_within(backward, loop)
+    for frame in reversed(frames):
+        site = analysis.facts.places.site(frame.scope, frame.module) if isinstance(frame.scope, FUNCTIONS) else None
+        if regions and regions[0].function == site and regions[0].first.path == frame.module.path:
+            return frame.scope, frame.module
+    return frames[-1].scope, frames[-1].module
+
+
+def _one_region(regions: tuple[Region, ...]) -> Region | None:
+    """The forward pass of a step with one loss; with several, a region that says that it cannot be one."""
+    if not regions:
+        return None
+    if len(regions) == 1:
+        return regions[0]
+    first = regions[0]
+    reason = f"the step has {len(regions)} forward passes with a backward between them"
+    return Region(first.first, regions[-1].last, first.function, (reason, *first.blockers))
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+def _loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop:
+    """A loop as its text says it."""
+    facts = analysis.facts
+    node, module = record.node, record.module
+    site = facts.places.site(node, module)
+    if not isinstance(node, (ast.For, ast.AsyncFor)):
+        return Loop(site, counter=_hand_counter(node))
+    text = facts.places.text(node.iter, module)
+    target = facts.places.text(node.target, module)
+    counter, start, sized = _counting(analysis, node, module)
+    bar, bar_name = _progress(analysis, record)
+    return Loop(site, text, target, counter or _hand_counter(node), start, sized, bar, bar_name)
+
+
+def _counting(
+    analysis: Analysis, node: ast.For | ast.AsyncFor, module: ModuleFile
+) -> tuple[str | None, int, str | None]:
+    """The counter of an ``enumerate`` or ``range``, where it starts, and a text for the number of iterations."""
+    places = analysis.facts.places
+    iterated: ast.expr = node.iter
+    counter: str | None = None
+    start = 0
+    target: ast.expr = node.target
+    for _ in range(4):
+        if not isinstance(iterated, ast.Call):
+            break
+        name = (dotted(iterated.func) or "").rpartition(".")[2]
+        if name == "enumerate" and iterated.args:
+            if isinstance(target, ast.Tuple) and target.elts and counter is None:
+                counter = dotted(target.elts[0])
+            begin = iterated.args[1] if len(iterated.args) > 1 else None
+            begin = next((each.value for each in iterated.keywords if each.arg == "start"), begin)
+            if isinstance(begin, ast.Constant) and isinstance(begin.value, int):
+                start = begin.value
+            elif begin is not None:
+                counter = None
+            iterated = iterated.args[0]
+        elif name == "range" or name == "trange":
+            if isinstance(target, ast.Name):
+                counter = target.id
+                first = iterated.args[0] if len(iterated.args) > 1 else None
+                if isinstance(first, ast.Constant) and isinstance(first.value, int):
+                    start = first.value
+                elif first is not None:
+                    counter = None
+            size = places.text(iterated.args[0], module) if len(iterated.args) == 1 else None
+            return counter, start, size
+        elif name in ("tqdm", "track", "iter") and iterated.args:
+            iterated = iterated.args[0]
+        else:
+            break
+    base = dotted(iterated)
+    sized = f"len({base})" if base is not None and _is_sized(analysis, iterated, module) else None
+    return counter, start, sized
+
+
+def _is_sized(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+    """Whether ``len`` of what is iterated is known to work: a loader, a list, a progress bar around one."""
+    for event in analysis.facts.of("iterate"):
+        if event.module is not module:
+            continue
+        for value in unwrapped(event.receiver):
+            if isinstance(value, (Made, Sequence, Instance)):
+                for each in ast.walk(
+                    event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
+                ):
+                    if each is node:
+                        return not isinstance(value, Made) or value.kind in ("loader", "progress", "dataset")
+    return False
+
+
+def _hand_counter(node: ast.AST) -> str | None:
+    """A variable that each iteration increments by one, as a statement of the loop's own block."""
+    for statement in getattr(node, "body", ()):
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+            if isinstance(statement.value, ast.Constant) and statement.value.value == 1:
+                return dotted(statement.target)
+    return None
+
+
+def _progress(analysis: Analysis, record: LoopRecord) -> tuple[Site | None, str | None]:
+    for value in unwrapped(record.iterated):
+        if isinstance(value, (Made, Iterated)):
+            is_bar = (isinstance(value, Made) and value.kind == "progress") or (
+                isinstance(value, Iterated) and value.wrapper in ("tqdm", "progress", "trange")
+            )
+            if is_bar and value.origin is not None:
+                site = analysis.facts.origin_site(value.origin)
+                node = value.origin.node
+                statement = analysis.facts.places.statement(node, value.origin.module)
+                name = None
+                if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                    name = dotted(statement.targets[0])
+                elif isinstance(statement, ast.With):
+                    name = next(
+                        (dotted(item.optional_vars) for item in statement.items if item.context_expr is node), None
+                    )
+                return site, name
+    return None, None
+
+
+def _epoch_loop(analysis: Analysis, record: LoopRecord, backwards: list[Event], events: list[Event]) -> Loop | None:
+    """The next loop around the step's loop, through the call that holds it."""
+    outer = [each for each in analysis.facts.enclosing_loops(record.node, backwards[0]) if isinstance(each.node, LOOPS)]
+    return _loop(analysis, outer[-1], events) if outer else None
+
+
+# --- what a step reads ------------------------------------------------------------------------------------------------
+
+
+def _sources(analysis: Analysis, record: LoopRecord, backwards: list[Event], events: list[Event]) -> list[Value | None]:
+    """What the data of a step come out of: what its loop runs over, the loops inside it, and ``next(...)``."""
+    found: list[Value | None] = [record.iterated]
+    for backward in backwards:
+        loops = analysis.facts.loops(backward)
+        position = next((i for i, each in enumerate(loops) if each.node is record.node), len(loops))
+        found += [each.iterated for each in loops[position + 1 :]]
+    found += [event.receiver for event in events if event.kind == "next"]
+    return found
+
+
+def _source(values: list[Value | None], events: Iterable[Event] = ()) -> str:
+    """Where data come from; ``events`` tell of models that are fed tensors which no iteration gave."""
+    kinds: set[str] = set()
+    for value in values:
+        for member in unwrapped(value):
+            if isinstance(member, Made) and member.kind == "loader":
+                kinds.add("loader")
+            elif isinstance(member, Instance):
+                base = member.base
+                kinds.add("loader" if base is not None and base.kind == "loader" else "custom")
+            elif isinstance(member, Made) and member.kind == "dataset":
+                kinds.add("custom")
+            elif isinstance(member, Iterated) and member.wrapper == "generator":
+                kinds.add("generator")
+            elif isinstance(member, Sequence) and member.kind == "list":
+                kinds.add("list")
+            elif isinstance(member, Tensor):
+                kinds.add("tensors")
+            elif isinstance(member, (Opaque, Mapping)):
+                kinds.add("unknown")
+    for kind in ("loader", "generator", "custom", "tensors", "list", "unknown"):
+        if kind in kinds:
+            return kind
+    fed = any(event.kind == "forward" and _tensor_in(event) for event in events)
+    return "tensors" if fed else "none"
+
+
+def _device(
+    analysis: Analysis,
+    moved: tuple[Transfer, ...],
+    events: list[Event],
+    known: tuple[Model, ...],
+    scope: tuple[ast.AST, ModuleFile],
+) -> Placement:
+    """Where the forward pass runs: where its batches are moved to, else where its models are.
+
+    ``scope`` is where the answer's texts must be valid: the function (or module) that holds the forward pass.
+    """
+    placements = [
+        each.to
+        for kinds in (("batch", "object"), ("input", "made", "unknown"))
+        for each in moved
+        if each.what in kinds and not each.dtype_only and each.to.where in ("cuda", "conditional")
+    ]
+    sites = set(model_sites(analysis, events))
+    modelled = [model.device for model in known if model.site in sites]
+    for where in ("conditional", "cuda", "unknown", "cpu"):
+        placements += [placement for placement in modelled if placement.where == where]
+    if not placements:
+        return UNKNOWN_PLACE
+    best = placements[0]
+    kinds = ("device", "string", "index", "tensor", "unknown")
+    for placement in sorted(placements, key=lambda each: kinds.index(each.text_kind)):
+        if placement.where == best.where and placement.text is not None and _valid(analysis, placement.text, scope):
+            test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
+            return Placement(best.where, placement.text, placement.text_kind, test or placement.test, best.tests)
+    name = _device_name(analysis, scope) if best.reaches_cuda else None
+    test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
+    return Placement(best.where, name, "device" if name else "unknown", test, best.tests)
+
+
+def _valid(analysis: Analysis, text: str, scope: tuple[ast.AST, ModuleFile]) -> bool:
+    """Whether a source text means something in a function: its names are the function's own, or the module's."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    node, module = scope
+    bindings = analysis.facts.bindings
+    holders = [node, *(each for each in analysis.facts.places.ancestors(node, module)), module.tree]
+    for name in ast.walk(tree):
+        if isinstance(name, ast.Name) and not any(
+            bindings.is_local(name.id, each) for each in holders if isinstance(each, (*FUNCTIONS, ast.Module))
+        ):
+            return False
+    return True
+
+
+def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str | None:
+    """A name of the function or its module that holds a device, and nothing else ever."""
+    node, module = scope
+    bindings = analysis.facts.bindings
+    frame = Frame(node, module, node, None, ())
+    for holder in dict.fromkeys((node, module.tree)):
+        names = {each.arg for each in parameters(holder)}
+        names |= {
+            target.id
+            for statement in body_of(holder)
+            for target in ast.walk(statement)
+            if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+        }
+        for name in sorted(names):
+            if len(bindings.writes(holder, name)) > 1 or not bindings.is_local(name, holder):
+                continue
+            value = analysis.facts.named(name, holder, frame)
+            found = members(value)
+            if found and all(isinstance(each, Made) and each.kind == "device" for each in found):
+                if all(isinstance(each, Made) and each.device != "cpu" for each in found):
+                    return name
+    return None
+
+
+def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
+    """The criteria whose values the backward passes start from."""
+    facts = analysis.facts
+    criteria: dict[Site, tuple[str, str]] = {}
+    for event in events:
+        if event.kind == "criterion" and not no_grad(event):
+            criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event)))
+    certainty = "unknown"
+    for backward in backwards:
+        for member in members(backward.receiver):
+            if isinstance(member, Tensor):
+                known = member.roles & {"loss", "output", "maybe_output"}
+                certainty = "seen" if known or certainty == "seen" else "inferred"
+    if criteria and certainty == "unknown":
+        certainty = "inferred"
+    text = None
+    if backwards:
+        expression = loss_expression(analysis, backwards[-1])
+        text = facts.places.text(expression, backwards[-1].module) if expression is not None else None
+    ordered = sorted(criteria)
+    return Loss(
+        certainty,  # type: ignore[arg-type]
+        tuple(criteria[site][0] for site in ordered),
+        tuple(criteria[site][1] for site in ordered),
+        tuple(ordered),
+        text,
+    )
+
+
+def _criterion_name(event: Event) -> str:
+    for member in members(event.receiver):
+        if isinstance(member, (Made, External)):
+            return member.qualname
+        if isinstance(member, Instance):
+            return member.cls.node.name
+    return event.name or "unknown"
+
+
+def _reduction(event: Event) -> str:
+    """How a criterion sums up its items."""
+    arguments = event.arguments
+    for member in members(event.receiver):
+        if isinstance(member, Made):
+            arguments = member.arguments
+        elif isinstance(member, Instance):
+            return "unknown"
+    if arguments is None:
+        return "unknown"
+    given = arguments.keywords.get("reduction")
+    if given is not None:
+        return given.value.value if isinstance(given.value, Const) and isinstance(given.value.value, str) else "unknown"
+    for old in ("size_average", "reduce"):
+        flag = arguments.keywords.get(old)
+        if flag is not None:
+            if isinstance(flag.value, Const):
+                return "mean" if flag.value.value else "sum" if old == "size_average" else "none"
+            return "unknown"
+    return "unknown" if arguments.open else "mean"
+
+
+def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
+    """An autocast region around a forward pass, or inside it, or a context that may be one."""
+    from turbofix.program.objects import is_autocast_decorator
+
+    facts = analysis.facts
+    found: set[Site] = set()
+    for event in events:
+        if event.kind not in ("forward", "criterion", "unknown_call", "enter", "call"):
+            continue
+        for level in event.control.upwards():
+            if level.kind == "with" and isinstance(level.detail, tuple) and level.module is not None:
+                item, value = level.detail
+                if any(isinstance(member, Made) and member.kind == "autocast" for member in members(value)):
+                    place = item if item is not None else level.node
+                    if place is not None:
+                        found.add(facts.places.site(place, level.module))
+        if event.kind in ("forward", "criterion"):
+            for frame in facts.frames(event):
+                for decorator in getattr(frame.scope, "decorator_list", ()):
+                    if is_autocast_decorator(decorator, frame.module):
+                        found.add(facts.places.site(decorator, frame.module))
+        if event.kind == "enter":
+            for member in members(event.receiver):
+                if isinstance(member, Made) and member.kind == "autocast":
+                    found.add(facts.site(event))
+    return min(found) if found else None
+
+
+def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
+    """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
+    found: dict[tuple[Site, str], Called] = {}
+    for event in events:
+        if event.kind not in ("call", "forward", "criterion"):
+            continue
+        name = event.name
+        if event.kind != "call":
+            names = sorted(
+                member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))
+            )
+            name = names[0] if names else name
+        if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
+            continue
+        site = analysis.facts.site(event)
+        constants: tuple[object, ...] = ()
+        if event.arguments is not None:
+            constants = tuple(
+                member.value
+                for value in event.arguments.values()
+                for member in members(value)
+                if isinstance(member, Const)
+            )
+        found.setdefault((site, name), Called(name, site, constants))
+    return tuple(found[key] for key in sorted(found))
+
+
+# --- evaluations ------------------------------------------------------------------------------------------------------
+
+
+def _evaluations(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model, ...]) -> list[Evaluation]:
+    """The innermost loops over data with forward passes and no backward."""
+    facts = analysis.facts
+    busy: set[int] = set()
+    for event in facts.of("backward", "autograd_grad"):
+        busy.update(id(record.node) for record in facts.loops(event))
+    fetching: set[int] = set()  # loops that fetch their data by hand: the innermost around a transfer or next(...)
+    for event in facts.of("transfer", "next"):
+        inner = [record for record in facts.loops(event) if isinstance(record.node, LOOPS)]
+        if inner and not _inside_model(analysis, event):
+            fetching.add(id(inner[-1].node))
+    training = {step.loop.site for step in steps}
+    chosen: dict[int, LoopRecord] = {}
+    for event in facts.of("forward", "unknown_call"):
+        if _inside_model(analysis, event) or (event.kind == "unknown_call" and not _tensor_in(event)):
+            continue
+        records = [record for record in facts.loops(event) if isinstance(record.node, LOOPS)]
+        quiet = no_grad(event)
+        in_step = any(facts.places.site(record.node, record.module) in training for record in records)
+        free = [record for record in records if id(record.node) not in busy]
+        if in_step and not quiet:
+            # a loop over time steps belongs to the training step; one over a loader of its own does not
+            free = [record for record in free if _source([record.iterated]) == "loader"]
+        data = [record for record in free if _reads_data(record) or id(record.node) in fetching]
+        if not data and event.kind == "forward":
+            data = free
+        if data:
+            chosen.setdefault(id(data[-1].node), data[-1])
+    found = []
+    for record in chosen.values():
+        events = [event for event in facts.events if facts.inside(event, record.node)]
+        if any(event.kind in ("backward",) for event in events):
+            continue
+        if any(event.kind == "step" and stepper(event.receiver) == "optimizer" for event in events):
+            continue
+        found.append(_evaluation(analysis, record, events, known))
+    return found
+
+
+def _is_model_call(analysis: Analysis, call: ast.AST) -> bool:
+    return any(event.kind == "forward" for event in analysis.facts.at(call))
+
+
+def _tensor_in(event: Event) -> bool:
+    if event.arguments is None:
+        return False
+    return any(isinstance(member, Tensor) for value in event.arguments.values() for member in members(value))
+
+
+def _inside_model(analysis: Analysis, event: Event) -> bool:
+    """Whether an event happens in the forward pass of a model."""
+    return any(
+        frame.call is not None and _is_model_call(analysis, frame.call) for frame in analysis.facts.frames(event)
+    )
+
+
+def _reads_data(record: LoopRecord) -> bool:
+    return _source([record.iterated]) in ("loader", "generator", "custom", "list", "unknown", "tensors")
+
+
+def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], known: tuple[Model, ...]) -> Evaluation:
+    facts = analysis.facts
+    loop = record.node
+    sources = [record.iterated, *(event.receiver for event in events if event.kind == "next")]
+    found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
+    moved = transfers(analysis, events, loop, found_loaders, in_step=False)
+    forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
+    region = evaluation_region(analysis, loop, events)
+    scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
+    device = _device(analysis, moved, events, known, scope)
+    reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
+    return Evaluation(
+        loop=_loop(analysis, record, events),
+        function=facts.places.function_site(loop, record.module),
+        loaders=tuple(found_loaders),
+        forward=region,
+        no_grad=bool(forwards) and all(no_grad(event) for event in forwards),
+        transfers=moved,
+        syncs=reading,
+        shows=shown,
+        autocast=_autocast(analysis, events),
+        device=device,
+        models=tuple(model_sites(analysis, events)),
+        calls=_called(analysis, events),
+    )

@@ -1,0 +1,140 @@
+"""What the text of a function, class or loop says at a glance: asked often, so remembered per node."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from turbofix.program.scopes import ModuleFile
+
+Member = tuple[str, object, bool]
+
+_TRAINING = re.compile(
+    r"\.(?:backward|to|cuda|item|step|zero_grad|no_grad|training_step)\b|\b(?:DataLoader|loss_scaler|training_step)\b"
+)
+_AUGMENTED = re.compile(r"""\.(\w+)\s*(?:[-+*/%|&@]|//|\*\*)=""")
+_SET_FROM_OUTSIDE = re.compile(r"""(?<!\bself)\.(\w+)\s*=(?!=)""")
+_SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)""")
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below ``node``, without those of functions and classes nested in it."""
+    waiting = [node]
+    while waiting:
+        parent = waiting.pop()
+        if parent is not node:
+            yield parent
+            if isinstance(parent, _SCOPES):
+                continue
+        for name in parent._fields:
+            value = getattr(parent, name, None)
+            if isinstance(value, list):
+                waiting.extend([each for each in value if isinstance(each, ast.AST)])
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                waiting.append(value)
+
+
+def changed_members(text: str) -> set[str]:
+    """Attributes and keys that a module's text changes in objects, roughly: in doubt, they are changed."""
+    return {*_AUGMENTED.findall(text), *_SET_FROM_OUTSIDE.findall(text), *_SET_KEY.findall(text)}
+
+
+class Glance:
+    """The remembered answers; nodes are compared by identity."""
+
+    def __init__(self) -> None:
+        self._assigned: dict[ast.AST, tuple[frozenset[str], frozenset[Member]]] = {}
+        self._generators: dict[ast.AST, bool] = {}
+        self._training: dict[ast.AST, bool] = {}
+        self._changing: dict[ast.AST, frozenset[str]] = {}
+        self._outer: dict[ast.AST, frozenset[str]] = {}
+        self._lines: dict[ModuleFile, list[str]] = {}
+
+    def assigned(self, loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
+        """What a loop assigns: names; and in objects (the object's name, attribute or constant key, whether a key)."""
+        found = self._assigned.get(loop)
+        if found is None:
+            names: set[str] = set()
+            inside: set[Member] = set()
+            for node in own_nodes(loop):
+                if not isinstance(getattr(node, "ctx", None), ast.Store):
+                    continue
+                if isinstance(node, ast.Name):
+                    names.add(node.id)
+                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    inside.add((node.value.id, node.attr, False))
+                elif (
+                    isinstance(node, ast.Subscript)
+                    and isinstance(node.value, ast.Name)
+                    and isinstance(node.slice, ast.Constant)
+                ):
+                    inside.add((node.value.id, node.slice.value, True))
+            found = self._assigned[loop] = (frozenset(names), frozenset(inside))
+        return found
+
+    def is_generator(self, function: ast.AST, module: ModuleFile) -> bool:
+        """Whether a function yields."""
+        found = self._generators.get(function)
+        if found is None:
+            found = (
+                not isinstance(function, ast.Lambda)
+                and "yield" in self._text(function, module)
+                and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
+            )
+            self._generators[function] = found
+        return found
+
+    def mentions_training(self, node: ast.AST, module: ModuleFile) -> bool:
+        """Whether a word of a training step stands in a function or class."""
+        found = self._training.get(node)
+        if found is None:
+            found = self._training[node] = _TRAINING.search(self._text(node, module)) is not None
+        return found
+
+    def _text(self, node: ast.AST, module: ModuleFile) -> str:
+        """The lines that a node stands on."""
+        lines = self._lines.get(module)
+        if lines is None:
+            lines = self._lines[module] = module.text.split("\n")
+        return "\n".join(lines[getattr(node, "lineno", 1) - 1 : getattr(node, "end_lineno", len(lines))])
+
+    def changing_attributes(self, cls: ast.ClassDef) -> frozenset[str]:
+        """Attributes of ``self`` that a class changes after it set them: their first value is not their value."""
+        found = self._changing.get(cls)
+        if found is None:
+            found = self._changing[cls] = frozenset(_changing_attributes(cls))
+        return found
+
+    def changing_names(self, module: ModuleFile) -> frozenset[str]:
+        """Names of a module that its functions assign outside themselves (``global``, ``nonlocal``)."""
+        found = self._outer.get(module.tree)
+        if found is None:
+            declared = ("global ", "nonlocal ")
+            nodes = ast.walk(module.tree) if any(word in module.text for word in declared) else ()
+            found = frozenset(
+                name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
+            )
+            self._outer[module.tree] = found
+        return found
+
+
+def _changing_attributes(cls: ast.ClassDef) -> Iterator[str]:
+    written: dict[str, set[str]] = {}
+    for statement in cls.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and statement.value is not None:
+                    written.setdefault(target.id, set()).add("class")
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+                yield node.target.attr
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                written.setdefault(node.attr, set()).add(statement.name)
+    for name, places in written.items():
+        if len(places) > 1 and places != {"class", "__init__"}:
+            yield name

@@ -1,0 +1,219 @@
+"""Where tensors are and what they are used as: what a device argument means, and what comes out of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.program import libraries
+from turbofix.program.events import Arguments
+from turbofix.program.values import (
+    Computed,
+    Const,
+    Device,
+    External,
+    Host,
+    Iterated,
+    Made,
+    Mapping,
+    Opaque,
+    Option,
+    Origin,
+    Sequence,
+    Tensor,
+    Unknown,
+    Value,
+    join,
+    join_devices,
+    members,
+)
+
+NO_ROLES: frozenset[str] = frozenset()
+DTYPES = frozenset(
+    "torch." + name
+    for name in libraries.words(
+        """
+        float16 float32 float64 bfloat16 half float double int8 int16 int32 int64 uint8 short int long bool
+        complex64 complex128 cfloat cdouble float8_e4m3fn float8_e5m2 dtype dtype.*
+        """
+    )
+)
+ANY_DTYPE = External("torch.dtype.*")
+_RANK: dict[Device, int] = {"cpu": 0, "unknown": 1, "conditional": 2, "cuda": 3}
+
+
+def is_dtype(value: Value | None) -> bool:
+    """Whether it is a dtype and nothing else."""
+    return value is not None and all(
+        isinstance(member, External)
+        and (member.qualname in DTYPES or (member.qualname.startswith("torch.") and member.qualname.endswith("Tensor")))
+        for member in members(value)
+    )
+
+
+def is_layout(value: Value | None) -> bool:
+    """Whether it is a memory format."""
+    return value is not None and all(
+        isinstance(member, External)
+        and member.qualname in ("torch.channels_last", "torch.channels_last_3d", "torch.contiguous_format")
+        for member in members(value)
+    )
+
+
+def device_meant(value: Value | None) -> Device:
+    """Where a tensor goes that is sent to ``value``: a device, a string, an index, a tensor."""
+    place: Device | None = None
+    for member in members(value):
+        if isinstance(member, Const) and member.value is None:
+            continue
+        here = _device_meant(member)
+        place = here if place is None else join_devices(place, here)
+    return place or "unknown"
+
+
+def _device_meant(value: Value) -> Device:
+    if isinstance(value, (Made, Tensor)):
+        return value.device
+    if isinstance(value, Const):
+        if isinstance(value.value, str):
+            return "cuda" if value.value.startswith("cuda") else "cpu"
+        return "cuda" if isinstance(value.value, int) and not isinstance(value.value, bool) else "unknown"
+    if isinstance(value, Option):
+        return "conditional"
+    if isinstance(value, Computed):
+        return "conditional" if value.name.startswith("torch.accelerator") else "cuda"
+    if isinstance(value, Unknown) and value.number:
+        return "cuda"
+    if isinstance(value, External) and value.qualname.startswith("torch.cuda."):
+        return "cuda"
+    if isinstance(value, External) and is_dtype(value):
+        return "cpu"
+    return "unknown"
+
+
+def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors that a value can be, or holds in its tuples and dicts."""
+    for member in members(value):
+        if isinstance(member, Tensor):
+            yield member
+        elif depth and isinstance(member, Sequence):
+            for item in member.items or ():
+                yield from tensors_in(item, depth - 1)
+            if member.element is not None:
+                yield from tensors_in(member.element, depth - 1)
+        elif depth and isinstance(member, Mapping):
+            for entry in member.entries.values():
+                yield from tensors_in(entry.value, depth - 1)
+            if member.element is not None:
+                yield from tensors_in(member.element, depth - 1)
+        elif depth and isinstance(member, Iterated):
+            yield from tensors_in(member.element, depth - 1)
+
+
+def tensors_passed(arguments: Arguments) -> list[Tensor]:
+    """The tensors among the arguments."""
+    return [tensor for value in arguments.values() for tensor in tensors_in(value)]
+
+
+def hosts_in(value: Value | None, depth: int = 2) -> Iterator[Host]:
+    """The values read from tensors that a value can be, or holds in its tuples."""
+    for member in members(value):
+        if isinstance(member, Host):
+            yield member
+        elif depth and isinstance(member, Sequence):
+            for item in member.items or ():
+                yield from hosts_in(item, depth - 1)
+            if member.element is not None:
+                yield from hosts_in(member.element, depth - 1)
+        elif depth and isinstance(member, Iterated):
+            yield from hosts_in(member.element, depth - 1)
+
+
+def hosts_passed(arguments: Arguments) -> list[Host]:
+    """The values read from tensors among the arguments."""
+    return [host for value in arguments.values() for host in hosts_in(value)]
+
+
+def elements_passed(arguments: Arguments) -> bool:
+    """Whether something that came out of an unknown iterable is passed: it may be a batch."""
+    return any(
+        isinstance(member, Opaque) and member.how == "element"
+        for value in arguments.values()
+        for member in members(value)
+    )
+
+
+def roles_of(tensors: list[Tensor]) -> frozenset[str]:
+    """The roles of all of them."""
+    if not tensors:
+        return NO_ROLES
+    return tensors[0].roles.union(*(tensor.roles for tensor in tensors[1:]))
+
+
+def device_of(tensors: list[Tensor], default: Device = "unknown") -> Device:
+    """Where an operation on these tensors leaves its result: they must be in one place, the surest counts."""
+    place: Device | None = None
+    for tensor in tensors:
+        if place is None or _RANK[tensor.device] > _RANK[place]:
+            place = tensor.device
+    return place or default
+
+
+def surest(first: Device, second: Device) -> Device:
+    """The place that is known better, of two that must be the same."""
+    return first if _RANK[first] >= _RANK[second] else second
+
+
+def result_of(tensors: list[Tensor], origin: Origin) -> Tensor:
+    """What an operation makes of these tensors (one at least)."""
+    first = tensors[0]
+    source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
+    scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
+    return Tensor(
+        roles_of(tensors),
+        device_of(tensors),
+        origin,
+        source,
+        all(tensor.detached for tensor in tensors),
+        first.pageable and len(tensors) == 1,
+        scaled,
+    )
+
+
+def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
+    """The tensor after it was sent somewhere."""
+    return Tensor(tensor.roles, device, origin, tensor.source, tensor.detached, False, tensor.scaled_from)
+
+
+def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
+    """The tensor with these roles added."""
+    return Tensor(
+        tensor.roles | roles,
+        tensor.device,
+        origin or tensor.origin,
+        tensor.source,
+        tensor.detached,
+        tensor.pageable,
+        tensor.scaled_from,
+    )
+
+
+def detached(tensor: Tensor, origin: Origin) -> Tensor:
+    """The tensor cut from its graph."""
+    return Tensor(tensor.roles, tensor.device, origin, tensor.source, True, tensor.pageable, tensor.scaled_from)
+
+
+def read_on_host(value: Value | None, origin: Origin) -> Host:
+    """What reading the tensors of a value gives."""
+    tensor: Value | None = None
+    for each in tensors_in(value):
+        tensor = join(tensor, each)
+    return Host(tensor if isinstance(tensor, Tensor) else None, (origin,))
+
+
+def joined_hosts(hosts: list[Host]) -> Host:
+    """What arithmetic on read values gives."""
+    joined: Value | None = None
+    for host in hosts:
+        joined = join(joined, host)
+    assert isinstance(joined, Host)
+    return joined

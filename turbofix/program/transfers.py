@@ -1,0 +1,172 @@
+"""What moves between host and device: ``.to(...)``, ``.cuda()``, ``.cpu()``, by what the moved thing is used as."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import replace
+
+from turbofix.findings import Site
+from turbofix.program.acts import is_model, wider
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_from
+from turbofix.program.events import Event
+from turbofix.program.loaders import loader_sites
+from turbofix.program.model import ABSENT, ALWAYS, Transfer
+from turbofix.program.placements import is_dtype
+from turbofix.program.values import (
+    Const,
+    Host,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Opaque,
+    Sequence,
+    Tensor,
+    Value,
+    members,
+)
+
+_ROLES = ("param", "output", "batch", "input", "made")
+
+
+def moved(analysis: Analysis, value: Value | None, loaders: Iterable[Site]) -> tuple[str, Site | None, bool]:
+    """What a transfer moves, the loader that it comes from, and whether it lies in pageable memory."""
+    found: list[str] = []
+    sources: set[Site] = set()
+    pageable: list[bool] = []
+    for member in members(value):
+        if isinstance(member, Const):
+            continue
+        if isinstance(member, Tensor):
+            found.append(_role(member))
+            pageable.append(member.pageable)
+            sources.update(loader_sites(analysis, member.source))
+        elif is_model(member) or (isinstance(member, Made) and member.kind == "criterion"):
+            found.append("model")
+        elif isinstance(member, (Instance, Mapping, Sequence, Made)):
+            found.append("object")
+            sources.update(loader_sites(analysis, member.source if isinstance(member, Opaque) else None))
+        elif isinstance(member, Opaque):
+            what, site = _opaque(analysis, member)
+            found.append(what)
+            sources.update([site] if site is not None else [])
+        elif isinstance(member, (Host, Iterated)):
+            found.append("unknown")
+        else:
+            found.append("unknown")
+    kinds = set(found)
+    if "unknown" in kinds and len(kinds) > 1:
+        kinds.discard("unknown")  # the same expression was seen as something: an unknown beside it is a blank path
+    what = kinds.pop() if len(kinds) == 1 else "unknown"
+    known = set(loaders)
+    source = sources & known or sources
+    return what, (next(iter(source)) if len(source) == 1 else None), bool(pageable) and all(pageable)
+
+
+def _role(tensor: Tensor) -> str:
+    roles = tensor.roles
+    if "param" in roles or "grad" in roles:
+        return "param"
+    if roles & {"output", "loss", "prediction"}:
+        return "output"
+    if "batch" in roles:
+        return "batch"
+    if "input" in roles:
+        return "input"
+    if "made" in roles or "data" in roles:
+        return "made"
+    return "unknown"
+
+
+def _opaque(analysis: Analysis, value: Opaque, depth: int = 6) -> tuple[str, Site | None]:
+    """An unknown object that comes out of a loader is an object of the batch, with a ``to`` of its own."""
+    sites = loader_sites(analysis, value.source)
+    if sites:
+        return ("batch" if value.how == "element" and value.depth > 1 else "object"), sites[0]
+    source = value.source
+    if depth and isinstance(source, Opaque):
+        return _opaque(analysis, source, depth - 1)
+    return "unknown", None
+
+
+def transfer_of(
+    analysis: Analysis, event: Event, loop: ast.AST, loaders: Iterable[Site], *, in_step: bool
+) -> Transfer | None:
+    """The transfer at an event; None for what moves nothing (memory formats, casts of no tensor)."""
+    name = event.name.rpartition(".")[2]
+    method = name if name in ("to", "cuda", "cpu") else "other"
+    arguments = event.arguments
+    dtype_only = event.kind == "cast"
+    if arguments is not None and method == "to":
+        first = arguments.get("device", 0)
+        if first is None:
+            if "dtype" not in arguments.keywords:
+                return None
+            dtype_only = True
+        elif is_dtype(first.value):
+            dtype_only = arguments.get("device", 1) is None
+    what, loader, pageable = moved(analysis, event.receiver, loaders)
+    position = {"to": 2, "cuda": 1}.get(method)
+    passed = arguments.get("non_blocking", None) if arguments is not None else None
+    if passed is None and arguments is not None and position is not None and not dtype_only:
+        # .to(device, dtype, non_blocking), .to(device, non_blocking) is not a form; .cuda(device, non_blocking)
+        passed = arguments.get("non_blocking", position)
+    non_blocking = argument_from(passed, event.module, analysis.facts, analysis.reads) if passed is not None else ABSENT
+    placement = analysis.devices.of_transfer(event)
+    return Transfer(
+        site=analysis.facts.site(event),
+        method=method,  # type: ignore[arg-type]
+        what=what,  # type: ignore[arg-type]
+        to=placement,
+        non_blocking=non_blocking,
+        guard=analysis.guards.guard(event, loop) if loop is not None else ALWAYS,
+        dtype_only=dtype_only,
+        pageable=pageable and not _pinned(event.node),
+        loader=loader,
+        in_step=in_step,
+        in_evaluation=not in_step,
+    )
+
+
+def _pinned(node: ast.AST) -> bool:
+    """``x.pin_memory().to(device)``."""
+    base = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    return isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr == "pin_memory"
+
+
+def transfers(
+    analysis: Analysis, events: list[Event], loop: ast.AST, loaders: Iterable[Site], *, in_step: bool
+) -> tuple[Transfer, ...]:
+    """The transfers in a loop, one for each place, in the order of the text."""
+    found: dict[Site, Transfer] = {}
+    for event in events:
+        if event.kind not in ("transfer", "cast"):
+            continue
+        transfer = transfer_of(analysis, event, loop, loaders, in_step=in_step)
+        if transfer is None:
+            continue
+        known = found.get(transfer.site)
+        found[transfer.site] = transfer if known is None else _merged(known, transfer)
+    return tuple(found[site] for site in sorted(found))
+
+
+def _merged(first: Transfer, second: Transfer) -> Transfer:
+    what = first.what
+    if second.what != first.what:
+        if first.what == "unknown":
+            what = second.what
+        elif second.what != "unknown":
+            what = "unknown"
+    return replace(
+        first,
+        what=what,
+        guard=wider(first.guard, second.guard),
+        dtype_only=first.dtype_only and second.dtype_only,
+        pageable=first.pageable and second.pageable,
+        loader=first.loader if first.loader == second.loader else None,
+        to=first.to
+        if first.to == second.to
+        else replace(first.to, where="unknown" if "unknown" in (first.to.where, second.to.where) else "conditional"),
+    )
