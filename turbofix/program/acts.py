@@ -9,14 +9,14 @@ from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
-from turbofix.program.arguments import argument_from
-from turbofix.program.events import Event
+from turbofix.program.arguments import argument_from, argument_of
+from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame, settled
 from turbofix.program.model import ABSENT, ALWAYS, Accumulation, Act, Argument, Guard
 from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
 from turbofix.program.sites import LOOPS, contains
-from turbofix.program.values import Const, Instance, Made, Opaque, Tensor, Value, members
+from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Value, members
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
@@ -318,10 +318,8 @@ def _count_expression(
 
 
 def _steps_argument(analysis: Analysis, count: ast.expr, frames: tuple[Frame, ...]) -> Argument:
-    from turbofix.program.arguments import argument_of
-
-    value = analysis.facts.evaluate(count, frames)
-    return argument_of(value, analysis.facts, analysis.reads, node=count, module=frames[-1].module)
+    value = analysis.facts.evaluate(count, frames) or UNKNOWN
+    return argument_of(Passed(value, True, count), analysis.facts, analysis.reads, frames[-1].module)
 
 
 def _without_divisions(steps: Argument, divisions: tuple[Site, ...]) -> Argument:

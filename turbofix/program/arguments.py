@@ -60,24 +60,40 @@ class Reads:
     def other_reads(self, origin: Origin, uses: Iterable[ast.AST]) -> list[tuple[ast.AST, ModuleFile]]:
         """The places that read what is written at ``origin``, other than those on the way to ``uses``."""
         self._index()
-        own = list(uses)
         found: list[tuple[ast.AST, ModuleFile]] = []
-        waiting = list(self.carriers(origin.node, origin.module))
-        seen: set[Carrier] = set()
-        while waiting:
-            carrier = waiting.pop()
+        self._follow(self.carriers(origin.node, origin.module), list(uses), found, set())
+        return found
+
+    def _follow(
+        self,
+        carriers: Iterable[Carrier],
+        uses: list[ast.AST],
+        found: list[tuple[ast.AST, ModuleFile]],
+        seen: set[Carrier],
+    ) -> bool:
+        """Add the reads of the carriers, and of what they fill, to ``found``; whether one of ``uses`` was met."""
+        met = False
+        for carrier in carriers:
             if carrier in seen:
                 continue
             seen.add(carrier)
             for node, module in self._readers(carrier):
-                if any(node is each for each in own):
+                if any(node is each for each in uses):
+                    met = True
                     continue
                 further = self._passed_on(node, module)
-                if further:
-                    waiting += further
+                inner: list[tuple[ast.AST, ModuleFile]] = []
+                reached = bool(further) and self._follow(further, uses, inner, seen)
+                met = met or reached
+                if reached or (further and not self._is_entry(node, module)):
+                    found += [each for each in inner if not any(each[0] is other for other, _ in found)]
                 elif not any(node is each for each, _ in found):
                     found.append((node, module))
-        return found
+        return met
+
+    def _is_entry(self, node: ast.expr, module: ModuleFile) -> bool:
+        """Whether a read fills an entry of a dict: where that goes is not always seen."""
+        return isinstance(self.facts.places.parent(node, module), (ast.Dict, ast.keyword))
 
     def carriers(self, node: ast.AST, module: ModuleFile) -> Iterator[Carrier]:
         """What carries a literal away from where it is written."""
@@ -244,28 +260,19 @@ def argument_from(passed: Passed | None, module: ModuleFile, facts: Facts, reads
     """The argument that a call passes; ``module`` is the file of the call."""
     if passed is None:
         return ABSENT
-    node = passed.node
-    return argument_of(passed.value, facts, reads, node=node, module=module, must=passed.must)
+    return argument_of(passed, facts, reads, module)
 
 
-def argument_of(
-    value: Value | None,
-    facts: Facts,
-    reads: Reads,
-    *,
-    node: ast.expr | None = None,
-    module: ModuleFile | None = None,
-    must: bool = True,
-) -> Argument:
-    """The argument that a value makes; ``node`` is its expression in ``module``, where it is written in the call."""
+def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) -> Argument:
+    """The argument that a value makes; ``passed.node`` is its expression in ``module``, where it is written in the call."""
     places = facts.places
-    site = places.site(node, module) if node is not None and module is not None else None
-    text = places.text(node, module) if node is not None and module is not None else None
-    comment = places.comment(node, module) if node is not None and module is not None else None
-    state, values, origins, option = _classify(value)
-    if state in ("value", "option") and not must:
+    node = passed.node
+    site = places.site(node, module) if node is not None else None
+    text = places.text(node, module) if node is not None else None
+    comment = places.comment(node, module) if node is not None else None
+    state, values, origins, option = _classify(passed.value)
+    if state in ("value", "option") and not passed.must:
         state = "may"
-    may_be_absent = state == "may" and not must
     edit_at: Site | None = None
     others: tuple[Site, ...] = ()
     if len(origins) == 1 and state in ("value", "option", "may", "computed"):
@@ -273,12 +280,12 @@ def argument_of(
         edit_at = places.site(origin.node, origin.module)
         if edit_at != site:
             comment = places.comment(origin.node, origin.module) or comment
-            uses = [node] if node is not None else []
+            uses = [each for each in (node, passed.entry) if each is not None]
             others = tuple(sorted({places.site(each, where) for each, where in reads.other_reads(origin, uses)}))
     return Argument(
         state,  # type: ignore[arg-type]
         values,
-        may_be_absent,
+        state == "may" and not passed.must,
         site,
         text,
         edit_at,

@@ -619,7 +619,7 @@ def _typer_default(interp: Interpreter, qualname: str, arguments: Arguments, nod
     return interp.make(qualname, "parameter_default", arguments, node, log=False)
 
 
-def _hub_environment(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def _environment(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     interp.event("call", node, qualname, None, arguments)
     return Computed(interp.origin(node), qualname)
 
@@ -630,11 +630,6 @@ def _nullcontext(interp: Interpreter, qualname: str, arguments: Arguments, node:
 
 def _class_parser(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     return interp.make(qualname, "classparser", arguments, node)
-
-
-def _detect(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    interp.event("call", node, qualname, first(arguments), arguments)
-    return UNKNOWN
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -653,8 +648,8 @@ _HANDLERS: dict[str, Handler] = {
     "functools.partial": _partial,
     "contextlib.nullcontext": _nullcontext,
     "contextlib.suppress": _nullcontext,
-    "os.environ.get": _hub_environment,
-    "os.getenv": _hub_environment,
+    "os.environ.get": _environment,
+    "os.getenv": _environment,
     "typer.Option": _typer_default,
     "typer.Argument": _typer_default,
     **dict.fromkeys(libraries.SWITCHES, _set_switch),

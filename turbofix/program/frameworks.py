@@ -8,6 +8,7 @@ from turbofix.program.values import Instance, Made, members
 
 _CALLS = (
     ("deepspeed.initialize", Framework.DEEPSPEED),
+    ("deepspeed.DeepSpeedEngine", Framework.DEEPSPEED),
     ("accelerate.Accelerator", Framework.ACCELERATE),
     ("lightning.fabric.Fabric", Framework.FABRIC),
     ("lightning.Fabric", Framework.FABRIC),

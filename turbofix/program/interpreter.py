@@ -53,7 +53,6 @@ from turbofix.program.values import (
 )
 
 STATEMENTS = 300_000
-DEEPEST = 12
 
 _FOLD: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

@@ -167,9 +167,6 @@ RUNTIME = words(
 )
 """Calls whose result depends on the machine or the launch."""
 
-ON_GPU = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available"})
-"""Calls that are true where a GPU can be used."""
-
 PROGRESS = words(
     """
     tqdm.tqdm tqdm.trange tqdm.tqdm_notebook tqdm.tnrange tqdm.contrib.tenumerate rich.progress.track
@@ -359,7 +356,6 @@ _SAME = {
     "lightning.Fabric": "lightning.fabric.Fabric",
     "lightning_fabric.Fabric": "lightning.fabric.Fabric",
     "absl.flags.flags": "absl.flags",
-    "torch.optim.swa_utils.SWALR": "torch.optim.swa_utils.SWALR",
 }
 
 
@@ -400,7 +396,6 @@ _KINDS = {
     "datasets.Dataset.from_list": "dataset",
     "datasets.Dataset.from_generator": "dataset",
     "datasets.concatenate_datasets": "dataset",
-    "sklearn.datasets.load_iris": "array",
     "torch.nn.DataParallel": "wrapper",
     "torch.nn.parallel.DistributedDataParallel": "wrapper",
     "torch.nn.parallel.DistributedDataParallelCPU": "wrapper",

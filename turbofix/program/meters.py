@@ -23,15 +23,21 @@ _SURVIVED = {
 }
 
 
-def computes_only(cls: Class, call: ast.Call) -> bool:
-    """Whether nothing but arithmetic, assignment and formatting happens to what ``call`` gives to an object of the class."""
+def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
+    """The methods of a class that a tensor does not survive, which ``call`` gave to an object of it instead of a number.
+
+    None where that call itself already does more with it than arithmetic, assignment and formatting. Methods that Python
+    calls by itself (``__str__``) count as called.
+    """
     name = call.func.attr if isinstance(call.func, ast.Attribute) else "__call__"
     method = cls.find(name)
     if not isinstance(method, Function) or set(cls.externals()) - {"builtins.object"}:
-        return False
+        return None
+    methods = [value for value in cls.names.values() if isinstance(value, Function)]
+    if method not in methods:
+        return None
     tainted = {each.arg for each in parameters(method.node)[1:2]}
     attributes: set[str] = set()
-    methods = [value for value in cls.names.values() if isinstance(value, Function)]
     for _ in range(3):  # a value may pass through two attributes before it comes to rest
         for each in methods:
             own = tainted if each is method else set()
@@ -43,9 +49,12 @@ def computes_only(cls: Class, call: ast.Call) -> bool:
                             for single in targets(target):
                                 text = dotted(single)
                                 if text is None:
-                                    return False  # stored in a container
+                                    return None  # stored in a container
                                 (attributes if "." in text else own).add(text)
-    return all(_harmless(each, tainted if each is method else set(), attributes) for each in methods)
+    bad = {each.name for each in methods if not _harmless(each, tainted if each is method else set(), attributes)}
+    if name in bad or any(each.startswith("__") for each in bad):
+        return None
+    return frozenset(bad)
 
 
 def _copies(node: ast.expr) -> bool:

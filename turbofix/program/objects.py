@@ -10,7 +10,7 @@ from turbofix.findings import Site
 from turbofix.program.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
-from turbofix.program.events import Arguments, Event
+from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
@@ -26,11 +26,12 @@ from turbofix.program.model import (
     Placement,
     Scaler,
     Setting,
+    StateSave,
     Step,
 )
 from turbofix.program.names import dotted, parameters
 from turbofix.program.placements import UNKNOWN_PLACE
-from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 from turbofix.program.values import (
     Const,
     External,
@@ -47,6 +48,8 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 
 # --- models -------------------------------------------------------------------------------------------------------
 
@@ -67,24 +70,47 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
             yield from models_in(member.receiver, depth - 1)
 
 
-def model_sites(analysis: Analysis, events: list[Event]) -> list[Site]:
-    """The models that are called in the events, leaving out layers called inside of other models."""
-    found: dict[Site, None] = {}
+def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
+    """The models that are called in a loop. Layers called inside of a model, by whatever method, count as that model."""
+    found: set[Site] = set()
     for event in _outermost(analysis, [each for each in events if each.kind == "forward"]):
-        for model in models_in(event.receiver):
+        owner = _called_through(analysis, event, loop)
+        for model in (owner,) if owner is not None else models_in(event.receiver):
             site = analysis.facts.origin_site(model.origin)
             if site is not None and not isinstance(model, Opaque):
-                found[site] = None
+                found.add(site)
     return sorted(found)
 
 
+def _called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> Instance | None:
+    """The model whose own method (``model.decode(z)``) makes a forward call; None where it is called as such."""
+    frames = analysis.facts.frames(event)
+    inner = len(analysis.facts.frames_within(event, loop)) if loop is not None else len(frames)
+    for index in range(len(frames) - inner + 1, len(frames)):
+        frame = frames[index]
+        if frame.function is None or frame.function.cls is None or not isinstance(frame.call, ast.Call):
+            continue
+        if isinstance(frame.call.func, ast.Attribute):
+            for member in members(analysis.facts.evaluate(frame.call.func.value, frames[:index])):
+                if isinstance(member, Instance) and is_module_class(member):
+                    return member
+    return None
+
+
 def _outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:
-    """The forward calls that are not made inside another model's forward."""
+    """The forward calls that are not made inside another model's forward, nor by a container for its layers."""
     nodes = {id(event.node) for event in forwards}
+    parts: dict[int, set[int]] = {}
+    for event in forwards:
+        for model in models_in(event.receiver):
+            if isinstance(model, Made) and model.inner is not None:
+                inside = parts.setdefault(id(event.node), set())
+                inside.update(id(each) for each in flatten(model.inner, 4))
     return [
         event
         for event in forwards
         if not any(frame.call is not None and id(frame.call) in nodes for frame in analysis.facts.frames(event))
+        and not any(id(model) in parts.get(id(event.node), ()) for model in models_in(event.receiver))
     ]
 
 
@@ -207,9 +233,9 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
     forwards = _outermost(analysis, facts.of("forward"))
     kept: dict[Site, list[Made | Instance]] = {}
     for event in (*forwards, *facts.of("mode", "wrap", "compile")):
-        value = event.receiver
-        if event.kind == "wrap":
-            value = event.result or event.receiver
+        value = (event.result or event.receiver) if event.kind == "wrap" else event.receiver
+        if event.kind == "forward":
+            value = _called_through(analysis, event, None) or value
         for model in models_in(value):
             site = facts.origin_site(model.origin)
             if site is None or isinstance(model, Opaque):
@@ -217,31 +243,8 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
             kept.setdefault(site, [])
             if not any(model is each for each in kept[site]):
                 kept[site].append(model)
-    inner = _inner_sites(analysis, kept)
     default = _default_dtype(analysis)
-    return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept) if site not in inner)
-
-
-def _inner_sites(analysis: Analysis, kept: dict[Site, list[Made | Instance]]) -> set[Site]:
-    """The models that are parts of other models only."""
-    called = {
-        site
-        for event in _outermost(analysis, analysis.facts.of("forward"))
-        for model in models_in(event.receiver)
-        if (site := analysis.facts.origin_site(model.origin)) is not None
-    }
-    return {site for site in kept if site not in called and _made_inside_model(kept[site])}
-
-
-def _made_inside_model(found: list[Made | Instance]) -> bool:
-    for model in found:
-        for level in model.made_at.upwards():
-            if level.kind == "call" and isinstance(level.detail, Function) and level.detail.cls is not None:
-                if level.detail.name == "__init__" and any(
-                    base == "torch.nn.Module" for base in level.detail.cls.externals()
-                ):
-                    return True
-    return False
+    return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept))
 
 
 def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
@@ -424,6 +427,8 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
         before_move=_before_move(analysis, event, params),
         sparse=layers.sparse,
         state_loads=_state_loads(analysis, made),
+        state_saves=_state_saves(analysis, made),
+        branch=_branch(analysis, node, module),
         trains=_trains(params, trained),  # type: ignore[arg-type]
         used=site in used,
     )
@@ -506,6 +511,45 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
                 act = changed(act, receiver_text=text)
             found.setdefault(act.site, act)
     return tuple(found[site] for site in sorted(found))
+
+
+def _state_saves(analysis: Analysis, made: list[Made]) -> tuple[StateSave, ...]:
+    """The places that take the optimizer's state, with the entry of a checkpoint's dict that each is."""
+    places = analysis.facts.places
+    found: dict[Site, StateSave] = {}
+    for event in analysis.facts.of("call"):
+        if not event.name.endswith("state_dict") or event.name.endswith("load_state_dict"):
+            continue
+        if not any(one is each for one in optimizers_in(event.receiver) for each in made):
+            continue
+        node, module = event.node, event.module
+        parent = places.parent(node, module)
+        mapping: ast.AST | None = None
+        key: str | None = None
+        if isinstance(parent, ast.Dict):
+            mapping = parent
+            entry = next((name for name, value in zip(parent.keys, parent.values) if value is node), None)
+            key = entry.value if isinstance(entry, ast.Constant) and isinstance(entry.value, str) else None
+        elif isinstance(parent, ast.keyword) and parent.arg is not None:
+            call = places.parent(parent, module)
+            if isinstance(call, ast.Call) and dotted(call.func) == "dict":
+                mapping, key = call, parent.arg
+        site = places.site(node, module)
+        taken = places.site(mapping, module) if mapping is not None and key is not None else None
+        found.setdefault(site, StateSave(site, taken, key, places.function_site(node, module)))
+    return tuple(found[site] for site in sorted(found))
+
+
+def _branch(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site | None:
+    """The outermost compound statement around a construction, in its function; the ``__main__`` guard is none."""
+    places = analysis.facts.places
+    outermost: ast.AST | None = None
+    for each in places.ancestors(node, module):
+        if isinstance(each, SCOPES):
+            break
+        if isinstance(each, _BRANCHES) and not (isinstance(each, ast.If) and is_main_test(each.test)):
+            outermost = each
+    return places.site(outermost, module) if outermost is not None else None
 
 
 def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[Passing, ...], bool]:
@@ -639,7 +683,7 @@ def settings(analysis: Analysis) -> tuple[Setting, ...]:
             value = argument_from(first, event.module, facts, analysis.reads)
         elif event.result is not None:
             node = event.node.value if isinstance(event.node, ast.Assign) else None
-            value = argument_of(event.result, facts, analysis.reads, node=node, module=event.module)
+            value = argument_of(Passed(event.result, True, node), facts, analysis.reads, event.module)
         elif event.arguments is not None:
             value = ABSENT
         frames = facts.frames(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from turbofix.findings import Site
@@ -33,7 +34,7 @@ from turbofix.program.model import (
     Transfer,
 )
 from turbofix.program.names import body_of, dotted, parameters
-from turbofix.program.objects import model_sites, models, optimizers, precision, settings
+from turbofix.program.objects import model_sites, models, models_in, optimizers, precision, settings
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
 from turbofix.program.script import script
@@ -43,6 +44,7 @@ from turbofix.program.transfers import transfers
 from turbofix.program.values import (
     Const,
     External,
+    Function,
     Instance,
     Iterated,
     Made,
@@ -51,6 +53,7 @@ from turbofix.program.values import (
     Sequence,
     Tensor,
     Value,
+    flatten,
     members,
 )
 
@@ -95,7 +98,21 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts.events),
         incomplete_because=reason,
+        libraries=_libraries(execution),
     )
+
+
+def _libraries(execution: Execution) -> frozenset[str]:
+    """The packages that the files import, without the project's own."""
+    own = {module.name.partition(".")[0] for module in execution.modules.values()}
+    found: set[str] = set()
+    for module in execution.modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return frozenset(found - own)
 
 
 def _completeness(execution: Execution, analysis: Analysis) -> tuple[bool, str | None]:
@@ -186,8 +203,8 @@ def _step(
     sources = _sources(analysis, record, backwards, training)
     found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
-    regions = _regions(analysis, backwards, loop, training)
-    device = _device(analysis, moved, training, known, _scope(analysis, backwards[0], loop, regions))
+    regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
+    device = _device(analysis, moved, training, known, _scope(analysis, backwards[0], loop, regions), loop)
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
@@ -227,7 +244,7 @@ def _step(
         autocast=_autocast(analysis, training),
         device=device,
         optimizers=tuple(concerned_optimizers),
-        models=tuple(model_sites(analysis, training)),
+        models=tuple(model_sites(analysis, training, loop)),
         calls=_called(analysis, training),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
@@ -268,6 +285,62 @@ def _regions(analysis: Analysis, backwards: list[Event], loop: ast.AST, events: 
         if region is not None and region not in found:
             found.append(region)
     return tuple(sorted(found, key=lambda region: region.first))
+
+
+def _with_escapes(
+    analysis: Analysis, regions: tuple[Region, ...], events: list[Event], loop: ast.AST
+) -> tuple[Region, ...]:
+    """The regions with the places that hand a result of theirs to other libraries.
+
+    In the loop these are calls of such libraries (reads by numpy are syncs of the step); after it, reads by numpy too.
+    """
+    facts = analysis.facts
+    inside = {id(event) for event in events}
+    foreign: set[Site] = set()
+    later: dict[Site, list[Site]] = {}
+    for event in facts.of("call", "sync"):
+        values = [event.receiver] if event.kind == "sync" else []
+        if event.kind == "call" and is_foreign(event.name) and event.arguments is not None:
+            values = list(event.arguments.values())
+        elif event.kind == "sync" and (event.name != "numpy" or id(event) in inside):
+            continue
+        for member in (each for value in values for each in flatten(value)):
+            if isinstance(member, Tensor) and member.roles & {"output", "maybe_output"} and "loss" not in member.roles:
+                if id(event) in inside:
+                    foreign.add(facts.site(event))
+                elif member.origin is not None and not facts.inside(event, loop):
+                    later.setdefault(facts.origin_site(member.origin) or facts.site(event), []).append(
+                        facts.site(event)
+                    )
+    return tuple(
+        replace(
+            region,
+            escapes=tuple(
+                sorted(foreign | {site for origin, sites in later.items() if _within(origin, region) for site in sites})
+            ),
+        )
+        for region in regions
+    )
+
+
+def _within(site: Site, region: Region) -> bool:
+    first, last = region.first, region.last
+    return site.path == first.path and first.line <= site.line and site.end_line <= last.end_line
+
+
+_TORCHLIKE = frozenset(
+    """
+    torch torchvision torchaudio torchmetrics torch_geometric builtins math copy time os sys logging functools itertools random
+    tqdm collections contextlib typing einops timm transformers accelerate apex deepspeed wandb xformers lightning
+    pytorch_lightning kornia monai peft diffusers fairscale bitsandbytes horovod gc warnings operator json
+    """.split()
+)
+
+
+def is_foreign(qualname: str) -> bool:
+    """Whether a function belongs to a library that does not take tensors of half precision as torch does."""
+    package, dot, _ = qualname.partition(".")
+    return bool(dot) and package not in _TORCHLIKE and package[:1].islower()
 
 
 def _scope(
@@ -450,6 +523,7 @@ def _device(
     events: list[Event],
     known: tuple[Model, ...],
     scope: tuple[ast.AST, ModuleFile],
+    loop: ast.AST,
 ) -> Placement:
     """Where the forward pass runs: where its batches are moved to, else where its models are.
 
@@ -461,7 +535,7 @@ def _device(
         for each in moved
         if each.what in kinds and not each.dtype_only and each.to.where in ("cuda", "conditional")
     ]
-    sites = set(model_sites(analysis, events))
+    sites = set(model_sites(analysis, events, loop))
     modelled = [model.device for model in known if model.site in sites]
     for where in ("conditional", "cuda", "unknown", "cpu"):
         placements += [placement for placement in modelled if placement.where == where]
@@ -522,10 +596,14 @@ def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str |
 def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
     """The criteria whose values the backward passes start from."""
     facts = analysis.facts
-    criteria: dict[Site, tuple[str, str]] = {}
+    criteria: dict[Site, tuple[str, str, bool]] = {}
     for event in events:
         if event.kind == "criterion" and not no_grad(event):
-            criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event)))
+            criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event), _is_plain(event)))
+    if not criteria:  # the model computes its own loss, and its code was followed for another call of it
+        for event in _inside_models(analysis, events):
+            if event.kind == "criterion":
+                criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event), _is_plain(event)))
     certainty = "unknown"
     for backward in backwards:
         for member in members(backward.receiver):
@@ -545,7 +623,25 @@ def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Lo
         tuple(criteria[site][1] for site in ordered),
         tuple(ordered),
         text,
+        bool(ordered) and all(criteria[site][2] for site in ordered),
     )
+
+
+def _inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
+    """What happens in the forward passes of the models that the events call, in whatever call it was followed."""
+    forwards = {
+        id(function.node)
+        for event in events
+        if event.kind in ("forward", "criterion")
+        for model in models_in(event.receiver)
+        if isinstance(model, Instance)
+        if isinstance(function := model.cls.find("forward"), Function)
+    }
+    return [
+        event
+        for event in analysis.facts.of("criterion", "call", "forward")
+        if any(id(frame.scope) in forwards for frame in analysis.facts.frames(event))
+    ]
 
 
 def _criterion_name(event: Event) -> str:
@@ -555,6 +651,19 @@ def _criterion_name(event: Event) -> str:
         if isinstance(member, Instance):
             return member.cls.node.name
     return event.name or "unknown"
+
+
+def _is_plain(event: Event) -> bool:
+    """Whether a criterion was seen to be given neither weights nor an index to ignore."""
+    arguments, most = event.arguments, 2
+    for member in members(event.receiver):
+        if isinstance(member, Made):
+            arguments, most = member.arguments, 0
+        elif not isinstance(member, External):
+            return False
+    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
+        return False
+    return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
 
 
 def _reduction(event: Event) -> str:
@@ -610,7 +719,7 @@ def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
 def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
     found: dict[tuple[Site, str], Called] = {}
-    for event in events:
+    for event in (*events, *_inside_models(analysis, events)):
         if event.kind not in ("call", "forward", "criterion"):
             continue
         name = event.name
@@ -706,7 +815,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
     region = evaluation_region(analysis, loop, events)
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
-    device = _device(analysis, moved, events, known, scope)
+    device = _device(analysis, moved, events, known, scope, loop)
     reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
     return Evaluation(
         loop=_loop(analysis, record, events),
@@ -719,6 +828,6 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         shows=shown,
         autocast=_autocast(analysis, events),
         device=device,
-        models=tuple(model_sites(analysis, events)),
+        models=tuple(model_sites(analysis, events, loop)),
         calls=_called(analysis, events),
     )

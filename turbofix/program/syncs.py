@@ -13,7 +13,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.meters import computes_only
+from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Meter, Placement, Read, Show, Sync
 from turbofix.program.names import dotted, loaded, reads_of, targets
 from turbofix.program.regions import loss_expression, no_grad
@@ -123,7 +123,7 @@ def syncs_and_shows(
     found: dict[Site, Sync] = {}
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
     for event in events:
-        if event.kind != "sync" or _within_another(event.node, nodes):
+        if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
             continue
         where = _where(_tensors_read(analysis, event), device)
         if where.where == "cpu" and device.where != "cpu":
@@ -185,6 +185,17 @@ def _within_another(node: ast.AST, nodes: set[int]) -> bool:
     return False
 
 
+def _asks_only(node: ast.AST) -> bool:
+    """``x.is_cuda or x.requires_grad``: attributes of a tensor that the host knows."""
+    if isinstance(node, ast.BoolOp):
+        return all(_asks_only(each) or isinstance(each, ast.Compare) for each in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return _asks_only(node.operand)
+    return isinstance(node, ast.Attribute) and (
+        node.attr.startswith("is_") or node.attr in ("requires_grad", "training")
+    )
+
+
 def _tensors_read(analysis: Analysis, event: Event) -> list[Tensor]:
     """The tensors that a read takes to the host; in ``x.cpu().item()`` those before ``cpu``."""
     node = event.node
@@ -236,10 +247,12 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
     meter = None
     if use == "meter" and fate.meter is not None:
         call, instance = fate.meter
+        harmful = harmful_methods(instance.cls, call)
         meter = Meter(
             places.site(call, event.module),
             places.site(instance.cls.node, instance.cls.module),
-            computes_only(instance.cls, call),
+            harmful is not None and not harmful & _methods_called(analysis),
+            harmful or frozenset(),
         )
     return Sync(
         site=site,
@@ -254,6 +267,16 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         no_grad=no_grad(event),
         on_device=where,
     )
+
+
+def _methods_called(analysis: Analysis) -> set[str]:
+    """The names of methods that the program calls, on whatever object."""
+    return {
+        node.func.attr
+        for module in analysis.execution.modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
 
 
 def _use(fate: Fate, event: Event) -> str:
@@ -668,8 +691,9 @@ def _reads(
                 reasons.append("it is stored inside the loop")
         elif loop is not None and getattr(node, "lineno", 0) > getattr(loop, "end_lineno", 0):
             when = "after_loop"
+        shown = _shown_by(analysis, node, frames, module)
         found.append(
-            Read(places.site(node, module), places.site(statement, module), when, places.text(node, module))  # type: ignore[arg-type]
+            Read(places.site(node, module), places.site(statement, module), when, places.text(node, module), shown)  # type: ignore[arg-type]
         )
     if "." in text:
         last = text.rpartition(".")[2]
@@ -687,6 +711,20 @@ def _reads(
                             )
                         )
     return sorted(found, key=lambda read: read.site)
+
+
+def _shown_by(analysis: Analysis, node: ast.AST, frames: tuple[Frame, ...], module: ModuleFile) -> Site | None:
+    """The statement that shows what is read at a node, where that is all that becomes of it."""
+    fate = Fate()
+    follow(analysis, node, frames, module, fate)
+    if fate.uses != {"shown"} or fate.chosen:
+        return None
+    statements = {
+        analysis.facts.places.site(statement, module)
+        for call in fate.shows
+        if (statement := analysis.facts.places.statement(call, module)) is not None
+    }
+    return statements.pop() if len(statements) == 1 else None
 
 
 def _reached(analysis: Analysis, text: str, node: ast.AST, scope: ast.AST, loop: ast.AST, module: ModuleFile) -> bool:
