@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-PACED = re.compile(r"param_groups|(adjust|set|update|get)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?|swa_\w+")
+PACED = re.compile(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
 """Names that set the learning rate by hand, or keep an average of the weights."""
 
 

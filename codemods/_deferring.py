@@ -194,7 +194,7 @@ def names_in_update(  # noqa: PLR0913
     for each in page.reads(name, scope):
         if page.holds(update.value, each):
             found.append(each)
-        elif page.is_every_nth(each, loop):
+        elif page.is_seldom(each, loop, read):
             plan.actions.append(replacing(page.site(each), f"{kind}({name})"))
         elif shown.holds(page, each):
             plan.too_early = plan.too_early or each.lineno
@@ -203,8 +203,10 @@ def names_in_update(  # noqa: PLR0913
     return found
 
 
-def refuse_operands(page: Page, update: ast.AugAssign, inside: list[ast.AST], loop: ast.AST, kind: Number) -> None:
-    """Raise ``Refuse`` unless the update adds the read, or its product with plain numbers."""
+def refuse_operands(
+    page: Page, update: ast.AugAssign | ast.Call, inside: list[ast.AST], loop: ast.AST, kind: Number
+) -> None:
+    """Raise ``Refuse`` unless the update takes the read, or its product with plain numbers."""
     for node in inside:
         child = node
         for each in page.above(node):
@@ -293,7 +295,7 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
         before = in_loop or getattr(write, "lineno", 0) < getattr(node, "lineno", 0)
         if before and literal(write, total.text) is None:
             raise Refuse(f"`{total.text}` is not a plain number before the loop")
-        if in_loop and not page.is_every_nth(write, node):
+        if in_loop and not page.is_seldom(write, node, page.node(total.update)):
             raise Refuse(f"line {getattr(write, 'lineno', 0)} sets `{total.text}` anew in the loop")
 
 
@@ -445,12 +447,13 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
     assert sync.meter is not None
     node, call, read = page.node(loop.loop.site), page.node(sync.meter.call), page.node(sync.site)
     assert isinstance(call, ast.Call)
-    if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and read in call.args):
-        raise Refuse("the number is not handed over as it is")
+    if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and page.holds(call, read)):
+        raise Refuse("the number is not handed over directly")
     if page.loop_of(call) is not node or sync.meter.call.path != loop.loop.site.path:
         raise Refuse("the meter is fed in another loop or function")
     if number_of(page, sync, read) != "float":
         raise Refuse("the meter counts in whole numbers")
+    refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id
     scope = page.maker(meter, call)
     plan = Deferral(kept_on_device(edit, page, loop, sync, read, "float"))
@@ -459,7 +462,7 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
         if attribute is call.func or page.holds(call, each):
             continue
         if not isinstance(attribute, ast.Attribute):
-            if is_filled_in(page, each) and (page.is_every_nth(each, node) or not page.holds(node, each)):
+            if is_filled_in(page, each) and (page.is_seldom(each, node, call) or not page.holds(node, each)):
                 continue
             refuse_unless_display(page, each, node, scope, sync)
             continue
@@ -470,7 +473,7 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
             continue
         if attribute.attr in COUNTS:
             continue
-        if page.holds(node, each) and not page.is_every_nth(each, node):
+        if page.holds(node, each) and not page.is_seldom(each, node, call):
             if not shown.holds(page, each):
                 raise Refuse(f"line {each.lineno} reads `{meter}.{attribute.attr}` {loop_words(loop)}")
             plan.too_early = plan.too_early or each.lineno
@@ -525,7 +528,7 @@ def refuse_unless_display(
     if len(made) != 1 or not only_prints(made[0], frozenset(known)):
         raise reason
     for each in page.reads(statement.targets[0].id, scope):
-        if page.holds(loop, each) and not page.is_every_nth(each, loop):
+        if page.holds(loop, each) and not page.is_seldom(each, loop, page.node(sync.site)):
             raise Refuse(f"line {each.lineno} shows it in every step")
 
 

@@ -54,12 +54,6 @@ def is_inside(inner: Site, outer: Site) -> bool:
     return inner.path == outer.path and starts and ends
 
 
-def quote(edit: Edit, site: Site) -> str:
-    """The quotation mark that the file of ``site`` prefers."""
-    text = whole(edit, site)
-    return "'" if text.count("'") > text.count('"') else '"'
-
-
 def whole(edit: Edit, site: Site) -> str:
     """The text of the file of ``site``."""
     edit.statement(site)  # the edit has looked at the file now

@@ -24,11 +24,17 @@ class Page:
         self.module = ModuleFile(path, path.stem, text, ast.parse(text))
         self.places = Places()
         self.bindings = Bindings(self.places)
+        self._lines: dict[int, list[ast.AST]] = {}
+        self._reads: dict[tuple[str, ast.AST], list[ast.Name | ast.Attribute]] = {}
+        self._inner: dict[tuple[str, ast.AST], bool] = {}
 
     def node(self, site: Site) -> ast.AST:
         """The node that a site names. Raises ``Refuse`` where there is none."""
-        for node in ast.walk(self.module.tree):
-            if getattr(node, "lineno", 0) == site.line and type(node).__name__ == site.kind and self.site(node) == site:
+        if not self._lines:
+            for node in ast.walk(self.module.tree):
+                self._lines.setdefault(getattr(node, "lineno", 0), []).append(node)
+        for node in self._lines.get(site.line, ()):
+            if type(node).__name__ == site.kind and self.site(node) == site:
                 return node
         raise Refuse(f"the place on line {site.line} was not found again")
 
@@ -83,25 +89,24 @@ class Page:
             child = each
         return None
 
-    def is_every_nth(self, node: ast.AST, loop: ast.AST) -> bool:
-        """Whether a node stands under an ``if`` that counts the steps of the loop (``step % n``)."""
+    def is_seldom(self, node: ast.AST, loop: ast.AST, than: ast.AST) -> bool:
+        """Whether a node stands under an ``if`` that counts the steps (``step % n``) and does not hold ``than`` too."""
         child = node
         for each in self.above(node):
             if each is loop:
                 return False
-            if (
-                isinstance(each, ast.If)
-                and child is not each.test
-                and any(isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod) for inner in ast.walk(each.test))
-            ):
-                return True
+            if isinstance(each, ast.If) and child is not each.test and counts_steps(each.test):
+                return not self.holds(each, than)
             child = each
         return False
 
     def reads(self, name: str, scope: ast.AST) -> list[ast.Name | ast.Attribute]:
         """Every place of a scope that reads a name (nested functions included), in the order of the source."""
-        found = [read for statement in _body(scope) for read in reads_of(name, statement)]
-        return sorted(found, key=lambda read: (read.lineno, read.col_offset))
+        key = (name, scope)
+        if key not in self._reads:
+            found = [read for statement in _body(scope) for read in reads_of(name, statement)]
+            self._reads[key] = sorted(found, key=lambda read: (read.lineno, read.col_offset))
+        return self._reads[key]
 
     def writes(self, name: str, scope: ast.AST) -> list[ast.AST]:
         """Every statement of a scope that writes a name."""
@@ -150,12 +155,17 @@ class Page:
 
     def _is_read_by_functions(self, name: str, scope: ast.AST) -> bool:
         """Whether a function nested anywhere below the scope sees this very name."""
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Name) and node.id == name and self.scope(node) is not scope:
-                inner = self.scope(node)
-                if not self.bindings.is_local(name, inner):
-                    return True
-        return False
+        key = (name, scope)
+        if key not in self._inner:
+            names = (node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name)
+            inner = (found for node in names if (found := self.scope(node)) is not scope)
+            self._inner[key] = any(not self.bindings.is_local(name, each) for each in inner)
+        return self._inner[key]
+
+
+def counts_steps(test: ast.expr) -> bool:
+    """Whether a test takes the remainder of something: ``step % n == 0``."""
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
 
 
 def page_of(edit: Edit, site: Site) -> Page:

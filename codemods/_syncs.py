@@ -106,7 +106,8 @@ def why_it_stays(sync: Sync) -> str | None:
 def why_shown(show: Show, guard: Guard) -> str | None:
     """Why a message cannot be shown less often."""
     if guard.kind == "every_n":
-        return f"its interval is {guard.every}: raise it where it is set"
+        where = f" on line {guard.tests[-1].line}" if guard.tests else ""
+        return f"the interval of its guard{where} is {guard.every}, so that every step passes"
     if show.kind in ("writer", "tracker"):
         return "what is written to a log is kept complete"
     if show.kind == "logger":

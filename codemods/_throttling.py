@@ -146,11 +146,11 @@ def is_harmless(node: ast.AST) -> bool:
 def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[Action]) -> str:
     """The line above the messages; ``common`` gets what makes the counter, if the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
+    if not isinstance(node, ast.For):
+        raise Refuse("the loop is no `for`, whose steps can be counted and whose last one is known")
     sized = length(page, loop)
     if sized is None:
         raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
-    if not isinstance(node, ast.For):
-        raise Refuse("the loop does not count its steps")
     counter, start = loop.loop.counter, loop.loop.counter_start
     if counter is None or not counts_itself(node, counter):
         counter, start = new_counter(edit, page, node, common), 0
@@ -164,14 +164,23 @@ def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[
 
 def length(page: Page, loop: BatchLoop) -> str | None:
     """How to write the number of steps: of what a progress bar runs over, not of the bar."""
-    sized, bar = loop.loop.sized, loop.loop.progress
-    if sized is None or bar is None or loop.loop.progress_name is None or sized != f"len({loop.loop.progress_name})":
+    sized, bar, node = loop.loop.sized, loop.loop.progress, page.node(loop.loop.site)
+    if sized is None and isinstance(node, ast.For):
+        text = f"len({page.text(counted(node.iter))})"
+        inside = (each for each in walk_here(node) if isinstance(each, ast.Call))
+        return text if any(page.text(each) == text for each in inside) else None  # the loop itself asks for it
+    if sized is None or bar is None or sized != f"len({loop.loop.progress_name})":
         return sized
     call = page.node(bar)
-    inner = call.args[0] if isinstance(call, ast.Call) and call.args else None
-    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "enumerate":
-        inner = inner.args[0] if inner.args else None
+    inner = counted(call.args[0]) if isinstance(call, ast.Call) and call.args else None
     return f"len({page.text(inner)})" if isinstance(inner, (ast.Name, ast.Attribute)) else None
+
+
+def counted(iterated: ast.expr) -> ast.expr:
+    """What ``enumerate`` runs over; the expression itself where it is something else."""
+    if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "enumerate":
+        return iterated.args[0] if iterated.args else iterated
+    return iterated
 
 
 def counts_itself(node: ast.For, counter: str) -> bool:
@@ -260,7 +269,7 @@ def hoisted(page: Page, sync: Sync, read: ast.AST, loop: BatchLoop, plan: Thrott
     kept = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     actions = [replacing(sync.site, kept)]
     for each in page.reads(name, scope):
-        if not plan.holds(page, each) and not page.is_every_nth(each, node):
+        if not plan.holds(page, each) and not page.is_seldom(each, node, read):
             raise Refuse(f"`{name}` is read on line {each.lineno} too")
         text = f"{sync.how}({name})" if sync.how in ("float", "int") else f"{name}.item()"
         actions.append(replacing(page.site(each), text))

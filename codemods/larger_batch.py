@@ -22,14 +22,14 @@ Use instead
     (``turbofix tune``), not guessed.
 
 When refused
-    Refused where the loss is not divided by the number of accumulated batches, where the gradients are clipped or the
-    learning rate is scheduled with every small batch, where the first update comes after one batch alone, where the
-    batch size or the number of accumulated batches is used for something else (shapes, hidden states, the learning
-    rate), where the loop is left early or catches exceptions (an out-of-memory error would skip batches), and for
-    batches of one sample, whose samples may differ in shape. Without accumulation a larger batch is another training:
-    the learning rate would have to grow with it (in proportion for SGD, with the square root for Adam), which is yours
-    to decide; it is only said, and only for batches of up to 16 samples on a GPU. Nothing is said of batches that come
-    from elsewhere than a ``DataLoader``.
+    Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
+    clipped, the learning rate is set or weights are averaged with every small batch, where the first update comes after
+    one batch alone, where the batch size, the number of accumulated batches or the length of the loader is used for
+    something else (shapes, hidden states, schedules), where the training ends after a number of batches or the loop
+    catches exceptions (an out-of-memory error would skip batches), and for batches of one sample, whose samples may
+    differ in shape. Without accumulation a larger batch is another training: the learning rate would have to grow with
+    it (in proportion for SGD, with its square root for Adam), which is yours to decide; it is only said, and only for
+    batches of up to 16 samples on a GPU. Nothing is said of batches that come from elsewhere than a ``DataLoader``.
 
 Risk
     equivalent where the update is provably the mean over the same samples: the number of samples is known and

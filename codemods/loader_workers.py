@@ -68,13 +68,13 @@ from ._loaders import (
     is_telling,
     mend_help,
     node_of,
-    quote,
     whole,
 )
 
 codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT)
 
 MOST = 16
+WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")
 SMALL_BATCH = 64
 HANDFUL = 64
 SHORT_EPOCH = 10_000
@@ -423,8 +423,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
                 "the script trains at module level, and every spawned worker would put the model on the GPU once more "
                 f"({at(line)}): put the set-up and the training into a function first"
             )
-        mark = quote(edit, plan.unguarded.first)
-        edit.wrap(plan.unguarded.first, plan.unguarded.last, f"if __name__ == {mark}__main__{mark}:")
+        edit.wrap(first, plan.unguarded.last, f"if __name__ == {edit.quoted('__main__', first)}:")
     if plan.counted:
         number = count(edit, plan, plan.value or finding.site)
         if plan.value is not None:
@@ -477,12 +476,12 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
         return f"min({MOST}, {edit.name('os.cpu_count', site)}() or 1)"
     affinity, everything = edit.name("os.sched_getaffinity", head), edit.name("os.cpu_count", head)
     os = affinity.removesuffix(".sched_getaffinity")
-    cpus, mark = edit.free_name("cpus", head), quote(edit, head)
-    lines = [f"{cpus} = len({affinity}(0)) if hasattr({os}, {mark}sched_getaffinity{mark}) else {everything}() or 1"]
+    cpus, name, ranks = edit.free_name("cpus", head), *(edit.quoted(word, head) for word in WORDS)
+    lines = [f"{cpus} = len({affinity}(0)) if hasattr({os}, {name}) else {everything}() or 1"]
     if not plan.ranks:
         edit.before(head, *lines, above_comments=True)
         return f"min({MOST}, {cpus})"
-    lines.append(f"{cpus} //= int({os}.environ.get({mark}LOCAL_WORLD_SIZE{mark}, 1))")
+    lines.append(f"{cpus} //= int({os}.environ.get({ranks}, 1))")
     edit.before(head, *lines, above_comments=True)
     return f"max(1, min({MOST}, {cpus}))"
 

@@ -31,7 +31,7 @@ When refused
     kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers are refused. So are messages in a
     loop whose length cannot be written (the last value would be lost), in another function than the loop, with calls
     that may do more than to show, and numbers that serve other purposes too. Where another read of the same step stays,
-    nothing would be gained, and that read is named. An interval of 1 is refused: it should be raised where it is set.
+    nothing would be gained, and that read is named. A guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -92,7 +92,8 @@ def places(loop: BatchLoop, waiting: Waiting, show: Show, *, refused: bool) -> I
     """
     reads = [sync for sync in waiting.syncs if sync.use == "shown" and sync.show == show]
     apart = [sync for sync in reads if sync.statement != show.statement]
-    words = ", ".join(dict.fromkeys(read_text(sync) for sync in reads)) or "a sum that could stay on the GPU"
+    told = reads or [sync for sync in waiting.syncs if sync.site in show.syncs]
+    words = ", ".join(dict.fromkeys(read_text(sync) for sync in told)) or "a sum that could stay on the GPU"
     if not (refused and reads and len(apart) == len(reads)):
         yield show.statement, f"the host waits for the GPU {loop_words(loop)} to show {words}"
     where = f"only to show it on line {show.statement.line}"

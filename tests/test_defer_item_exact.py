@@ -1,0 +1,135 @@
+"""The promise of defer-item: what a script prints is the same, bit for bit, before and after the rewrite.
+
+The fixtures print their sums in full, so their output is compared as text. On a CPU the operations are those that run
+on a GPU: float64 sums and products of single numbers, in which IEEE 754 leaves no choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parent.parent / "fixtures" / "defer_item"
+SCRIPTS = sorted(path.name.replace(".in", "", 1) for path in FOLDER.glob("*.in*"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors are faster without threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def output(script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_on_a_gpu: bool = False) -> str:
+    """What a fixture prints; ``as_on_a_gpu``: tensors of the CPU take the branch of those of a GPU."""
+    entry = script / "train.py" if script.is_dir() else script
+    here = folder / "run"
+    here.mkdir(exist_ok=True)
+    for file in entry.parent.glob("*.py") if script.is_dir() else [entry]:
+        text = file.read_text("utf-8")
+        (here / file.name).write_text(text.replace(".is_cuda", ".is_cpu") if as_on_a_gpu else text, "utf-8")
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.setattr(sys, "argv", [entry.name])
+    sys.modules.pop("engine", None)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(here / entry.name), run_name="__main__")
+    sys.modules.pop("engine", None)
+    return printed.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # the script's own `float(loss)`
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_prints_the_same_before_and_after(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stem, dot, ending = name.partition(".")
+    before = output(FOLDER / f"{stem}.in{dot}{ending}", tmp_path, monkeypatch)
+    after = output(FOLDER / f"{stem}.out{dot}{ending}", tmp_path, monkeypatch)
+    assert before
+    assert after == before
+    assert "tensor(" not in after
+
+
+def test_prints_the_same_where_only_a_gpu_has_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = output(FOLDER / "accelerator.in.py", tmp_path, monkeypatch)
+    assert ".is_cuda" in (FOLDER / "accelerator.out.py").read_text("utf-8")
+    assert output(FOLDER / "accelerator.out.py", tmp_path, monkeypatch, as_on_a_gpu=True) == before
+
+
+def values(dtype: object, count: int = 5000) -> list[object]:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.rand(count, generator=generator) * 10 ** torch.empty(count).uniform_(-3, 2, generator=generator)
+    return list(spread.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_a_float64_sum_is_what_python_sums(dtype: str) -> None:
+    losses = values(getattr(torch, dtype))
+    sizes = [1 + number % 7 for number in range(len(losses))]
+    on_host = 0.0
+    on_device = 0.0
+    for loss, size in zip(losses, sizes, strict=True):
+        on_host += loss.item() * size
+        on_device += loss.detach().double() * size
+    assert float(on_device) == on_host
+    assert f"{float(on_device) / 7}" == f"{on_host / 7}"
+
+
+def test_a_float32_sum_is_not() -> None:
+    losses = values(torch.float32)
+    on_host, on_device = 0.0, 0.0
+    for loss in losses:
+        on_host += loss.item()
+        on_device += loss.detach()
+    assert float(on_device) != on_host
+
+
+def test_the_product_must_be_float64_too() -> None:
+    losses = values(torch.float32)
+    on_host, on_device = 0.0, 0.0
+    for loss in losses:
+        on_host += loss.item() * 3
+        on_device += (loss.detach() * 3).double()
+    assert float(on_device) != on_host
+
+
+def test_counts_that_are_added_to_a_fraction_need_float64() -> None:
+    count = torch.tensor(2**24 + 1)
+    assert float(0.0 + count) != 0.0 + count.item()
+    assert float(0.0 + count.double()) == 0.0 + count.item()
+
+
+def test_a_sum_read_on_the_way_goes_on_as_before() -> None:
+    on_host, on_device = 0.0, 0.0
+    for step, loss in enumerate(values(torch.float32, 300)):
+        on_host += loss.item()
+        on_device += loss.detach().double()
+        if step % 100 == 99:
+            on_device = float(on_device)
+            assert f"{on_device}" == f"{on_host}"
+    assert float(on_device) == on_host
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_list_read_at_the_end_holds_the_same_numbers(dtype: str) -> None:
+    losses = values(getattr(torch, dtype), 200)
+    assert [loss.item() for loss in [loss.detach() for loss in losses]] == [loss.item() for loss in losses]
+
+
+@pytest.mark.parametrize("start", [0, 0.0])
+def test_an_empty_loop_leaves_a_number(start: float) -> None:
+    total = start
+    for loss in values(torch.float32, 0):
+        total += loss.detach().double()
+    assert float(total) == start
+    assert int(total) == start
