@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from turbofix.config import ConfigError, parse_gpu, parse_torch_version
 from turbofix.findings import Risk
 from turbofix.project import Chosen, NothingToVerify, Outcome, shown
 from turbofix.report import renderer
+from turbofix.report.text import Style
 from turbofix.source import STDIN, Source, SourceError, Workspace, read_stdin
 
 if TYPE_CHECKING:
@@ -31,8 +32,46 @@ INTERRUPTED = 130
 EXPECTED = (ConfigError, registry.PackError, registry.UnknownName, NothingToVerify)
 """Errors whose argument is a sentence for the user."""
 
+
+def lighten(parameters: list[Any]) -> list[Any]:
+    """Let parameters convert only what needs it.
+
+    Newer typers load a validation library to turn "not given" and strings into themselves: a quarter of the time that
+    a whole analysis takes.
+    """
+
+    def process(parameter: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+        given = isinstance(value, (tuple, list)) and all(isinstance(each, str) for each in value)
+        if not given and (value is not None or parameter.required):
+            return convert(context, value)
+        value = list(value) if given else None
+        return parameter.callback(context, parameter, value) if parameter.callback else value
+
+    for parameter in parameters:
+        if not isinstance(parameter.process_value, functools.partial):
+            parameter.process_value = functools.partial(process, parameter, parameter.process_value)
+    return parameters
+
+
+class LightCommand(typer.core.TyperCommand):
+    """A command with light parameters."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, the one for help among them."""
+        return lighten(super().get_params(ctx))
+
+
+class LightGroup(typer.core.TyperGroup):
+    """The program, with light parameters."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, the one for help among them."""
+        return lighten(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="turbofix",
+    cls=LightGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -43,6 +82,7 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """The entry point. What follows the first ``--`` is the user's script's, before anything else reads it."""
+    gc.set_threshold(50_000)  # loading code makes many objects and no garbage: the default looks for some all the time
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     rest = tuple(arguments[split + 1 :]) if split < len(arguments) else None
@@ -112,7 +152,7 @@ def checked(parse: Callable[[object], Any]) -> Callable[[str | None], str | None
 
 
 Paths = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(metavar="PATHS", help="Files, folders, or - for standard input. [default: .]"),
 ]
 Select = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to run (comma-separated).")]
@@ -134,7 +174,7 @@ TorchVersion = Annotated[
         help="The oldest torch that the result must run on. [default: what the project requires, else 2.4]",
     ),
 ]
-OutputFormat = Annotated[Format, typer.Option(help="How to show the findings.")]
+OutputFormat = Annotated[Format | None, typer.Option(help="How to show the findings. [default: rich]")]
 OutputFile = Annotated[Path | None, typer.Option(metavar="F", help="Write results there instead of standard output.")]
 Statistics = Annotated[bool, typer.Option("--statistics", help="Show counts by codemod instead of findings.")]
 ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 where findings would exit with 1.")]
@@ -146,13 +186,13 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also say what ea
 Steps = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Optimizer steps to compare. [default: two epochs, at least 20]")
 ]
-Repeats = Annotated[int, typer.Option(min=1, metavar="N", help="Timed runs of each program, where there is a GPU.")]
-Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The time limit of one run.")]
+Repeats = Annotated[int | None, typer.Option(min=1, metavar="N", help="Timed runs of each program on a GPU.")]
+Timeout = Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="The time limit of one run.")]
 Python = Annotated[
     str | None, typer.Option(metavar="EXE", help="The interpreter to run the script with. [default: this one]")
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda. [default: cuda where there is one]")]
-Seed = Annotated[int, typer.Option(metavar="N", help="The seed of both programs.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of both programs.")]
 Isolation = Annotated[str | None, typer.Option(metavar="LEVEL", help="Run only if files are protected at this level.")]
 KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]
 
@@ -161,7 +201,7 @@ KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the fold
 class Output:
     """Where and how results are shown."""
 
-    format: str
+    format: Format = Format.RICH
     file: Path | None = None
     statistics: bool = False
     verbose: bool = False
@@ -205,7 +245,7 @@ def turbofix(
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=LightCommand)
 @reporting
 def analyze(  # noqa: PLR0913
     context: typer.Context,
@@ -215,7 +255,7 @@ def analyze(  # noqa: PLR0913
     risk: MaximumRisk = None,
     gpu: Gpu = None,
     torch_version: TorchVersion = None,
-    output_format: OutputFormat = Format.RICH,
+    output_format: OutputFormat = None,
     output_file: OutputFile = None,
     statistics: Statistics = False,
     exit_zero: ExitZero = False,
@@ -228,14 +268,14 @@ def analyze(  # noqa: PLR0913
     chosen = choose(select, ignore, risk, gpu, torch_version)
     inputs, workspace, errors = open_inputs(paths)
     outcome = project.analyze(inputs, chosen, workspace, jobs)
-    show_findings(outcome, Output(output_format.value, output_file, statistics, verbose, quiet))
+    show_findings(outcome, Output(output_format or Format.RICH, output_file, statistics, verbose, quiet))
     show_problems(outcome, errors, verbose)
     if errors or outcome.errors:
         return FAILED
     return FOUND if outcome.fixable and not exit_zero else CLEAN
 
 
-@app.command()
+@app.command(cls=LightCommand)
 @reporting
 def apply(  # noqa: PLR0913
     context: typer.Context,
@@ -247,7 +287,7 @@ def apply(  # noqa: PLR0913
     risk: MaximumRisk = None,
     gpu: Gpu = None,
     torch_version: TorchVersion = None,
-    output_format: OutputFormat = Format.RICH,
+    output_format: OutputFormat = None,
     output_file: OutputFile = None,
     statistics: Statistics = False,
     exit_zero: ExitZero = False,
@@ -255,24 +295,33 @@ def apply(  # noqa: PLR0913
     quiet: Quiet = False,
     verbose: Verbose = False,
     steps: Steps = None,
-    repeats: Repeats = 5,
-    timeout: Timeout = 600,
+    repeats: Repeats = None,
+    timeout: Timeout = None,
     python: Python = None,
     device: Device = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
-    output = Output(output_format.value, output_file, statistics, verbose, quiet)
+    output = Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
     chosen = choose(select, ignore, risk, gpu, torch_version)
     if verify:
-        if paths is None or len(paths) != 1 or paths[0].is_dir():
+        if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             context.fail("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
-        options = verify_options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
-        return apply_verified(paths[0], script_arguments(context), chosen, options, output, write)
+        options = verify_options(
+            steps=steps,
+            repeats=repeats,
+            timeout=timeout,
+            python=python,
+            device=device,
+            seed=seed,
+            isolation=isolation,
+            keep_scratch=keep_scratch,
+        )
+        return apply_verified(Path(paths[0]), script_arguments(context), chosen, options, output, write)
     refuse_script_arguments(context)
-    if paths is not None and Path(STDIN) in paths:
+    if paths is not None and STDIN in paths:
         if len(paths) > 1 or write:
             context.fail("standard input is rewritten to standard output, alone and without --write")
         return apply_to_stdin(chosen, verbose)
@@ -285,7 +334,7 @@ def apply(  # noqa: PLR0913
         written, problems = project.write(outcome, workspace)
         errors += problems
         pending = False
-    if statistics or output.format != "rich":
+    if statistics or output.format is not Format.RICH:
         show_findings(outcome, output)
     elif not write:
         errors += show_diff(outcome, workspace, output)
@@ -297,7 +346,7 @@ def apply(  # noqa: PLR0913
     return FOUND if pending and not exit_zero else CLEAN
 
 
-@app.command()
+@app.command(cls=LightCommand)
 @reporting
 def verify(  # noqa: PLR0913
     context: typer.Context,
@@ -314,11 +363,11 @@ def verify(  # noqa: PLR0913
     gpu: Gpu = None,
     torch_version: TorchVersion = None,
     steps: Steps = None,
-    repeats: Repeats = 5,
-    timeout: Timeout = 600,
+    repeats: Repeats = None,
+    timeout: Timeout = None,
     python: Python = None,
     device: Device = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
@@ -327,18 +376,27 @@ def verify(  # noqa: PLR0913
 ) -> int:
     """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
     chosen = choose(select, ignore, risk, gpu, torch_version)
-    options = verify_options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
+    options = verify_options(
+        steps=steps,
+        repeats=repeats,
+        timeout=timeout,
+        python=python,
+        device=device,
+        seed=seed,
+        isolation=isolation,
+        keep_scratch=keep_scratch,
+    )
     arguments = script_arguments(context)
     if candidate is None:
         request = project.plan_verification(script, arguments, chosen, options, Workspace())
     else:
         request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
     verification = run_verification(request, quiet)
-    show_verification(verification, Output(output_format.value, output_file))
+    show_verification(verification, Output(Format(output_format.value), output_file))
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 @reporting
 def explain(
     context: typer.Context,
@@ -356,9 +414,9 @@ def explain(
 # --- doing ----------------------------------------------------------------------------------------------------------
 
 
-def open_inputs(paths: Sequence[Path] | None) -> tuple[list[Path], Workspace, list[SourceError]]:
+def open_inputs(paths: Sequence[str] | None) -> tuple[list[Path], Workspace, list[SourceError]]:
     """The inputs, with standard input read where ``-`` is among them, and what could not be read of it."""
-    inputs = list(paths or [Path()])
+    inputs = [Path(path) for path in paths or (".",)]
     if Path(STDIN) not in inputs:
         return inputs, Workspace(), []
     source = read_stdin()
@@ -369,7 +427,7 @@ def open_inputs(paths: Sequence[Path] | None) -> tuple[list[Path], Workspace, li
 
 def apply_to_stdin(chosen: Chosen, verbose: bool) -> int:
     """Write the source from standard input, rewritten or not, to standard output."""
-    inputs, workspace, errors = open_inputs([Path(STDIN)])
+    inputs, workspace, errors = open_inputs([STDIN])
     if errors:
         show_problems(Outcome(()), errors, verbose)
         return FAILED
@@ -396,7 +454,7 @@ def apply_verified(  # noqa: PLR0913
     workspace = Workspace()
     request = project.plan_verification(script, arguments, chosen, options, workspace)
     verification = run_verification(request, output.quiet)
-    show_verification(verification, output if output.format == "json" else Output("rich"), to_stderr=not write)
+    show_verification(verification, output if output.format is Format.JSON else Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):
         return FAILED
     if not verification.kept:
@@ -414,20 +472,11 @@ def apply_verified(  # noqa: PLR0913
     return FAILED if errors else CLEAN
 
 
-def verify_options(  # noqa: PLR0913
-    steps: int | None,
-    repeats: int,
-    timeout: float,
-    python: str | None,
-    device: str | None,
-    seed: int,
-    isolation: str | None,
-    keep_scratch: bool,
-) -> Options:
-    """How the runs are to be made."""
+def verify_options(**given: Any) -> Options:
+    """How the runs are to be made: what was given, and the defaults of ``Options``."""
     from turbofix.verify import Options
 
-    return Options(steps, repeats, timeout, python, device, seed, isolation, keep_scratch)
+    return Options(**{name: value for name, value in given.items() if value is not None})
 
 
 def run_verification(request: Request, quiet: bool) -> Verification:
@@ -473,13 +522,13 @@ def show_findings(outcome: Outcome, output: Output) -> None:
         from turbofix.report import statistics
 
         emit(statistics.render(outcome), output.file)
-    elif output.format == "rich":
+    elif output.format is Format.RICH:
         from turbofix.report import rich
 
-        color = output.file is None and use_color(sys.stdout)
-        emit(rich.render(outcome, width=columns(), color=color, verbose=output.verbose), output.file)
+        style = Style(columns(), output.file is None and use_color(sys.stdout))
+        emit(rich.render(outcome, style, verbose=output.verbose), output.file)
     else:
-        emit(renderer(output.format)(outcome), output.file)
+        emit(renderer(output.format.value)(outcome), output.file)
 
 
 def show_diff(outcome: Outcome, workspace: Workspace, output: Output) -> list[SourceError]:
@@ -496,12 +545,11 @@ def show_verification(verification: Verification, output: Output, to_stderr: boo
     """The result of a verification."""
     from turbofix.report import verification as report
 
-    if output.format == "json":
+    if output.format is Format.JSON:
         emit(report.render_json(verification), output.file)
         return
     stream = sys.stderr if to_stderr else sys.stdout
-    color = output.file is None and use_color(stream)
-    text = report.render(verification, width=columns(), color=color)
+    text = report.render(verification, Style(columns(), output.file is None and use_color(stream)))
     if to_stderr:
         say(text)
     else:
@@ -565,4 +613,7 @@ def use_color(stream: Any) -> bool:
 
 def columns() -> int:
     """The width to write for: the terminal's, within what reads well."""
-    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+    try:
+        return min(max(os.get_terminal_size(sys.stdout.fileno()).columns, 60), 120)
+    except (OSError, ValueError):
+        return 100

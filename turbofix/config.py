@@ -12,17 +12,12 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from turbofix.findings import Risk
 from turbofix.program.model import Target
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class ConfigError(Exception):
@@ -102,7 +97,6 @@ def find_settings(folder: Path) -> Settings:
     return Settings()
 
 
-@cache
 def _turbofix_table(file: Path) -> Mapping[str, object] | None:
     project = _load_toml(file)
     if project is None:
@@ -113,14 +107,26 @@ def _turbofix_table(file: Path) -> Mapping[str, object] | None:
     raise ConfigError(f"{file}: [tool.turbofix] must be a table")
 
 
-@cache
 def _load_toml(file: Path) -> Mapping[str, Any] | None:
     try:
-        data = file.read_bytes()
+        status = file.stat()
     except OSError:
         return None
+    return _parse_toml(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=64)
+def _parse_toml(file: Path, changed: int, size: int) -> Mapping[str, Any] | None:
+    """The file's content; it is read again when its time or size changes."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
-        loaded: Mapping[str, Any] = tomllib.loads(data.decode("utf-8"))
+        loaded: Mapping[str, Any] = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     return loaded
@@ -246,6 +252,8 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
 @cache
 def installed_capability() -> tuple[int, int] | None:
     """The lowest compute capability of this machine's GPUs, asked of the driver; None where there is none."""
+    if sys.platform != "win32" and not any(Path("/dev", name).exists() for name in ("nvidiactl", "dxg", "nvmap")):
+        return None  # no device of a driver: not worth loading anything to ask
     import ctypes
 
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -270,7 +278,6 @@ def installed_capability() -> tuple[int, int] | None:
     return min(found, default=None)
 
 
-@cache
 def required_torch(folder: Path, root: Path) -> tuple[int, int] | None:
     """The oldest torch that the project's own requirements allow; None where they set no lower bound.
 

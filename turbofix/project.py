@@ -195,9 +195,11 @@ def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) 
     workers = min(jobs or os.cpu_count() or 1, len(scripts) // _FILES_PER_WORKER)
     if workers <= 1:
         return [_report(script, workspace, codemods) for script in scripts]
+    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(workers) as pool:
+    # Spawned: forking is not safe in a process that may have threads, nor everywhere to be had.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(_report_alone, scripts, chunksize=4))
 
 

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +155,8 @@ def write_bytes(source: Source, data: bytes) -> SourceError | None:
     """
     if (problem := why_not_writable(source)) is not None:
         return problem
+    import tempfile  # here, since most runs write nothing
+
     target = Path(os.path.realpath(source.path))
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".turbofix", dir=target.parent)

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
-
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 from turbofix.findings import Examined, InPlace, Risk
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome, shown
+from turbofix.report.text import Style
 
 Key = TypeVar("Key", bound=Hashable)
 
 RISK_STYLES = {Risk.EXACT: "green", Risk.EQUIVALENT: "yellow", Risk.RECIPE: "magenta"}
 
 
-def render(outcome: Outcome, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
-    """The findings as text for a terminal of ``width`` columns; ``verbose`` adds what was resolved on the way."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-        legacy_windows=False,
-    )
+def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -> str:  # noqa: B008  (frozen)
+    """The findings as text; ``verbose`` adds what was resolved on the way."""
     findings, in_place = set(outcome.findings), set(outcome.in_place)
+    lines: list[str] = []
     ladders = []
     for report in outcome.reports:
         mine = [each for each in report.findings if each in findings]
@@ -42,15 +28,14 @@ def render(outcome: Outcome, *, width: int = 100, color: bool = False, verbose: 
         findings.difference_update(mine)
         in_place.difference_update(right)
         if mine or right:
-            _print_script(console, report, mine, right, verbose)
+            lines += _script(style, report, mine, right, verbose)
         if any(each.fixable for each in report.findings):
             ladders.append(report)
     if ladders:
-        _print_ladders(console, ladders)
+        lines += _ladders(style, ladders)
     elif not outcome.errors:
-        console.print(_nothing(outcome))
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+        lines.append(_nothing(outcome))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _nothing(outcome: Outcome) -> str:
@@ -64,51 +49,45 @@ def _nothing(outcome: Outcome) -> str:
 # --- one script -----------------------------------------------------------------------------------------------------
 
 
-def _print_script(
-    console: Console, report: FileReport, findings: Sequence[Examined], in_place: Sequence[InPlace], verbose: bool
-) -> None:
-    console.print(Text.assemble((shown(report.path), "bold underline"), (f"  {report.framework}", "dim")))
-    console.print()
+def _script(
+    style: Style, report: FileReport, findings: Sequence[Examined], in_place: Sequence[InPlace], verbose: bool
+) -> Iterator[str]:
+    yield f"{style.paint(shown(report.path), 'bold', 'underline')}  {style.paint(report.framework, 'dim')}"
+    yield ""
     fixable = [each for each in findings if each.fixable]
     refused = [each for each in findings if not each.fixable]
     for group, members in _grouped(fixable, lambda each: each.group):
-        console.print(Text(f"  {group}", "bold"))
+        yield f"  {style.paint(group, 'bold')}"
         for _, same in _grouped(members, lambda each: each.codemod):
-            _print_codemod(console, report, same, verbose)
-        console.print()
+            yield from _codemod(style, report, same, verbose)
+        yield ""
     if refused:
-        console.print(Text("  not rewritten", "bold"))
+        yield f"  {style.paint('not rewritten', 'bold')}"
         for _, same in _grouped(refused, lambda each: each.codemod):
-            _print_codemod(console, report, same, verbose)
-        console.print()
+            yield from _codemod(style, report, same, verbose)
+        yield ""
     if in_place:
-        console.print(Text("  right already", "bold"))
+        yield f"  {style.paint('right already', 'bold')}"
         for right in in_place:
             place = f"{_where(report, right.site.path)}{right.site.line}"
-            _print_indented(console, 4, Text.assemble((right.codemod, "cyan"), f"  {place}  {right.message}"))
-        console.print()
+            yield style.wrap(f"{place}  {right.message}", 4, right.codemod, "cyan")
+        yield ""
 
 
-def _print_codemod(console: Console, report: FileReport, findings: Sequence[Examined], verbose: bool) -> None:
+def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], verbose: bool) -> Iterator[str]:
     """One codemod's findings: its name, risk and gain once, then each place (the same message is said once)."""
     first = findings[0]
     worst = max(each.risk for each in findings)
-    title = Text.assemble((first.codemod, "cyan"), "  ", (worst.value, RISK_STYLES[worst]))
-    if first.gain is not None and first.fixable:
-        title.append(f"  {_factor(first.gain.low, first.gain.high)}", "bold")
-    _print_indented(console, 4, title)
+    gain = f"  {_factor(first.gain.low, first.gain.high)}" if first.gain is not None and first.fixable else ""
+    yield f"    {style.paint(first.codemod, 'cyan')}  {style.paint(worst.value, RISK_STYLES[worst])}{gain}"
     for (message, why_not), same in _grouped(findings, lambda each: (each.message, each.why_not)):
-        places = [f"{_where(report, each.site.path)}{each.site.line}:{each.site.column + 1}" for each in same]
-        _print_indented(console, 6, Text.assemble((", ".join(places), "dim"), f"  {message}"))
+        places = ", ".join(f"{_where(report, each.site.path)}{each.site.line}:{each.site.column + 1}" for each in same)
+        yield style.wrap(message, 6, places, "dim")
         if why_not:
-            _print_indented(console, 8, Text(f"why not: {why_not}"))
+            yield style.wrap(f"why not: {why_not}", 8)
         if verbose:
             for step in dict.fromkeys(step for each in same for step in each.chain):
-                _print_indented(console, 8, Text(f"since {step}", "dim"))
-
-
-def _print_indented(console: Console, indent: int, text: Text) -> None:
-    console.print(Padding(text, (0, 0, 0, indent)))
+                yield style.wrap(f"since {step}", 8)
 
 
 def _where(report: FileReport, path: Path) -> str:
@@ -119,30 +98,26 @@ def _where(report: FileReport, path: Path) -> str:
 # --- the ladder -----------------------------------------------------------------------------------------------------
 
 
-def _print_ladders(console: Console, reports: Iterable[FileReport]) -> None:
-    console.print(Text("What each level would bring", "bold"))
+def _ladders(style: Style, reports: Iterable[FileReport]) -> Iterator[str]:
+    yield style.paint("What each level would bring", "bold")
     sources: dict[str, str] = {}
     for report in reports:
-        console.print(Text(f"  {shown(report.path)}", "underline"))
+        yield f"  {style.paint(shown(report.path), 'underline')}"
         for risk in Risk:
             level = [each for each in report.findings if each.fixable and each.risk is risk]
-            line = Text.assemble("    ", (f"{risk.value:<12}", RISK_STYLES[risk]), _rung(report.findings, risk, level))
-            console.print(line)
+            yield style.wrap(_rung(report.findings, risk, level), 4, f"{risk.value:<10}", RISK_STYLES[risk])
         for each in report.findings:
             if each.fixable and each.gain is not None:
                 sources.setdefault(each.codemod, f"{_factor(each.gain.low, each.gain.high)}, {each.gain.source}")
     if sources:
-        console.print()
-        _print_indented(
-            console,
+        yield ""
+        yield style.wrap(
+            "An estimate, not a promise: published gains of single changes, multiplied as if they were independent. "
+            "Your program, data and GPU decide; `turbofix verify` measures. Where from:",
             2,
-            Text(
-                "An estimate, not a promise: published gains of single changes, multiplied as if they were "
-                "independent. Your program, data and GPU decide; `turbofix verify` measures. Where from:"
-            ),
         )
         for codemod, source in sources.items():
-            _print_indented(console, 4, Text.assemble((codemod, "cyan"), f"  {source}"))
+            yield style.wrap(source, 4, codemod, "cyan")
 
 
 def _rung(findings: Sequence[Examined], risk: Risk, level: Sequence[Examined]) -> str:

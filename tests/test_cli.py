@@ -1,0 +1,383 @@
+"""The commands: results, messages and exit statuses, as the README promises them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import SLOW, Ran, Run, runner
+
+from turbofix import cli, project
+from turbofix.project import NothingToVerify
+from turbofix.source import Workspace
+from turbofix.verify import Options
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    return runner(tmp_path, monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SLOW)
+    return path
+
+
+def findings(ran: Ran) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(ran.out)["findings"]
+    return found
+
+
+# --- analyze --------------------------------------------------------------------------------------------------------
+
+
+def test_analyze_exits_with_1_where_something_can_be_fixed(run: Run, script: Path) -> None:
+    ran = run("analyze", "train.py")
+    assert ran.code == 1
+    assert "pin-memory" in ran.out
+    assert "What each level would bring" in ran.out
+    assert ran.err == ""
+    assert script.read_text() == SLOW
+
+
+def test_analyze_exits_with_0_where_nothing_can(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('hello')\n")
+    ran = run("analyze", "a.py")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_risk_decides_what_counts(run: Run, script: Path) -> None:
+    everything = findings(run("analyze", "--output-format", "json", "train.py"))
+    levels = {f["risk"] for f in everything if f["fixable"]}
+    assert {"exact", "equivalent"} <= levels
+    # Riskier findings are reported and do not count.
+    only = run("analyze", "--risk", "exact", "--select", "precision", "--output-format", "json", "train.py")
+    assert findings(only)
+    assert only.code == 0
+    assert run("analyze", "--risk", "equivalent", "--select", "precision", "train.py").code == 1
+
+
+def test_select_and_ignore(run: Run, script: Path) -> None:
+    def names(*options: str) -> set[object]:
+        return {f["codemod"] for f in findings(run("analyze", "--output-format", "json", *options, "train.py"))}
+
+    assert names("--select", "pin-memory") == {"pin-memory"}
+    assert names("--select", "pin-memory,non-blocking") == {"pin-memory", "non-blocking"}
+    assert names("--select", "pin-memory", "--select", "non-blocking") == {"pin-memory", "non-blocking"}
+    assert names("--select", "data", "--ignore", "pin-memory") >= {"non-blocking"}
+    assert "pin-memory" not in names("--select", "data", "--ignore", "pin-memory")
+    assert names("--ignore", "all") == set()
+
+
+def test_unknown_names_and_values_exit_with_2(run: Run, script: Path) -> None:
+    wrong = run("analyze", "--select", "pin-memry", "train.py")
+    assert wrong.code == 2
+    assert "did you mean 'pin-memory'?" in wrong.err
+    for option, value in (
+        ("--gpu", "voodoo"),
+        ("--torch-version", "two"),
+        ("--risk", "brave"),
+        ("--output-format", "x"),
+    ):
+        ran = run("analyze", option, value, "train.py")
+        assert ran.code == 2, option
+        assert value in ran.err, option
+    assert run("analyze", "--no-such-option").code == 2
+    assert run("analyse").code == 2
+
+
+def test_json_paths_are_relative_and_sorted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("b/train.py", "a.py"):
+        (tmp_path / name).write_text(SLOW)
+    document = json.loads(run("analyze", "--output-format", "json").out)
+    assert [file["path"] for file in document["files"]] == ["a.py", "b/train.py"]
+    places = [(f["path"], f["line"], f["column"], f["codemod"]) for f in document["findings"]]
+    assert places == sorted(places)
+    assert {place[0] for place in places} == {"a.py", "b/train.py"}
+
+
+def test_other_formats_options_and_files(run: Run, script: Path, tmp_path: Path) -> None:
+    concise = run("analyze", "--output-format", "concise", "train.py")
+    assert any(line.startswith("train.py:8:10: pin-memory [*] ") for line in concise.out.splitlines())
+    assert run("analyze", "--exit-zero", "train.py").code == 0
+    assert "  pin-memory  [*]" in run("analyze", "--statistics", "train.py").out
+    to_file = run("analyze", "--output-format", "json", "--output-file", "out.json", "train.py")
+    assert (to_file.code, to_file.out) == (1, "")
+    assert json.loads((tmp_path / "out.json").read_text())["version"] == 1
+    nowhere = run("analyze", "--output-file", "no/such/folder.txt", "train.py")
+    assert nowhere.code == 2
+    assert "cannot be written" in nowhere.err
+
+
+def test_analyze_reads_standard_input(run: Run) -> None:
+    ran = run("analyze", "--output-format", "concise", "-", stdin=SLOW.encode())
+    assert ran.code == 1
+    assert ran.out.startswith("-:")
+
+
+def test_suppressed_findings_are_not_reported(run: Run, script: Path) -> None:
+    script.write_text(SLOW.replace("shuffle=True)", "shuffle=True)  # turbofix: ignore[pin-memory]"))
+    lines = run("analyze", "--output-format", "concise", "train.py").out
+    assert "pin-memory" not in lines
+    assert "non-blocking" in lines
+    script.write_text("# turbofix: skip-file\n" + SLOW)
+    assert run("analyze", "train.py").code == 0
+    assert run("apply", "train.py").out == ""
+
+
+def test_settings_of_the_project_hold(run: Run, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.turbofix]\nselect = ["non-blocking"]\nexclude = ["old"]\n')
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "train.py").write_text(SLOW)
+    found = findings(run("analyze", "--output-format", "json"))
+    assert {(f["path"], f["codemod"]) for f in found} == {("train.py", "non-blocking")}
+    assert "pin-memory" in run("analyze", "--select", "pin-memory", "train.py").out
+    (tmp_path / "pyproject.toml").write_text('[tool.turbofix.per-file-ignores]\n"train.py" = ["data"]\n')
+    assert not {f["group"] for f in findings(run("analyze", "--output-format", "json", "train.py"))} & {"data"}
+    (tmp_path / "pyproject.toml").write_text("[tool.turbofix]\nrisky = 1\n")
+    wrong = run("analyze", "train.py")
+    assert wrong.code == 2
+    assert "risky" in wrong.err
+
+
+def test_a_module_that_a_script_imports_is_reported_once(run: Run, tmp_path: Path) -> None:
+    loop = SLOW.index("for epoch")
+    body = "".join(f"    {line}\n" for line in SLOW[loop:].splitlines())
+    (tmp_path / "engine.py").write_text(
+        f"from torch import nn\n\n\ndef train(model, loader, optimizer, device):\n{body}"
+    )
+    (tmp_path / "main.py").write_text(
+        "from engine import train\n"
+        + SLOW[:loop]
+        + "if __name__ == '__main__':\n    train(model, loader, optimizer, device)\n"
+    )
+    one = findings(run("analyze", "--output-format", "json", "main.py"))
+    assert {f["path"] for f in one} == {"main.py", "engine.py"}
+    folder = findings(run("analyze", "--output-format", "json", "."))
+    assert folder == one
+
+
+def test_many_files_in_several_processes_give_the_same(run: Run, tmp_path: Path) -> None:
+    for number in range(25):
+        (tmp_path / f"s{number:02}.py").write_text(SLOW if number % 8 == 0 else f"x = {number}\n")
+    (tmp_path / "s99.py").write_text("x = (\n")
+    alone = run("analyze", "--jobs", "1", "--output-format", "json")
+    together = run("analyze", "--jobs", "2", "--output-format", "json")
+    assert (together.code, together.err) == (alone.code, alone.err) == (2, alone.err)
+    assert together.out == alone.out
+    assert {f["path"] for f in findings(together)} == {"s00.py", "s08.py", "s16.py", "s24.py"}
+
+
+# --- apply ----------------------------------------------------------------------------------------------------------
+
+
+def test_apply_prints_a_diff_that_git_takes(run: Run, script: Path, tmp_path: Path) -> None:
+    ran = run("apply", "train.py")
+    assert ran.code == 1
+    assert "would rewrite 1 file" in ran.err
+    assert script.read_text() == SLOW
+    subprocess.run(["git", "apply"], input=ran.raw, cwd=tmp_path, check=True)
+    by_git = script.read_text()
+    script.write_text(SLOW)
+    written = run("apply", "--write", "train.py")
+    assert (written.code, written.out) == (0, "")
+    assert "rewrote train.py" in written.err
+    assert script.read_text() == by_git != SLOW
+
+
+def test_apply_twice_changes_nothing_the_second_time(run: Run, script: Path) -> None:
+    run("apply", "--write", "train.py")
+    once = script.read_bytes()
+    assert run("apply", "train.py").out == ""
+    assert run("apply", "train.py").code == 0
+    assert run("apply", "--write", "train.py").code == 0
+    assert script.read_bytes() == once
+
+
+def test_apply_keeps_to_the_risk(run: Run, script: Path) -> None:
+    exact = run("apply", "--risk", "exact", "train.py").out
+    assert "pin_memory" in exact
+    assert "autocast" not in exact
+    assert "autocast" in run("apply", "train.py").out
+
+
+def test_apply_keeps_encoding_newlines_and_byte_order_mark(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "my train.py"
+    data = b"\xef\xbb\xbf" + ("# Zoë\n" + SLOW).replace("\n", "\r\n").encode()[:-2]
+    path.write_bytes(data)
+    ran = run("apply", path.name)
+    new = run("apply", "--write", path.name)
+    assert new.code == 0
+    after = path.read_bytes()
+    assert after.startswith("\ufeff# Zoë\r\n".encode())
+    assert b"\n" not in after.replace(b"\r\n", b"")
+    assert not after.endswith(b"\n")
+    path.write_bytes(data)
+    subprocess.run(["git", "apply", "--whitespace=nowarn"], input=ran.raw, cwd=tmp_path, check=True)
+    assert path.read_bytes() == after
+
+
+def test_apply_rewrites_standard_input_to_standard_output(run: Run, script: Path, tmp_path: Path) -> None:
+    ran = run("apply", "-", stdin=SLOW.encode())
+    run("apply", "--write", "train.py")
+    assert ran.code == 0
+    assert ran.raw == script.read_bytes()
+    plain = b"x = '\xc3\xa9'\r\n"
+    assert run("apply", "-", stdin=plain).raw == plain
+    assert run("apply", "-", "train.py").code == 2
+    assert run("apply", "--write", "-").code == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_apply_reports_findings_in_other_formats_too(run: Run, script: Path) -> None:
+    ran = run("apply", "--output-format", "json", "train.py")
+    assert ran.code == 1
+    assert {f["codemod"] for f in findings(ran)} >= {"pin-memory"}
+
+
+# --- the command line itself ----------------------------------------------------------------------------------------
+
+
+def test_what_follows_the_first_double_dash_is_the_script_s(
+    run: Run, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def plan(path: Path, args: tuple[str, ...], *rest: object) -> None:
+        asked.append((path, args))
+        raise NothingToVerify("stop here")
+
+    monkeypatch.setattr(project, "plan_verification", plan)
+    monkeypatch.setattr(project, "plan_comparison", lambda *_: pytest.fail("there is no CANDIDATE"))
+    assert run("verify", "train.py", "--", "--epochs", "1", "--", "--help").code == 2
+    assert run("verify", "--seed", "3", "train.py").code == 2
+    assert run("apply", "--verify", "train.py", "--", "-x").code == 2
+    assert asked == [
+        (Path("train.py"), ("--epochs", "1", "--", "--help")),
+        (Path("train.py"), ()),
+        (Path("train.py"), ("-x",)),
+    ]
+
+
+def test_nothing_may_follow_for_commands_that_run_no_script(run: Run, script: Path) -> None:
+    for command in (("analyze", "train.py"), ("apply", "train.py"), ("explain",)):
+        ran = run(*command, "--", "--epochs", "1")
+        assert ran.code == 2, command
+        assert "runs no script" in ran.err, command
+
+
+def test_an_error_of_our_own_is_a_sentence(run: Run, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(project, "analyze", broken)
+    ran = run("analyze", "train.py")
+    assert ran.code == 2
+    assert "ZeroDivisionError" in ran.err
+    assert "report it" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_ctrl_c_is_no_traceback(run: Run, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(project, "analyze", stopped)
+    assert run("analyze", "train.py").code == 130
+
+
+def test_explain(run: Run) -> None:
+    listing = run("explain")
+    assert listing.code == 0
+    assert "pin-memory" in listing.out
+    page = run("explain", "pin_memory")
+    assert page.code == 0
+    assert page.out.startswith("pin-memory")
+    for heading in ("Why slow", "Example", "Use instead", "When refused", "Risk", "Measured"):
+        assert heading in page.out
+    unknown = run("explain", "pin-memry")
+    assert unknown.code == 2
+    assert "did you mean 'pin-memory'?" in unknown.err
+
+
+def test_every_command_has_help(run: Run) -> None:
+    listed = run("--help")
+    assert listed.code == 0
+    for command in ("analyze", "apply", "verify", "explain"):
+        assert command in listed.out
+        assert run(command, "--help").code == 0
+    for later in ("tune", "profile"):
+        assert f"  {later} " not in listed.out
+    assert run("--version").out.startswith("turbofix ")
+
+
+def test_color_only_on_a_terminal_whose_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        def __init__(self, terminal: bool) -> None:
+            self.isatty = lambda: terminal
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli.use_color(Stream(True))
+    assert not cli.use_color(Stream(False))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not cli.use_color(Stream(True))
+
+
+def test_results_survive_a_narrow_encoding(script: Path, tmp_path: Path) -> None:
+    import os
+    import sys
+
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from turbofix.cli import main; main()", "analyze", "train.py"]
+    ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert b"pin-memory" in ran.stdout
+
+
+# --- what a verification is asked -----------------------------------------------------------------------------------
+
+
+def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -> None:
+    request = project.plan_verification(script, ["--epochs", "1"], project.Chosen(), Options(), Workspace())
+    assert request.script == script
+    assert request.args == ("--epochs", "1")
+    names = [stage.codemod for stage in request.stages]
+    assert {"pin-memory", "autocast"} <= set(names)
+    assert all(set(stage.files) == {script} for stage in request.stages)
+    assert b"pin_memory" in request.stages[-1].files[script]
+    assert request.rebuild is not None
+    fewer = request.rebuild(frozenset({"pin-memory"}))
+    assert "pin-memory" not in [stage.codemod for stage in fewer]
+    assert b"pin_memory" not in fewer[-1].files[script]
+    assert b"autocast" in fewer[-1].files[script]
+
+
+def test_a_script_that_apply_would_not_change_has_nothing_to_verify(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("print(1)\n")
+    with pytest.raises(NothingToVerify, match="nothing to verify"):
+        project.plan_verification(path, [], project.Chosen(), Options(), Workspace())
+
+
+def test_a_candidate_is_a_file_or_a_folder_laid_over_the_script_s(script: Path, tmp_path: Path) -> None:
+    risk = project.DEFAULT_RISK
+    file = tmp_path / "other.py"
+    file.write_text("x = 1\n")
+    request = project.plan_comparison(script, file, [], risk, Options())
+    assert [stage.files for stage in request.stages] == [{script: b"x = 1\n"}]
+    folder = tmp_path / "new"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("y = 1\n")
+    (folder / "pkg" / "m.py").write_text("z = 1\n")
+    request = project.plan_comparison(script, folder, [], risk, Options())
+    assert request.stages[0].files == {script: b"y = 1\n", tmp_path / "pkg" / "m.py": b"z = 1\n"}
+    for wrong, sentence in ((tmp_path / "none.py", "no such file"), (tmp_path / "empty", "no files")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(NothingToVerify, match=sentence):
+            project.plan_comparison(script, wrong, [], risk, Options())
