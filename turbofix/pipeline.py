@@ -435,7 +435,8 @@ def syntax_error(path: Path, text: str) -> str | None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         if "print" in (error.msg or "") and "parentheses" in (error.msg or ""):
             return f"{where}: this is Python 2 (print without parentheses); convert it to Python 3 first"
-        if libcst_reads(text):
+        overflows = "too many nested" in (error.msg or "")  # LibCST's parser has no such limit, and dies
+        if not overflows and libcst_reads(text):
             return (
                 f"{where}: Python {version} cannot read this ({error.msg}), a newer one can: "
                 "run turbofix with the Python that runs the script"
