@@ -26,7 +26,7 @@ ENGINES = ("engine", "accelerator", "fabric", "lossscaler")
 
 
 def stepper(value: Value | None) -> Stepper:
-    """What something is that ``.step(...)`` is called on. "likely": an unknown object that is used like an optimizer."""
+    """What something is that ``.step(...)`` is called on. "likely": unknown, but used like an optimizer."""
     found = {_stepper(member) for member in members(value)}
     for kind in ("optimizer", "scaler", "engine", "likely"):
         if kind in found:
@@ -119,7 +119,7 @@ def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instan
 
 def concerned(event: Event) -> Value | None:
     """The optimizer that a step or unscale is about: the argument of ``scaler.step(optimizer)``, else the receiver."""
-    if event.kind == "unscale" or stepper(event.receiver) in ("scaler",):
+    if event.kind == "unscale" or stepper(event.receiver) == "scaler":
         passed = event.arguments.get("optimizer", 0) if event.arguments is not None else None
         if passed is not None:
             return passed.value
@@ -173,6 +173,9 @@ def receiver_text(analysis: Analysis, event: Event) -> str:
         return places.text(expression, event.module) if expression is not None else ""
     if not isinstance(node, ast.Call):
         return ""
+    if event.kind == "clip" and event.name == "lossscaler":
+        passed = event.arguments.keywords.get("parameters") if event.arguments is not None else None
+        return places.text(passed.node, event.module) if passed is not None and passed.node is not None else ""
     if event.kind == "clip" and node.args:
         return places.text(node.args[0], event.module)
     if event.kind in ("clip", "zero_grad", "step", "unscale", "update", "scale") and isinstance(
@@ -195,15 +198,15 @@ def is_scaled(event: Event) -> bool:
         )
         return (
             direct
-            or event.name == "scaled"
+            or event.name in ("scaled", "lossscaler")
             or any(isinstance(member, Tensor) and member.scaled_from is not None for member in members(event.receiver))
         )
-    return event.kind == "step" and stepper(event.receiver) == "scaler"
+    return event.kind == "step" and (event.name == "lossscaler" or stepper(event.receiver) == "scaler")
 
 
 def _takes_closure(event: Event) -> bool:
     arguments = event.arguments
-    if arguments is None or stepper(event.receiver) == "scaler":
+    if arguments is None or event.name == "lossscaler" or stepper(event.receiver) in ("scaler", "scheduler"):
         return False
     passed = arguments.get("closure", 0)
     return passed is not None and not any(
@@ -400,7 +403,7 @@ def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updat
     """``for micro_step in range(n)`` around the backward, the step after it."""
     facts = analysis.facts
     for backward in backwards:
-        inner = [record for record in facts.loops(backward)]
+        inner = list(facts.loops(backward))
         position = next((i for i, record in enumerate(inner) if record.node is loop), None)
         if position is None or position + 1 >= len(inner):
             continue

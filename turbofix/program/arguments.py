@@ -46,9 +46,8 @@ class Reads:
                 elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
                     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
                         self._keys.setdefault(node.slice.value, []).append((node, module))
-                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-                    if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-                        self._keys.setdefault(node.args[0].value, []).append((node, module))
+                elif isinstance(node, ast.Call) and (key := _got_key(node)) is not None:
+                    self._keys.setdefault(key, []).append((node, module))
         for event in self.facts.events:
             for frame in self.facts.frames(event):
                 if frame.call is not None:
@@ -116,7 +115,7 @@ class Reads:
                 for name in _defaulted(parent, node):
                     yield ("name", function, name)
         elif isinstance(parent, ast.Dict):
-            for key, value in zip(parent.keys, parent.values):
+            for key, value in zip(parent.keys, parent.values, strict=False):
                 if value is node and isinstance(key, ast.Constant) and isinstance(key.value, str):
                     yield ("key", None, key.value)
                     yield ("attribute", None, key.value)
@@ -221,6 +220,14 @@ class Reads:
         return []
 
 
+def _got_key(node: ast.Call) -> str | None:
+    """The literal key of ``mapping.get("key")``."""
+    first = node.args[0] if node.args else None
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and isinstance(first, ast.Constant):
+        return first.value if isinstance(first.value, str) else None
+    return None
+
+
 def _imports_of(module: ModuleFile, name: str) -> Iterator[tuple[str, ast.ImportFrom]]:
     for statement in module.tree.body:
         if isinstance(statement, ast.ImportFrom):
@@ -233,10 +240,12 @@ def _imports_of(module: ModuleFile, name: str) -> Iterator[tuple[str, ast.Import
 
 def _defaulted(arguments: ast.arguments, node: ast.AST) -> Iterator[str]:
     positional = [*arguments.posonlyargs, *arguments.args]
-    for parameter, default in zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults):
+    for parameter, default in zip(
+        positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=False
+    ):
         if default is node:
             yield parameter.arg
-    for parameter, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+    for parameter, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=False):
         if keyword_default is node:
             yield parameter.arg
 
@@ -264,7 +273,7 @@ def argument_from(passed: Passed | None, module: ModuleFile, facts: Facts, reads
 
 
 def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) -> Argument:
-    """The argument that a value makes; ``passed.node`` is its expression in ``module``, where it is written in the call."""
+    """The argument that a value makes; ``passed.node`` is its expression in ``module``, the file of the call."""
     places = facts.places
     node = passed.node
     site = places.site(node, module) if node is not None else None
@@ -345,10 +354,5 @@ def _classify(value: Value | None) -> tuple[str, tuple[object, ...], list[Origin
 
 def bound_arguments(arguments: Arguments, names: Iterable[str]) -> dict[str, Passed]:
     """The arguments by parameter name: keywords as they are, positions by the given order."""
-    found: dict[str, Passed] = {}
-    if not arguments.star:
-        for name, passed in zip(names, arguments.positions):
-            found[name] = passed
-    for name, passed in arguments.keywords.items():
-        found[name] = passed
-    return found
+    positions = [] if arguments.star else arguments.positions
+    return {**dict(zip(names, positions, strict=False)), **arguments.keywords}

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from turbofix.program.analysis import Analysis
+from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
 from turbofix.program.model import Dataset
-from turbofix.program.names import dotted, parameters
-from turbofix.program.sites import FUNCTIONS
+from turbofix.program.names import body_of, dotted, parameters, stores
+from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import (
     Bound,
+    Class,
     Const,
     External,
     Function,
@@ -61,11 +63,13 @@ _READERS = (
     "pathlib.Path.read",
     "gzip.open",
 )
-_RANDOM = ("random.", "numpy.random.", "torch.rand", "torch.randint", "torch.randn", "torch.randperm", "torch.bernoulli",
-           "torch.multinomial", "torch.normal", "albumentations.", "imgaug.")  # fmt: skip
+_RANDOM = (
+    "random.", "numpy.random.", "torch.rand", "torch.bernoulli", "torch.multinomial", "torch.normal", "albumentations.",
+    "imgaug.",
+)  # fmt: skip
 _RANDOM_TRANSFORMS = (
-    "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur", "ElasticTransform",
-    "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
+    "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur",
+    "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
 _BY_ROWS = {f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "empty", "randint_like")}
 _IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
@@ -82,6 +86,7 @@ _ORDER = ("read", "decode", "tokenize", "transform", "numpy")
 class Work:
     """What was seen in the code that makes one item."""
 
+    analysis: Analysis
     kinds: set[str] = field(default_factory=set)
     random: bool = False
     on_device: bool = False
@@ -107,6 +112,7 @@ def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
             _ordered({*first.work, *other.work}),
             first.length if first.length == other.length else None,
             first.unpicklable or other.unpicklable,
+            first.stateful or other.stateful,
         )
     return first
 
@@ -163,7 +169,7 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         return Dataset("unknown", site, value.qualname)
     if value.kind != "dataset":
         return Dataset("unknown", site, value.qualname)
-    work = Work()
+    work = Work(analysis)
     name = value.qualname.rpartition(".")[2]
     iterable = "Iterable" in name
     streaming = value.arguments.keywords.get("streaming")
@@ -175,10 +181,10 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         for keyword in ("transform", "transforms", "target_transform"):
             given = value.arguments.keywords.get(keyword)
             if given is not None:
-                _transform(analysis, given.value, work)
+                _transform(work, given.value)
         for one in passed:
             if any(isinstance(each, Made) and each.kind == "transform" for each in members(one)):
-                _transform(analysis, one, work)
+                _transform(work, one)
     length = None
     if name == "FakeData":
         size = value.arguments.get("size", 0)
@@ -207,7 +213,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     get_item = _function(cls.find("__getitem__")) or _function(cls.find("__getitems__"))
     iterate = _function(cls.find("__iter__"))
     iterable = any(base.endswith("IterableDataset") for base in bases) or (get_item is None and iterate is not None)
-    work = Work()
+    work = Work(analysis)
     for external in (value.base,):
         if external is not None and external.kind == "dataset":
             inner = _made(analysis, external, 2)
@@ -218,7 +224,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
             work.kinds |= {"read", "decode"}
     for function in (get_item, iterate if iterable else None):
         if function is not None:
-            _scan(analysis, function, value, work, 5)
+            _scan(work, function, value, 5)
     tensors = [each for held in value.attributes.values() for each in flatten(held, 2) if isinstance(each, Tensor)]
     if any(each.device in ("cuda", "conditional") for each in tensors):
         work.on_device = True
@@ -241,7 +247,66 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         _ordered(work.kinds),
         _length(analysis, value),
         work.unpicklable,
+        _stateful(analysis, value),
     )
+
+
+def _stateful(analysis: Analysis, instance: Instance) -> str | None:
+    """Why a copy of the dataset in a worker would go stale; None where nothing was seen."""
+    methods = {
+        member.name: member
+        for base in instance.cls.mro()
+        if isinstance(base, Class)
+        for member in base.names.values()
+        if isinstance(member, Function) and not isinstance(member.node, ast.Lambda)
+    }
+    writing = {name: _written_to_self(method) for name, method in methods.items() if name != "__init__"}
+    for name in ("__getitem__", "__getitems__", "__iter__"):
+        for called in [name, *_own_calls(methods.get(name))]:
+            if writing.get(called):
+                return f"its {called} writes to self.{writing[called]}"
+    for module in analysis.execution.modules.values():
+        for loop in ast.walk(module.tree):
+            if not isinstance(loop, LOOPS):
+                continue
+            for node in ast.walk(loop):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and writing.get(node.func.attr):
+                    if _names(analysis, node.func.value, instance, module):
+                        return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
+                elif isinstance(node, (ast.Assign, ast.AugAssign)):
+                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                        if isinstance(target, ast.Attribute) and _names(analysis, target.value, instance, module):
+                            return f"its attribute {target.attr} is set on line {node.lineno} while the program trains"
+    return None
+
+
+def _written_to_self(method: Function) -> str | None:
+    """The first attribute of its own object that a method writes, or whose content it writes."""
+    own = parameters(method.node)
+    for statement in body_of(method.node):
+        for name, _ in stores(statement):
+            head, _, attribute = name.partition(".")
+            if own and head == own[0].arg and attribute:
+                return attribute
+    return None
+
+
+def _own_calls(method: Function | None) -> list[str]:
+    """The methods of its own object that a method calls."""
+    if method is None:
+        return []
+    names = [dotted(node.func) or "" for node in ast.walk(method.node) if isinstance(node, ast.Call)]
+    return [name[5:] for name in names if name.startswith("self.")]
+
+
+def _names(analysis: Analysis, node: ast.expr, instance: Instance, module: ModuleFile) -> bool:
+    """Whether a name (or ``loader.dataset``) somewhere in the program stands for this very object."""
+    if isinstance(node, ast.Attribute) and node.attr == "dataset":
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    scopes = [module.scope, *analysis.execution.scopes.values()]
+    return any(instance is member for scope in scopes for member in members(scope.names.get(node.id)))
 
 
 def _function(value: Value | None) -> Function | None:
@@ -331,19 +396,17 @@ def _attribute_value(instance: Instance, node: ast.expr) -> Value | None:
     return instance.attributes.get(name[5:])
 
 
-def _scan(analysis: Analysis, function: Function, instance: Instance | None, work: Work, depth: int) -> None:
+def _scan(work: Work, function: Function, instance: Instance | None, depth: int) -> None:
     """Note what a function of the project does for an item, through the functions and methods that it calls."""
     if depth < 0 or id(function.node) in work.seen:
         return
     work.seen.add(id(function.node))
     for node in ast.walk(function.node):
         if isinstance(node, ast.Call):
-            _scan_call(analysis, node, function, instance, work, depth)
+            _scan_call(work, node, function, instance, depth)
 
 
-def _scan_call(
-    analysis: Analysis, node: ast.Call, function: Function, instance: Instance | None, work: Work, depth: int
-) -> None:
+def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instance | None, depth: int) -> None:
     name = dotted(node.func)
     if isinstance(node.func, ast.Attribute):
         method = node.func.attr
@@ -353,18 +416,18 @@ def _scan_call(
             work.kinds.add("tokenize")
     if name is None:
         return
-    for member in _callee(name, node, function, instance, analysis):
+    for member in _callee(name, function, instance):
         if isinstance(member, External):
             seeded = any(keyword.arg == "generator" for keyword in node.keywords)
             if not (seeded and member.qualname.startswith("torch.")):
                 _note(member.qualname, work)
         elif isinstance(member, Function):
-            _scan(analysis, member, instance, work, depth - 1)
+            _scan(work, member, instance, depth - 1)
         elif isinstance(member, Bound):
             receiver = member.receiver if isinstance(member.receiver, Instance) else instance
-            _scan(analysis, member.function, receiver, work, depth - 1)
+            _scan(work, member.function, receiver, depth - 1)
         elif isinstance(member, (Made, Instance)):
-            _transform(analysis, member, work)
+            _transform(work, member)
         elif isinstance(member, (Opaque, Partial)):
             last = name.rpartition(".")[2]
             if "transform" in last or "augment" in last:
@@ -374,9 +437,7 @@ def _scan_call(
                 work.kinds.add("tokenize")
 
 
-def _callee(
-    name: str, node: ast.Call, function: Function, instance: Instance | None, analysis: Analysis
-) -> Iterator[Value]:
+def _callee(name: str, function: Function, instance: Instance | None) -> Iterator[Value]:
     """What a call in a dataset's code calls."""
     head, *rest = name.split(".")
     own = parameters(function.node)
@@ -429,7 +490,7 @@ def _names_dtype(node: ast.expr) -> bool:
     return name.startswith("torch.") or name.endswith("dtype")
 
 
-def _transform(analysis: Analysis, value: Value | None, work: Work, depth: int = 5) -> None:
+def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
     """Note what a transform does: torchvision's by name, the project's by its ``__call__`` or ``forward``."""
     for member in flatten(value, 2):
         if isinstance(member, Const) or depth < 0:
@@ -444,21 +505,21 @@ def _transform(analysis: Analysis, value: Value | None, work: Work, depth: int =
             if last.startswith(_RANDOM_TRANSFORMS) or member.qualname.startswith(("albumentations.", "imgaug.")):
                 work.random = True
             for given in member.arguments.values():
-                _transform(analysis, given, work, depth - 1)
+                _transform(work, given, depth - 1)
         elif isinstance(member, Instance):
             work.kinds.add("transform")
             for name in ("__call__", "forward"):
                 function = _function(member.cls.find(name))
                 if function is not None:
-                    _scan(analysis, function, member, work, depth - 1)
+                    _scan(work, function, member, depth - 1)
             for held in member.attributes.values():
                 if any(isinstance(each, (Made, Instance)) for each in flatten(held, 1)):
-                    _transform(analysis, held, work, depth - 1)
+                    _transform(work, held, depth - 1)
         elif isinstance(member, Function):
             work.kinds.add("transform")
             if isinstance(member.node, ast.Lambda):
                 work.unpicklable = work.unpicklable or "its transform is a lambda"
-            _scan(analysis, member, None, work, depth - 1)
+            _scan(work, member, None, depth - 1)
         elif isinstance(member, Opaque):
             work.kinds.add("transform")
             work.random = True
@@ -472,8 +533,8 @@ def collate_on_device(analysis: Analysis, value: Value | None) -> bool:
             function = _function(member.cls.find("__call__"))
         if function is None:
             continue
-        work = Work()
-        _scan(analysis, function, member if isinstance(member, Instance) else None, work, 3)
+        work = Work(analysis)
+        _scan(work, function, member if isinstance(member, Instance) else None, 3)
         pins = any(
             isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "pin_memory"
             for each in ast.walk(function.node)

@@ -137,7 +137,8 @@ def _step(step: Step) -> Iterator[str]:
     if len(step.forwards) > 1:
         yield from (f"      {region(each)}" for each in step.forwards)
     loss = step.loss
-    yield f"    loss {loss.text} ({loss.certainty}) {', '.join(map(' '.join, zip(loss.qualnames, loss.reductions)))}"
+    criteria = ", ".join(map(" ".join, zip(loss.qualnames, loss.reductions, strict=True)))
+    yield f"    loss {loss.text} ({loss.certainty}) {criteria}"
     for name in ("backwards", "updates", "zero_grads", "clips", "unscales", "scaler_updates", "scheduler_steps"):
         for act in getattr(step, name):
             yield f"    {name[:-1]} {_act(act)}"
@@ -175,7 +176,8 @@ def _transfer(transfer: Transfer) -> str:
     more += " dtype only" if transfer.dtype_only else ""
     more += " pageable" if transfer.pageable else ""
     more += f" of {at(transfer.loader)}" if transfer.loader else ""
-    return f"    transfer {at(transfer.site)} {transfer.method} {transfer.what} to {place(transfer.to)}{guard(transfer.guard)}{more}"
+    where = f"to {place(transfer.to)}{guard(transfer.guard)}{more}"
+    return f"    transfer {at(transfer.site)} {transfer.method} {transfer.what} {where}"
 
 
 def _sync(sync: Sync) -> str:
@@ -203,8 +205,10 @@ def _loader(loader: Loader) -> Iterator[str]:
     data = loader.dataset
     flags = [name for name in ("on_device", "random", "worker_aware") if getattr(data, name)]
     yield (
-        f"    dataset {data.kind} {data.qualname} {' '.join(flags)} work {','.join(data.work) or '-'} length {data.length}"
+        f"    dataset {data.kind} {data.qualname} {' '.join(flags)} work {','.join(data.work) or '-'}"
+        f" length {data.length}"
         f"{' unpicklable: ' + data.unpicklable if data.unpicklable else ''}"
+        f"{' stateful: ' + data.stateful if data.stateful else ''}"
     )
     for name, given in sorted(loader.arguments.items()):
         if name != "dataset":

@@ -181,7 +181,7 @@ class Facts:
     # --- the value of an expression -----------------------------------------------------------------------------
 
     def evaluate(self, node: ast.AST | None, frames: tuple[Frame, ...], depth: int = _DEPTH) -> Value | None:
-        """What an expression in the innermost frame can be, as far as names, attributes and literals tell; else None."""
+        """What an expression in the innermost frame can be, as far as names, attributes and literals tell."""
         if node is None or not frames or depth < 0:
             return None
         frame = frames[-1]
@@ -420,7 +420,7 @@ def qualnames(value: Value | None) -> set[str]:
 
 
 def unwrapped(value: Value | None, depth: int = 6) -> Iterator[Value]:
-    """What a value wraps, down to the bottom: iterators to their sources, wrapped modules and bars to what is in them."""
+    """What a value wraps, down to the bottom: the sources of iterators, what is in wrappers and progress bars."""
     for member in members(value):
         yield member
         if depth:

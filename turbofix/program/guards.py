@@ -1,7 +1,7 @@
 """Under which condition something in a loop runs: in every iteration, every n-th, on one process, or it depends.
 
-Tests are read where they stand: ``if`` statements and expressions around a node, early exits above it, handlers, and the same
-for each call on the way in from the loop. What does not change while the loop runs is configuration, not a condition.
+Tests are read where they stand: ``if`` statements and expressions around a node, early exits above it, handlers, and
+the same for each call on the way in from the loop. What does not change while the loop runs is configuration.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """One test that decides whether a node runs; ``holds``: it runs where the test is true. ``test`` None: a handler."""
+    """One test that decides whether a node runs; ``holds``: it runs where that is true. ``test`` None: a handler."""
 
     test: ast.expr | None
     holds: bool
@@ -209,7 +209,9 @@ class Guards:
             parts = [self._judge(each, holds, frames, loop, depth) for each in test.values]
             counted = [part for part in parts if part[0] == "every_n"]
             rest = [
-                value for value, part in zip(test.values, parts) if part[0] != "every_n" and part[0] not in ("rank",)
+                value
+                for value, part in zip(test.values, parts, strict=False)
+                if part[0] != "every_n" and part[0] != "rank"
             ]
             conjunction = isinstance(test.op, ast.And) == holds
             if counted and (conjunction or all(_is_equality(each) for each in rest)):
@@ -302,18 +304,16 @@ class Guards:
             return False
         # a function that is called in a loop: its locals change as what they are made of does
         outer = frames[: position + 1]
-        if any(each.arg == head for each in parameters(owner)):
-            if self._parameter_varies(head, outer, depth):
-                return True
+        if any(each.arg == head for each in parameters(owner)) and self._parameter_varies(head, outer, depth):
+            return True
         for write in writes:
             value = getattr(write, "value", None)
             if (
                 not isinstance(write, (ast.Assign, ast.AnnAssign))
                 or value is None
                 or self.varies(value, outer, depth - 1)
-            ):
-                if not isinstance(write, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)):
-                    return True
+            ) and not isinstance(write, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)):
+                return True
         return False
 
     def _parameter_varies(self, name: str, frames: tuple[Frame, ...], depth: int) -> bool:
@@ -337,9 +337,10 @@ class Guards:
     def _global_varies(self, name: str, module: ModuleFile) -> bool:
         """Whether a function declares the module's name global and writes it."""
         for scope in ast.walk(module.tree):
-            if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if name in self.facts.bindings.outer_names(scope) and self.facts.bindings.writes(scope, name):
-                    return True
+            is_function = isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
+            declared = is_function and name in self.facts.bindings.outer_names(scope)
+            if declared and self.facts.bindings.writes(scope, name):
+                return True
         return False
 
     def _attribute_varies(self, name: str, frames: tuple[Frame, ...]) -> bool:
@@ -419,7 +420,7 @@ class Guards:
         return isinstance(node, ast.Name) and self._defined_as_rank(node, frames, depth)
 
     def _calls_rank(self, node: ast.Call, frames: tuple[Frame, ...], depth: int) -> bool:
-        """``dist.get_rank()``, ``int(os.environ["RANK"])``, or a small function of the project that returns such a thing."""
+        """``dist.get_rank()``, ``int(os.environ["RANK"])``, or a small function of the project that returns one."""
         if isinstance(node.func, ast.Attribute) and node.func.attr in _RANK_ATTRIBUTES:
             return True
         first = node.args[0] if node.args else None

@@ -22,9 +22,12 @@ from turbofix.program.values import (
     External,
     Function,
     Instance,
+    Iterated,
     Made,
     Partial,
+    Tensor,
     Value,
+    flatten,
     join,
     members,
 )
@@ -35,13 +38,16 @@ _TORCH = "torch.utils.data.DataLoader"
 def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
     """The loaders that a value is, or iterates over."""
     found: set[Site] = set()
-    for member in unwrapped(value):
-        if isinstance(member, Instance) and member.base is not None:
-            member = member.base
+    for each in unwrapped(value):
+        member = each.base if isinstance(each, Instance) and each.base is not None else each
         if isinstance(member, Made) and member.kind == "loader":
             site = analysis.facts.origin_site(member.origin)
             if site is not None:
                 found.add(site)
+        elif isinstance(member, Iterated) and member.wrapper == "generator":
+            for inner in flatten(member.element):
+                if isinstance(inner, Tensor) and "batch" in inner.roles and inner.source is not None:
+                    found.update(loader_sites(analysis, inner.source))
     return sorted(found)
 
 
@@ -219,16 +225,12 @@ def _name(analysis: Analysis, event: Event) -> str | None:
     """What the code calls the loader: where it is assigned, or where the function that returns it is."""
     facts = analysis.facts
     frames = facts.frames(event)
-    node: ast.AST = event.node
     for frame in reversed(frames):
-        statement = facts.places.statement(node, frame.module)
-        parent = facts.places.parent(node, frame.module)
+        statement = facts.places.statement(frame.anchor, frame.module)
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            found = _target_of(statement, node, parent)
-            return found
-        if not isinstance(statement, ast.Return) or frame.call is None:
+            return _target_of(statement, frame.anchor, facts.places.parent(frame.anchor, frame.module))
+        if not isinstance(statement, ast.Return):
             return None
-        node = frame.call
     return None
 
 
@@ -237,7 +239,7 @@ def _target_of(statement: ast.Assign | ast.AnnAssign, node: ast.AST, parent: ast
     if isinstance(target, (ast.Tuple, ast.List)):
         value = statement.value
         if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-            for each, single in zip(value.elts, target.elts):
+            for each, single in zip(value.elts, target.elts, strict=False):
                 if each is node:
                     return dotted(single)
         return None
@@ -296,14 +298,17 @@ def _read_sites(analysis: Analysis) -> set[Site]:
 
 def _handed_over(analysis: Analysis, site: Site) -> bool:
     """Whether a loader is given to something outside of the program (a trainer, an engine)."""
-    for event in analysis.facts.events:
-        if event.kind in ("call", "unknown_call", "make") and event.arguments is not None:
-            for value in event.arguments.values():
-                for member in members(value):
-                    if isinstance(member, Made) and member.kind == "loader":
-                        if analysis.facts.origin_site(member.origin) == site:
-                            return True
-    return False
+    given = (
+        member
+        for event in analysis.facts.of("call", "unknown_call", "make")
+        if event.arguments is not None
+        for value in event.arguments.values()
+        for member in members(value)
+    )
+    return any(
+        isinstance(member, Made) and member.kind == "loader" and analysis.facts.origin_site(member.origin) == site
+        for member in given
+    )
 
 
 def _built_in_loop(analysis: Analysis, site: Site) -> bool:

@@ -24,10 +24,10 @@ _SURVIVED = {
 
 
 def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
-    """The methods of a class that a tensor does not survive, which ``call`` gave to an object of it instead of a number.
+    """The methods of a class that a tensor does not survive, where ``call`` gives one to an object of it.
 
-    None where that call itself already does more with it than arithmetic, assignment and formatting. Methods that Python
-    calls by itself (``__str__``) count as called.
+    None where that call itself does more with it than arithmetic, assignment and formatting. Methods that Python calls
+    by itself (``__str__``) count as called.
     """
     name = call.func.attr if isinstance(call.func, ast.Attribute) else "__call__"
     method = cls.find(name)

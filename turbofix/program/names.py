@@ -1,7 +1,7 @@
 """Names in the text: what a statement writes and reads, and which scope a name belongs to.
 
-A name is its dotted text here (``total``, ``self.total``). Functions nested in a statement count as part of it for reads
-(a closure reads when it runs), not for writes.
+A name is its dotted text here (``total``, ``self.total``). Functions nested in a statement count as part of it for
+reads (a closure reads when it runs), not for writes.
 """
 
 from __future__ import annotations
@@ -49,32 +49,40 @@ def targets(node: ast.expr) -> Iterator[ast.expr]:
 def stores(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """The dotted names that a statement writes, with the writing node. A subscript writes its container."""
     for each in walk_here(node):
-        found: Iterable[ast.expr] = ()
-        if isinstance(each, ast.Assign):
-            found = each.targets
-        elif isinstance(each, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
-            found = () if isinstance(each, ast.AnnAssign) and each.value is None else (each.target,)
-        elif isinstance(each, (ast.For, ast.AsyncFor)):
-            found = (each.target,)
-        elif isinstance(each, ast.withitem):
-            found = (each.optional_vars,) if each.optional_vars is not None else ()
-        elif isinstance(each, ast.Delete):
-            found = each.targets
-        elif isinstance(each, (ast.Import, ast.ImportFrom)):
-            for alias in each.names:
-                yield (alias.asname or alias.name.partition(".")[0]), each
-        elif isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield each.name, each
-        elif isinstance(each, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and each.name is not None:
-            yield each.name, each
-        for target in found:
+        for name in _plain_names(each):
+            yield name, each
+        for target in _targets_of(each):
             for single in targets(target):
                 base: ast.expr = single
                 while isinstance(base, ast.Subscript):
                     base = base.value
-                name = dotted(base)
-                if name is not None:
-                    yield name, each
+                written = dotted(base)
+                if written is not None:
+                    yield written, each
+
+
+def _targets_of(node: ast.AST) -> list[ast.expr]:
+    """The targets that a node assigns to (or deletes)."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return node.targets
+    if isinstance(node, (ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor)):
+        return [node.target]
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [node.target]
+    if isinstance(node, ast.withitem) and node.optional_vars is not None:
+        return [node.optional_vars]
+    return []
+
+
+def _plain_names(node: ast.AST) -> list[str]:
+    """The names that a node binds without a target: imports, definitions, handlers, patterns."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name is not None:
+        return [node.name]
+    return []
 
 
 def stored(nodes: Iterable[ast.AST]) -> set[str]:
@@ -134,10 +142,10 @@ def default_of(function: ast.AST, name: str) -> ast.expr | None:
         return None
     positional = [*function.args.posonlyargs, *function.args.args]
     defaults = function.args.defaults
-    for parameter, default in zip(positional[len(positional) - len(defaults) :], defaults):
+    for parameter, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=False):
         if parameter.arg == name:
             return default
-    for parameter, keyword_default in zip(function.args.kwonlyargs, function.args.kw_defaults):
+    for parameter, keyword_default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=False):
         if parameter.arg == name:
             return keyword_default
     return None
@@ -199,9 +207,8 @@ class Bindings:
         child: ast.AST = node
         innermost = True
         for each in self._places.ancestors(node, module):
-            if isinstance(each, COMPREHENSIONS):
-                if any(dotted(single) == name for generator in each.generators for single in targets(generator.target)):
-                    return each
+            if isinstance(each, COMPREHENSIONS) and name in _own_names(each):
+                return each
             if isinstance(each, SCOPES) and not outside(child, each):
                 # a class body's names are seen in the body itself only, not in its methods
                 if (innermost or not isinstance(each, ast.ClassDef)) and self.is_local(name, each):
@@ -209,6 +216,15 @@ class Bindings:
                 innermost = False
             child = each
         return module.tree
+
+
+def _own_names(comprehension: ast.AST) -> set[str]:
+    """The names that a comprehension makes for itself."""
+    return {
+        dotted(single) or ""
+        for generator in getattr(comprehension, "generators", ())
+        for single in targets(generator.target)
+    }
 
 
 def _declared(function: ast.AST) -> set[str]:

@@ -58,7 +58,7 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
     """The models that a value is or wraps."""
     for member in members(value):
         if isinstance(member, Made):
-            if member.kind in ("wrapper",) or (member.inner is not None and member.kind in ("engine", "accelerator")):
+            if member.kind == "wrapper" or (member.inner is not None and member.kind in ("engine", "accelerator")):
                 yield from models_in(member.inner, depth - 1) if depth else ()
             elif member.kind in ("module", "model"):
                 yield member
@@ -71,7 +71,7 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
 
 
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
-    """The models that are called in a loop. Layers called inside of a model, by whatever method, count as that model."""
+    """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
     found: set[Site] = set()
     for event in _outermost(analysis, [each for each in events if each.kind == "forward"]):
         owner = _called_through(analysis, event, loop)
@@ -151,12 +151,10 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                     found.names.add(name)
                     if not name.startswith("torch.nn."):
                         found.complete = False
-            for attribute, held in member.attributes.items():
+            for held in member.attributes.values():
                 _layers_in(held, found, depth)
-                if any(isinstance(each, Opaque) and each.how in ("call", "parameter") for each in members(held)):
-                    if any(isinstance(each, Opaque) and "(call)" in each.uses for each in members(held)):
-                        found.complete = False
-                del attribute
+                if any(isinstance(each, Opaque) and each.uses & {"()", "(tensor)"} for each in members(held)):
+                    found.complete = False  # something unknown is called in it
         elif isinstance(member, (Sequence, Mapping)):
             _layers_in(member, found, depth)
         elif isinstance(member, Opaque):
@@ -208,9 +206,9 @@ def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) 
         return False
     name = dotted(node.func)
     method = node.func.attr if isinstance(node.func, ast.Attribute) else name
-    if method in ("view", "squeeze", "flatten", "reshape", "mean") and isinstance(node.func, ast.Attribute):
-        if dotted(node.func.value) not in ("torch", "F"):
-            return _is_sigmoid(node.func.value, forward, model, depth - 1)
+    shaping = method in ("view", "squeeze", "flatten", "reshape", "mean")
+    if shaping and isinstance(node.func, ast.Attribute) and dotted(node.func.value) not in ("torch", "F"):
+        return _is_sigmoid(node.func.value, forward, model, depth - 1)
     if name is not None and name.startswith("self.") and name.count(".") == 1:
         held = model.attributes.get(name[5:])
         found = [each for each in members(held) if isinstance(each, (Made, Instance))]
@@ -259,10 +257,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
     wrapped: str | None = None
     places: list[Placement] = []
     for event in facts.of("transfer", "cast", "wrap", "compile"):
-        if event.kind == "wrap":
-            receiver = event.result or event.receiver
-        else:
-            receiver = event.receiver
+        receiver = event.result or event.receiver if event.kind == "wrap" else event.receiver
         if not any(model is value for model in models_in(receiver) for value in values):
             continue
         if event.kind == "wrap":
@@ -274,9 +269,8 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
             if named is not None and named != "float32":
                 half = True
                 dtype = named
-        elif event.name in ("to", "cuda"):
-            if event.name == "cuda" or _names_device(event):
-                places.append(analysis.devices.of_transfer(event))
+        elif event.name in ("to", "cuda") and (event.name == "cuda" or _names_device(event)):
+            places.append(analysis.devices.of_transfer(event))
     known = [place for place in places if place.where != "unknown"]
     if known:
         device = known[0]
@@ -402,6 +396,8 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
     site = facts.places.site(node, module)
     passes, complete = _passes(analysis, made, node)
     params = [each.value for one in all_arguments if (each := one.get("params", 0)) is not None]
+    if not any(True for owner in _parameter_owners(params) for _ in models_in(owner)):  # create_optimizer(args, model)
+        params += [value for one in all_arguments for value in one.values() if any(True for _ in models_in(value))]
     trained = _trained(analysis, params, known)
     device = UNKNOWN_PLACE
     placed = [model.device for model in trained]
@@ -528,7 +524,7 @@ def _state_saves(analysis: Analysis, made: list[Made]) -> tuple[StateSave, ...]:
         key: str | None = None
         if isinstance(parent, ast.Dict):
             mapping = parent
-            entry = next((name for name, value in zip(parent.keys, parent.values) if value is node), None)
+            entry = next((name for name, value in zip(parent.keys, parent.values, strict=False) if value is node), None)
             key = entry.value if isinstance(entry, ast.Constant) and isinstance(entry.value, str) else None
         elif isinstance(parent, ast.keyword) and parent.arg is not None:
             call = places.parent(parent, module)
@@ -593,7 +589,7 @@ def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[
             hops.setdefault(hop.argument, hop)
             expression = argument
     for event in facts.events:
-        if event.kind in ("unknown_call",) and event.arguments is not None:
+        if event.kind == "unknown_call" and event.arguments is not None:
             for value in event.arguments.values():
                 if any(one is each for one in optimizers_in(value, 0) for each in made):
                     complete = False

@@ -81,14 +81,19 @@ def _device_of_constant(value: object) -> tuple[str, str]:
 
 def _device_of_option(option: Option) -> tuple[str, str]:
     """An option's device is the user's choice, so it is never certain."""
-    default = option.default
-    if isinstance(default, Const) and isinstance(default.value, str):
-        return "conditional", "string"
-    if isinstance(default, Const) and isinstance(default.value, int):
-        return "conditional", "index"
-    if isinstance(default, Made) and default.kind == "device":
-        return "conditional", "device"
-    return "conditional", "unknown"
+    kinds = set()
+    for default in members(option.default):
+        if isinstance(default, Const) and isinstance(default.value, str):
+            kinds.add("string")
+        elif isinstance(default, Const) and isinstance(default.value, int):
+            kinds.add("index")
+        elif isinstance(default, Computed) and default.name.startswith("cuda:"):
+            kinds.add("string")
+        elif isinstance(default, Made) and default.kind == "device":
+            kinds.add("device")
+        else:
+            kinds.add("unknown")
+    return "conditional", (kinds.pop() if len(kinds) == 1 else "unknown")
 
 
 @dataclass(eq=False)
@@ -100,6 +105,8 @@ class Devices:
 
     def of_transfer(self, event: Event) -> Placement:
         """Where a ``.to(...)``, ``.cuda()`` or ``.cpu()`` moves things."""
+        if event.kind == "cast":
+            return UNKNOWN_PLACE
         if event.name == "cpu":
             return Placement("cpu")
         node = event.node
@@ -156,40 +163,47 @@ class Devices:
         return self.asks_device(condition.test, condition.frames)
 
     def asks_device(self, test: ast.AST, frames: tuple[Frame, ...], depth: int = 3) -> bool:
-        """Whether an expression is made of ``torch.cuda.is_available()``, a device's type, or an option that says so."""
+        """Whether an expression is made of ``torch.cuda.is_available()``, a device's type, or such an option."""
         if depth < 0:
             return False
         for each in ast.walk(test):
             if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):
                 return True
         for name in loads(test):
-            value = self.facts.evaluate(name, frames)
-            for member in members(value):
-                if isinstance(member, Computed) and member.name.startswith("torch.cuda."):
-                    return True
-                if isinstance(member, External) and member.qualname in (
-                    "torch.cuda.is_available",
-                    "torch.cuda.device_count",
-                ):
-                    return True
-                if isinstance(member, Option) and _names_gpu(member.name):
-                    return True
-                if isinstance(member, Made) and member.kind == "device":
-                    return True
-            if isinstance(name, ast.Name):
-                owner = self.facts.bindings.owner(name.id, name, frames[-1].module)
-                for write in self.facts.bindings.writes(owner, name.id):
-                    definition = getattr(write, "value", None)
-                    if isinstance(write, (ast.Assign, ast.AnnAssign)) and definition is not None:
-                        if self.asks_device(definition, frames, depth - 1):
-                            return True
-            elif isinstance(name, ast.Attribute):
-                for attribute, write, _, module in self.facts.attribute_writes():
-                    definition = getattr(write, "value", None)
-                    if attribute == name.attr and module is frames[-1].module and isinstance(definition, ast.expr):
-                        if _says_available(definition):
-                            return True
+            if any(_tells_gpu(member) for member in members(self.facts.evaluate(name, frames))):
+                return True
+            if any(self.asks_device(each, frames, depth - 1) for each in self._definitions(name, frames[-1])):
+                return True
         return False
+
+    def _definitions(self, name: ast.Name | ast.Attribute, frame: Frame) -> list[ast.expr]:
+        """What a name is set to; of attributes, what says that a GPU is available."""
+        if isinstance(name, ast.Name):
+            owner = self.facts.bindings.owner(name.id, name, frame.module)
+            writes = self.facts.bindings.writes(owner, name.id)
+            return [each.value for each in writes if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value]
+        return [
+            write.value
+            for attribute, write, _, module in self.facts.attribute_writes()
+            if attribute == name.attr and module is frame.module
+            if isinstance(write, (ast.Assign, ast.AnnAssign)) and write.value is not None
+            if _says_available(write.value)
+        ]
+
+
+def _tells_gpu(value: Value) -> bool:
+    """Whether a value depends on there being a GPU, or on the user's wish for one."""
+    if isinstance(value, Computed):
+        return value.name.startswith(("torch.cuda.", "torch.accelerator."))
+    if isinstance(value, External):
+        return value.qualname in (
+            "torch.cuda.is_available",
+            "torch.cuda.device_count",
+            "torch.accelerator.is_available",
+        )
+    if isinstance(value, Option):
+        return _names_gpu(value.name)
+    return isinstance(value, Made) and value.kind == "device"
 
 
 def _names_gpu(name: str) -> bool:

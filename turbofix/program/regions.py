@@ -39,7 +39,7 @@ class Span:
 def shared_frames(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
     """How many frames, from the outermost, two events have in common."""
     count = 0
-    for a, b in zip(first, second):
+    for a, b in zip(first, second, strict=False):
         if a.scope is not b.scope or a.call is not b.call:
             break
         count += 1
@@ -83,134 +83,113 @@ def _passes_loss(analysis: Analysis, event: Event, base: ast.expr) -> bool:
 
 def forward_region(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Region | None:
     """The region of the forward pass that ``backward`` differentiates; ``events`` are those of the step."""
-    span = forward_span(analysis, backward, loop, events)
-    if span is None:
-        return None
-    return judge(analysis, span, events, backward)
+    span = Search(analysis, backward, loop, events).span()
+    return judge(analysis, span, events, backward) if span is not None else None
 
 
-def forward_span(analysis: Analysis, backward: Event, loop: ast.AST, events: list[Event]) -> Span | None:
-    """The statements of the forward pass that ``backward`` differentiates; None where no model call stands before it."""
-    frames = analysis.facts.frames(backward)
-    start = next((i for i, frame in enumerate(frames) if any(loop is each for each in frame.loops)), len(frames))
-    models = [event for event in events if event.kind in ("forward", "unknown_call")]
-    for count in range(len(frames), start, -1):
-        span = _span_in(analysis, backward, frames[:count], loop, models, events)
-        if span is not None:
-            return span
-    losses = [event for event in events if event.kind == "criterion"]
-    if not models and losses:
+@dataclass(frozen=True, eq=False)
+class Search:
+    """The search for the forward pass of one backward pass, in a step with these events."""
+
+    analysis: Analysis
+    backward: Event
+    loop: ast.AST
+    events: list[Event]
+
+    def span(self) -> Span | None:
+        """The statements of the forward pass; None where no model (and no loss) is called before the backward."""
+        frames = self.analysis.facts.frames(self.backward)
+        start = next(
+            (i for i, frame in enumerate(frames) if any(self.loop is each for each in frame.loops)), len(frames)
+        )
+        models = [event for event in self.events if event.kind in ("forward", "unknown_call")]
+        calls = models or [event for event in self.events if event.kind == "criterion"]
         for count in range(len(frames), start, -1):
-            span = _span_in(analysis, backward, frames[:count], loop, losses, events)
+            span = self._span_in(frames[:count], calls)
             if span is not None:
                 return span
-    return None
-
-
-def _span_in(
-    analysis: Analysis,
-    backward: Event,
-    frames: tuple[Frame, ...],
-    loop: ast.AST,
-    models: list[Event],
-    events: list[Event],
-) -> Span | None:
-    places = analysis.facts.places
-    frame = frames[-1]
-    module = frame.module
-    end = places.statement(frame.anchor, module)
-    if end is None:
         return None
-    calls = [(node, event) for node, event in anchors(analysis, models, frames) if node is not frame.anchor]
-    known = [(node, event) for node, event in calls if event.kind != "unknown_call"]
-    calls = known or calls
-    if not calls:
+
+    def _span_in(self, frames: tuple[Frame, ...], models: list[Event]) -> Span | None:
+        """The statements in the innermost of the frames: in the smallest block that holds a call and the backward."""
+        places = self.analysis.facts.places
+        frame = frames[-1]
+        module = frame.module
+        calls = [each for each in anchors(self.analysis, models, frames) if each[0] is not frame.anchor]
+        calls = [each for each in calls if each[1].kind != "unknown_call"] or calls
+        current = places.statement(frame.anchor, module)
+        if not calls or current is None:
+            return None
+        barriers = [
+            node
+            for node, event in anchors(self.analysis, self.events, frames)
+            if event.kind in ("backward", "step") and event.node is not self.backward.node and node is not frame.anchor
+        ]
+        while current is not None:
+            block = places.block(current, module)
+            before = block[: next(i for i, each in enumerate(block) if each is current) + 1]
+            if any(contains(statement, node, places, module) for statement in before for node, _ in calls):
+                floor = 1 + max(
+                    (
+                        i
+                        for i, statement in enumerate(before[:-1])
+                        if any(contains(statement, node, places, module) for node in barriers)
+                    ),
+                    default=-1,
+                )
+                span = self._bounds(frames, before, floor, calls)
+                if span is not None:
+                    return span
+            parent = places.parent(current, module)
+            if isinstance(parent, ast.ExceptHandler):
+                parent = places.parent(parent, module)
+            if parent is self.loop or parent is frame.scope or not isinstance(parent, ast.stmt):
+                return None
+            current = parent
         return None
-    barriers = [
-        node
-        for node, event in anchors(analysis, events, frames)
-        if event.kind in ("backward", "step") and event.node is not backward.node and node is not frame.anchor
-    ]
-    current: ast.stmt = end
-    while True:
-        block = places.block(current, module)
-        position = next(i for i, each in enumerate(block) if each is current)
-        before = block[: position + 1]
-        held = {
-            i for i, statement in enumerate(before) for node, _ in calls if contains(statement, node, places, module)
-        }
-        if held:
-            floor = 1 + max(
-                (
-                    i
-                    for i, statement in enumerate(before[:-1])
-                    if any(contains(statement, node, places, module) for node in barriers)
-                ),
-                default=-1,
-            )
-            span = _bounds(analysis, frames, before, floor, calls, backward)
-            if span is not None:
-                return span
-        parent = places.parent(current, module)
-        if parent is loop or parent is frame.scope or not isinstance(parent, (ast.stmt, ast.ExceptHandler)):
-            return None
-        if isinstance(parent, ast.ExceptHandler):
-            parent = places.parent(parent, module)
-        if not isinstance(parent, ast.stmt):
-            return None
-        current = parent
 
+    def _bounds(
+        self, frames: tuple[Frame, ...], before: list[ast.stmt], floor: int, calls: list[tuple[ast.AST, Event]]
+    ) -> Span | None:
+        """The range in ``before``, whose last member holds the backward, beginning no earlier than ``floor``."""
+        places = self.analysis.facts.places
+        module = frames[-1].module
+        position = len(before) - 1
+        contributing = self._contributing(frames, before, floor)
+        firsts = []
+        for index in range(floor, position):
+            here = [event for node, event in calls if contains(before[index], node, places, module)]
+            if here and (index in contributing or any(not no_grad(event) for event in here)):
+                firsts.append(index)
+        in_place = any(contains(before[position], node, places, module) for node, _ in calls)
+        if not firsts:
+            return Span(frames, before, position, position) if in_place else None
+        if in_place and not isinstance(before[position], (*LOOPS, ast.If, ast.With, ast.AsyncWith, ast.Try)):
+            return Span(frames, before, firsts[0], position)
+        # a forward pass whose result nothing on the way to the loss reads does not begin the region
+        feeding = [index for index in firsts if index in contributing] or firsts
+        return Span(frames, before, feeding[0], max([*contributing, feeding[-1]]))
 
-def _bounds(
-    analysis: Analysis,
-    frames: tuple[Frame, ...],
-    before: list[ast.stmt],
-    floor: int,
-    calls: list[tuple[ast.AST, Event]],
-    backward: Event,
-) -> Span | None:
-    """The range in ``before``, whose last member holds the backward, beginning no earlier than ``floor``."""
-    places = analysis.facts.places
-    module = frames[-1].module
-    position = len(before) - 1
-    needed = _names_needed(analysis, frames[-1].anchor, backward)
-    contributing: set[int] = set()
-    for index in range(position - 1, floor - 1, -1):
-        statement = before[index]
-        written = stored([statement])
-        if written & needed or _mutated(statement) & needed:
-            contributing.add(index)
-            if isinstance(statement, ast.Assign):
-                needed -= written
-            needed |= loaded(statement)
-    firsts = []
-    for index in range(floor, position):
-        here = [event for node, event in calls if contains(before[index], node, places, module)]
-        if here and (index in contributing or any(not no_grad(event, frames) for event in here)):
-            firsts.append(index)
-    in_place = any(contains(before[position], node, places, module) for node, _ in calls)
-    if not firsts:
-        if in_place and not contributing:
-            return Span(frames, before, position, position)
-        if not contributing or not in_place:
-            return None
-        return Span(frames, before, position, position)
-    if in_place and not isinstance(before[position], (*LOOPS, ast.If, ast.With, ast.AsyncWith, ast.Try)):
-        return Span(frames, before, firsts[0], position)
-    # a forward pass whose result nothing on the way to the loss reads does not begin the region
-    feeding = [index for index in firsts if index in contributing] or firsts
-    last = max([*contributing, feeding[-1]], default=feeding[-1])
-    return Span(frames, before, feeding[0], max(last, feeding[0]))
+    def _contributing(self, frames: tuple[Frame, ...], before: list[ast.stmt], floor: int) -> set[int]:
+        """The statements that make what the backward starts from, found backwards through the names that they write."""
+        needed = self._names_needed(frames[-1].anchor)
+        found: set[int] = set()
+        for index in range(len(before) - 2, floor - 1, -1):
+            statement = before[index]
+            written = stored([statement])
+            if written & needed or _mutated(statement) & needed:
+                found.add(index)
+                if isinstance(statement, ast.Assign):
+                    needed -= written
+                needed |= loaded(statement)
+        return found
 
-
-def _names_needed(analysis: Analysis, anchor: ast.AST, backward: Event) -> set[str]:
-    """The names whose values the backward starts from, as seen at the anchor."""
-    expression: ast.AST | None = None
-    if anchor is backward.node:
-        expression = loss_expression(analysis, backward)
-    elif isinstance(anchor, ast.Call):
-        expression = anchor.args[0] if anchor.args else anchor
-    return loaded(expression if expression is not None else anchor)
+    def _names_needed(self, anchor: ast.AST) -> set[str]:
+        """The names whose values the backward starts from, as seen at the anchor."""
+        if anchor is self.backward.node:
+            expression = loss_expression(self.analysis, self.backward)
+            return loaded(expression if expression is not None else anchor)
+        return loaded(anchor.args[0] if isinstance(anchor, ast.Call) and anchor.args else anchor)
 
 
 def _mutated(statement: ast.stmt) -> set[str]:
@@ -222,7 +201,7 @@ def _mutated(statement: ast.stmt) -> set[str]:
     return {name for block in blocks(statement) for inner in block for name in _mutated(inner)}
 
 
-def no_grad(event: Event, frames: tuple[Frame, ...] = ()) -> bool:
+def no_grad(event: Event) -> bool:
     """Whether an event happens where no graph is built."""
     for level in event.control.upwards():
         if level.kind == "no_grad":

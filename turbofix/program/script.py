@@ -158,10 +158,7 @@ def _outer_statement(analysis: Analysis, frame: Frame, module: ModuleFile) -> as
         parent = places.parent(current, module)
         if parent is frame.scope or parent is None or is_guard(parent):
             return current
-        if isinstance(parent, ast.stmt):
-            current = parent
-        else:
-            current = places.statement(parent, module)
+        current = parent if isinstance(parent, ast.stmt) else places.statement(parent, module)
     return None
 
 
@@ -172,7 +169,7 @@ def _sets_up(event: Event) -> bool:
     names = {event.name}
     for value in (event.result, event.receiver):
         names |= {member.qualname for member in members(value) if isinstance(member, (Made, External))}
-    if event.kind in ("construct",):
+    if event.kind == "construct":
         return any(
             base.startswith("torch.nn")
             for member in members(event.result)

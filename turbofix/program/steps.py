@@ -7,7 +7,7 @@ environments have a ``step`` too; they are told apart by value, never by name.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
+from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.model import (
     Called,
@@ -34,7 +35,15 @@ from turbofix.program.model import (
     Transfer,
 )
 from turbofix.program.names import body_of, dotted, parameters
-from turbofix.program.objects import model_sites, models, models_in, optimizers, precision, settings
+from turbofix.program.objects import (
+    is_autocast_decorator,
+    model_sites,
+    models,
+    models_in,
+    optimizers,
+    precision,
+    settings,
+)
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
 from turbofix.program.script import script
@@ -134,7 +143,6 @@ def _starts_processes(events: Iterable[Event]) -> bool:
     starters = (
         "multiprocessing.Process",
         "multiprocessing.spawn",
-        "multiprocessing.Pool",
         "multiprocessing.start_processes",
     )
     return any(event.name.endswith(starters) for event in events)
@@ -204,7 +212,8 @@ def _step(
     found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
-    device = _device(analysis, moved, training, known, _scope(analysis, backwards[0], loop, regions), loop)
+    called = model_sites(analysis, training, loop)
+    device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
@@ -244,7 +253,7 @@ def _step(
         autocast=_autocast(analysis, training),
         device=device,
         optimizers=tuple(concerned_optimizers),
-        models=tuple(model_sites(analysis, training, loop)),
+        models=tuple(called),
         calls=_called(analysis, training),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
@@ -328,12 +337,12 @@ def _within(site: Site, region: Region) -> bool:
     return site.path == first.path and first.line <= site.line and site.end_line <= last.end_line
 
 
-_TORCHLIKE = frozenset(
+_TORCHLIKE = words(
     """
-    torch torchvision torchaudio torchmetrics torch_geometric builtins math copy time os sys logging functools itertools random
-    tqdm collections contextlib typing einops timm transformers accelerate apex deepspeed wandb xformers lightning
-    pytorch_lightning kornia monai peft diffusers fairscale bitsandbytes horovod gc warnings operator json
-    """.split()
+    torch torchvision torchaudio torchmetrics torch_geometric builtins math copy time os sys logging functools itertools
+    random tqdm collections contextlib typing einops timm transformers accelerate apex deepspeed wandb xformers
+    lightning pytorch_lightning kornia monai peft diffusers fairscale bitsandbytes horovod gc warnings operator json
+    """
 )
 
 
@@ -443,9 +452,10 @@ def _is_sized(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
 def _hand_counter(node: ast.AST) -> str | None:
     """A variable that each iteration increments by one, as a statement of the loop's own block."""
     for statement in getattr(node, "body", ()):
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            if isinstance(statement.value, ast.Constant) and statement.value.value == 1:
-                return dotted(statement.target)
+        if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
+            continue
+        if isinstance(statement.value, ast.Constant) and statement.value.value == 1:
+            return dotted(statement.target)
     return None
 
 
@@ -520,10 +530,9 @@ def _source(values: list[Value | None], events: Iterable[Event] = ()) -> str:
 def _device(
     analysis: Analysis,
     moved: tuple[Transfer, ...],
-    events: list[Event],
+    called: list[Site],
     known: tuple[Model, ...],
     scope: tuple[ast.AST, ModuleFile],
-    loop: ast.AST,
 ) -> Placement:
     """Where the forward pass runs: where its batches are moved to, else where its models are.
 
@@ -535,8 +544,7 @@ def _device(
         for each in moved
         if each.what in kinds and not each.dtype_only and each.to.where in ("cuda", "conditional")
     ]
-    sites = set(model_sites(analysis, events, loop))
-    modelled = [model.device for model in known if model.site in sites]
+    modelled = [model.device for model in known if model.site in called]
     for where in ("conditional", "cuda", "unknown", "cpu"):
         placements += [placement for placement in modelled if placement.where == where]
     if not placements:
@@ -587,9 +595,10 @@ def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str |
                 continue
             value = analysis.facts.named(name, holder, frame)
             found = members(value)
-            if found and all(isinstance(each, Made) and each.kind == "device" for each in found):
-                if all(isinstance(each, Made) and each.device != "cpu" for each in found):
-                    return name
+            if found and all(
+                isinstance(each, Made) and each.kind == "device" and each.device != "cpu" for each in found
+            ):
+                return name
     return None
 
 
@@ -689,31 +698,35 @@ def _reduction(event: Event) -> str:
 
 
 def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
-    """An autocast region around a forward pass, or inside it, or a context that may be one."""
-    from turbofix.program.objects import is_autocast_decorator
-
-    facts = analysis.facts
+    """An autocast region around a forward pass, or inside it, or what may be one; those with a graph first."""
+    quiet: set[Site] = set()
     found: set[Site] = set()
     for event in events:
-        if event.kind not in ("forward", "criterion", "unknown_call", "enter", "call"):
-            continue
-        for level in event.control.upwards():
-            if level.kind == "with" and isinstance(level.detail, tuple) and level.module is not None:
-                item, value = level.detail
-                if any(isinstance(member, Made) and member.kind == "autocast" for member in members(value)):
-                    place = item if item is not None else level.node
-                    if place is not None:
-                        found.add(facts.places.site(place, level.module))
-        if event.kind in ("forward", "criterion"):
-            for frame in facts.frames(event):
-                for decorator in getattr(frame.scope, "decorator_list", ()):
-                    if is_autocast_decorator(decorator, frame.module):
-                        found.add(facts.places.site(decorator, frame.module))
-        if event.kind == "enter":
-            for member in members(event.receiver):
-                if isinstance(member, Made) and member.kind == "autocast":
-                    found.add(facts.site(event))
-    return min(found) if found else None
+        if event.kind in ("forward", "criterion", "unknown_call"):
+            sites = _autocasts_around(analysis, event)
+            (quiet if no_grad(event) else found).update(sites)
+        elif event.kind == "enter" and "autocast" in _kinds(event.receiver):
+            quiet.add(analysis.facts.site(event))
+    return min(found) if found else min(quiet) if quiet else None
+
+
+def _kinds(value: Value | None) -> set[str]:
+    """The kinds of the objects that a value can be."""
+    return {member.kind for member in members(value) if isinstance(member, Made)}
+
+
+def _autocasts_around(analysis: Analysis, event: Event) -> Iterator[Site]:
+    places = analysis.facts.places
+    for level in event.control.upwards():
+        if level.kind == "with" and isinstance(level.detail, tuple) and level.module is not None:
+            item, value = level.detail
+            place = item if item is not None else level.node
+            if place is not None and "autocast" in _kinds(value):
+                yield places.site(place, level.module)
+    for frame in analysis.facts.frames(event):
+        for decorator in getattr(frame.scope, "decorator_list", ()):
+            if is_autocast_decorator(decorator, frame.module):
+                yield places.site(decorator, frame.module)
 
 
 def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
@@ -777,7 +790,7 @@ def _evaluations(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model
     found = []
     for record in chosen.values():
         events = [event for event in facts.events if facts.inside(event, record.node)]
-        if any(event.kind in ("backward",) for event in events):
+        if any(event.kind == "backward" for event in events):
             continue
         if any(event.kind == "step" and stepper(event.receiver) == "optimizer" for event in events):
             continue
@@ -815,7 +828,8 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
     region = evaluation_region(analysis, loop, events)
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
-    device = _device(analysis, moved, events, known, scope, loop)
+    called = model_sites(analysis, events, loop)
+    device = _device(analysis, moved, called, known, scope)
     reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
     return Evaluation(
         loop=_loop(analysis, record, events),
@@ -828,6 +842,6 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         shows=shown,
         autocast=_autocast(analysis, events),
         device=device,
-        models=tuple(model_sites(analysis, events, loop)),
+        models=tuple(called),
         calls=_called(analysis, events),
     )
