@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
@@ -28,8 +29,11 @@ MATMULS = frozenset(
 )
 """Layers whose work is a matrix product."""
 
-RECURRENT = frozenset(f"torch.nn.{name}" for name in ("RNN", "LSTM", "GRU", "LSTMCell", "GRUCell"))
-"""Layers that have kernels of their own, which pick their precision by themselves."""
+RECURRENT = frozenset(f"torch.nn.{name}" for name in ("RNN", "LSTM", "GRU"))
+"""Layers that cuDNN computes, with a precision of its own under autocast."""
+
+GATED_CELLS = frozenset(("torch.nn.LSTMCell", "torch.nn.GRUCell"))
+"""Layers with a fused kernel that older torch versions do not have for bfloat16."""
 
 CONVOLUTIONS = frozenset(
     f"torch.nn.{lazy}Conv{transpose}{dimensions}d"
@@ -105,6 +109,11 @@ def called(models: Iterable[Model]) -> str:
     return " and ".join(names[:2]) if 0 < len(names) < 3 else "the model" if len(names) < 2 else "the models"
 
 
+def asks_torch(place: Placement, file: Path) -> bool:
+    """Whether a placement's test asks torch itself, so that it is valid anywhere in the file that it stands in."""
+    return place.test == "torch.cuda.is_available()" and any(test.path == file for test in place.tests)
+
+
 def test_beside(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     """The device test of an optimizer's parameters, where it is valid at the optimizer's construction too.
 
@@ -112,7 +121,7 @@ def test_beside(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     or if the model is built in the same function.
     """
     test = cuda_test(optimizer.device)
-    if test is None or test in ("True", "torch.cuda.is_available()"):
+    if test is None or test == "True" or asks_torch(optimizer.device, optimizer.site.path):
         return test
     if test.startswith("self.") and (optimizer.target_text or "").startswith("self.") and not optimizer.before_move:
         return test

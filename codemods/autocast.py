@@ -45,10 +45,11 @@ When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
     convolutions. It is refused
 
-    - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and whose sigmoid in 16 bits is 1.0
-      from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
+    - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and before which a sigmoid in bfloat16
+      is 1.0 from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
     - for bfloat16 with LSTM, GRU or RNN layers, since cuDNN computes them in float16 whatever the region says, and with
-      ``DataParallel``, whose threads take over that autocast is on but not its dtype: both need the scaler;
+      ``DataParallel``, whose threads take over that autocast is on but not its dtype: both need the scaler; and with
+      LSTM and GRU cells, whose kernel older torch versions do not have for bfloat16;
     - where the program computes in half precision or float64 already, or uses apex, a scaler or autocast elsewhere;
     - for gradients of gradients, closures (L-BFGS), ``torch.linalg``, FFTs, sparse products, ODE solvers, indexed
       writes and functions with a backward of their own, and for reinforcement learning, where the step compares with
@@ -91,9 +92,11 @@ from turbofix.program.model import (
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
+    GATED_CELLS,
     MATMULS,
     PRODUCTS,
     RECURRENT,
+    asks_torch,
     autocast_of,
     called,
     cuda_test,
@@ -253,26 +256,17 @@ def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:
 
 
 def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str | None:
-    """The source of a test, valid at a region, of whether it runs on a GPU.
+    """The source of a test, valid at a region of a loop, of whether it runs on a GPU.
 
-    The device of the forward pass says so, else the copies of the same loop, else (where all is at the top level of
-    the script, or the test asks torch itself) the test under which the model was moved.
+    The device of the forward pass says so, or the test under which the model was moved, where that asks torch itself
+    or stands at the top level of the script as the region does.
     """
-    beside = [
-        transfer.to
-        for transfer in loop.transfers
-        if transfer.site.path == region.first.path
-        and loop.loop.site.line <= transfer.site.line <= loop.loop.site.end_line
-        and transfer.to.where == "conditional"
-    ]
-    moves = [
-        model.device
-        for site in loop.models
-        if (model := program.model(site)) is not None
-        and (model.device.test == "torch.cuda.is_available()" or at_top_level(model.device, region))
-    ]
-    tests = (cuda_test(place) for place in (loop.device, *beside, *moves))
-    return next((test for test in tests if test is not None), None)
+    test = cuda_test(loop.device)
+    moves = [model.device for site in loop.models if (model := program.model(site)) is not None]
+    for move in moves if test is None else ():
+        if asks_torch(move, region.first.path) or at_top_level(move, region):
+            return move.test
+    return test
 
 
 def at_top_level(place: Placement, region: Region) -> bool:
@@ -321,9 +315,9 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
     reason = unsafe_call(calls, half)
     if reason is not None:
         raise Refuse(reason)
-    sync = leaves_torch(step.forwards, step.syncs)
-    if sync is not None and half == "bfloat16":
-        raise Refuse(f"line {sync.line} makes a numpy array of a result of the forward pass; numpy has no bfloat16")
+    reason = leaves_torch(step.forwards, step.syncs)
+    if reason is not None and half == "bfloat16":
+        raise Refuse(reason)
 
 
 def refuse_regions(step: Step) -> None:
@@ -358,10 +352,12 @@ def refuse_model(model: Model, half: str) -> None:
             "DataParallel's threads take over that autocast is on, but not its dtype, and would compute in float16 "
             "without a scaler: use DistributedDataParallel"
         )
-    recurrent = sorted(name.rpartition(".")[2] for name in model.layers & RECURRENT)
-    if half == "bfloat16" and recurrent:
+    for layer in sorted(model.layers & (RECURRENT | GATED_CELLS)) if half == "bfloat16" else ():
+        name = layer.rpartition(".")[2]
+        if layer in GATED_CELLS:
+            raise Refuse(f"the model has {name} layers, whose kernel older torch versions do not have for bfloat16")
         raise Refuse(
-            f"the model has {recurrent[0]} layers, which cuDNN computes in float16 whatever autocast says: "
+            f"the model has {name} layers, which cuDNN computes in float16 whatever autocast says: "
             "without a scaler small gradients vanish there"
         )
 
@@ -404,14 +400,16 @@ def unsafe_call(calls: tuple[Called, ...], half: str) -> str | None:
     return None
 
 
-def leaves_torch(regions: tuple[Region, ...], syncs: tuple[Sync, ...]) -> Site | None:
-    """Where a result of the forward pass is handed to numpy, of which the dtype is not known to be another one."""
-    for region in regions:
-        for site in region.escapes:
-            return site
+def leaves_torch(regions: tuple[Region, ...], syncs: tuple[Sync, ...]) -> str | None:
+    """Where a result of the forward pass is handed to numpy or another library, which bfloat16 does not survive.
+
+    Nothing is said of results of which the dtype is known to be another one.
+    """
     for sync in syncs:
         if sync.how == "numpy" and sync.of not in ("loss", "batch", "param", "grad") and not casts(sync.of_text):
-            return sync.site
+            return f"line {sync.site.line} makes a numpy array of a result of the forward pass; numpy has no bfloat16"
+    for site in (site for region in regions for site in region.escapes):
+        return f"line {site.line} hands a result of the forward pass to another library, which may not know bfloat16"
     return None
 
 

@@ -71,7 +71,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def unique(program: TrainingProgram) -> Iterator[Transfer]:
     """The copies in all loops over batches, each once, in the order of the source."""
-    found = {t.site: t for loop in (*program.evaluations, *program.steps) for t in loop.transfers}
+    evaluated = {transfer.site: transfer for evaluation in program.evaluations for transfer in evaluation.transfers}
+    found = evaluated | {transfer.site: transfer for step in program.steps for transfer in step.transfers}
     yield from (found[site] for site in sorted(found))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
+from turbofix.program.lengths import length_of
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
 from turbofix.program.sites import FUNCTIONS, LOOPS
@@ -79,7 +80,11 @@ _WRAPPERS = {
     "torch.utils.data.ChainDataset",
     "torch.utils.data.random_split",
 }
-_ORDER = ("read", "decode", "tokenize", "transform", "numpy")
+_ORDER = ("read", "decode", "tokenize", "transform", "numpy", "compute")
+_CONVERSIONS = frozenset(
+    "tensor from_numpy as_tensor asarray stack float long int double half bool clone to type astype copy item "
+    "str len list tuple dict range FloatTensor LongTensor Tensor unsqueeze squeeze permute transpose".split()
+)
 
 
 @dataclass(eq=False)
@@ -348,7 +353,8 @@ def _length(analysis: Analysis, instance: Instance) -> int | None:
         held = _attribute_value(instance, node.args[0])
         if isinstance(held, Sequence) and held.items is not None:
             return len(held.items)
-        return _built_length(analysis, instance, dotted(node.args[0]))
+        built = _built_length(analysis, instance, dotted(node.args[0]))
+        return built if built is not None else _given_length(analysis, instance, dotted(node.args[0]) or "")
     found = settled(_attribute_value(instance, node))
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
@@ -387,6 +393,27 @@ def _length_of(value: ast.expr, init: Function, instance: Instance) -> int | Non
     return None
 
 
+def _given_length(analysis: Analysis, instance: Instance, attribute: str) -> int | None:
+    """The length of a list that a dataset is given and keeps: ``self.pairs = pairs`` in its ``__init__``."""
+    init = _function(instance.cls.find("__init__"))
+    call = instance.origin.node if instance.origin is not None else None
+    if init is None or not isinstance(call, ast.Call) or instance.origin is None:
+        return None
+    kept = [
+        node.value
+        for node in ast.walk(init.node)
+        if isinstance(node, ast.Assign) and [dotted(target) for target in node.targets] == [attribute]
+    ]
+    names = [each.arg for each in parameters(init.node)][1:]
+    if len(kept) != 1 or not isinstance(kept[0], ast.Name) or kept[0].id not in names:
+        return None
+    position = names.index(kept[0].id)
+    given = [each.value for each in call.keywords if each.arg == kept[0].id]
+    if position < len(call.args) and not any(isinstance(each, ast.Starred) for each in call.args):
+        given = [call.args[position]]
+    return length_of(analysis, given[0], instance.origin.module) if given else None
+
+
 def _attribute_value(instance: Instance, node: ast.expr) -> Value | None:
     if isinstance(node, ast.Constant):
         return Const(node.value)
@@ -404,6 +431,11 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
     for node in ast.walk(function.node):
         if isinstance(node, ast.Call):
             _scan_call(work, node, function, instance, depth)
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name not in _CONVERSIONS:
+                work.kinds.add("compute")
+        elif isinstance(node, (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            work.kinds.add("compute")
 
 
 def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instance | None, depth: int) -> None:

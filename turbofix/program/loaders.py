@@ -203,22 +203,20 @@ def _returned(function: Function) -> str:
         returned = [each.value for each in ast.walk(function.node) if isinstance(each, ast.Return)]
     shapes = (ast.Tuple, ast.Dict, ast.List, ast.DictComp, ast.ListComp)
     calls = ("stack", "cat", "tensor", "pad_sequence", "default_collate", "as_tensor", "FloatTensor", "LongTensor")
-    for node in returned:
-        if isinstance(node, ast.Name):
-            node = next(
-                (
-                    each.value
-                    for each in ast.walk(function.node)
-                    if isinstance(each, ast.Assign) and any(dotted(target) == node.id for target in each.targets)
-                ),
-                node,
-            )
-        if isinstance(node, shapes):
-            continue
-        if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in (*calls, "dict", "tuple"):
-            continue
-        return "unknown"
+    for each in returned:
+        node = _definition(each, function) if isinstance(each, ast.Name) else each
+        called = (dotted(node.func) or "").rpartition(".")[2] if isinstance(node, ast.Call) else None
+        if not isinstance(node, shapes) and called not in (*calls, "dict", "tuple"):
+            return "unknown"
     return "tensors" if returned else "unknown"
+
+
+def _definition(name: ast.Name, function: Function) -> ast.expr:
+    """What a function sets a name to first; the name itself where it does not."""
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Assign) and any(dotted(target) == name.id for target in node.targets):
+            return node.value
+    return name
 
 
 def _name(analysis: Analysis, event: Event) -> str | None:

@@ -7,6 +7,7 @@ environments have a ``step`` too; they are told apart by value, never by name.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +215,7 @@ def _step(
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
+    device = replace(device, mps=_may_lack_float64(analysis))
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
@@ -259,6 +261,14 @@ def _step(
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
     )
+
+
+_OTHER_DEVICES = re.compile(r"""\btorch\.(accelerator|xpu|mps)\b|\bbackends\.mps\b|["'](mps|xpu)\b""")
+
+
+def _may_lack_float64(analysis: Analysis) -> bool:
+    """Whether the program mentions devices that are neither CPU nor CUDA; Apple's have no float64."""
+    return any(_OTHER_DEVICES.search(module.text) for module in analysis.facts.execution.modules.values())
 
 
 def _of(events: list[Event], kind: str) -> list[Event]:
@@ -632,7 +642,9 @@ def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Lo
         tuple(criteria[site][1] for site in ordered),
         tuple(ordered),
         text,
-        bool(ordered) and all(criteria[site][2] for site in ordered),
+        bool(ordered)
+        and all(criteria[site][2] for site in ordered)
+        and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
     )
 
 
@@ -651,6 +663,32 @@ def _inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
         for event in analysis.facts.of("criterion", "call", "forward")
         if any(id(frame.scope) in forwards for frame in analysis.facts.frames(event))
     ]
+
+
+def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
+    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it."""
+    facts = analysis.facts
+    criteria = {id(event.node) for event in events if event.kind == "criterion"}
+    expression = loss_expression(analysis, backward)
+    waiting: list[ast.expr] = [expression] if expression is not None else []
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            waiting.append(node.left)
+        elif isinstance(node, ast.Name):
+            owner = facts.bindings.owner(node.id, node, backward.module)
+            for write in facts.bindings.writes(owner, node.id):
+                if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
+                    waiting.append(write.value)
+                elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
+                    return False
+        elif id(node) not in criteria:
+            return False
+    return bool(seen)
 
 
 def _criterion_name(event: Event) -> str:
@@ -830,6 +868,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
     called = model_sites(analysis, events, loop)
     device = _device(analysis, moved, called, known, scope)
+    device = replace(device, mps=_may_lack_float64(analysis))
     reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
     return Evaluation(
         loop=_loop(analysis, record, events),
@@ -844,4 +883,14 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         device=device,
         models=tuple(called),
         calls=_called(analysis, events),
+        epoch_loop=_repeating_loop(analysis, record, events),
     )
+
+
+def _repeating_loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop | None:
+    """The next loop around an evaluation, through the call that holds it, in any of the ways in which it is reached."""
+    for event in events:
+        outer = [each for each in analysis.facts.enclosing_loops(record.node, event) if isinstance(each.node, LOOPS)]
+        if outer:
+            return _loop(analysis, outer[-1], events)
+    return None

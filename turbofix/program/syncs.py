@@ -105,6 +105,8 @@ def syncs_and_shows(
     for event in events:
         if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
             continue
+        if _waits_for_nothing(analysis, event, loop):
+            continue
         where = _where(_tensors_read(analysis, event), device)
         if where.where == "cpu" and device.where != "cpu":
             continue
@@ -137,6 +139,16 @@ def syncs_and_shows(
             sync = replace(sync, show=own[0] if own else None)
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
+
+
+def _waits_for_nothing(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
+    """Whether a read is none of a GPU: of what may not be a tensor at all, or where ``x.is_cuda`` is false."""
+    if event.name == "bool" and not all(isinstance(member, Tensor) for member in members(event.receiver)):
+        return True
+    return any(
+        isinstance(condition.test, ast.Attribute) and condition.test.attr == "is_cuda" and not condition.holds
+        for condition in analysis.guards.conditions(event, loop)
+    )
 
 
 def _either(first: str, second: str) -> Literal["control", "other"]:
@@ -176,10 +188,16 @@ def _tensors_read(analysis: Analysis, event: Event) -> list[Tensor]:
     node = event.node
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
-        moved = [each for each in analysis.facts.at(node) if each.kind == "transfer"]
+        moved = [each for each in analysis.facts.at(node) if each.kind == "transfer" and _to_host(each)]
         if moved:
             return [member for each in moved for member in members(each.receiver) if isinstance(member, Tensor)]
     return [member for member in members(event.receiver) if isinstance(member, Tensor)]
+
+
+def _to_host(event: Event) -> bool:
+    """Whether a transfer ends on the host."""
+    arrived = [member.device for member in members(event.result) if isinstance(member, Tensor)]
+    return event.name == "cpu" or (bool(arrived) and set(arrived) == {"cpu"})
 
 
 def _where(tensors: list[Tensor], device: Placement) -> Placement:
@@ -264,6 +282,8 @@ def _use(fate: Fate, event: Event) -> str:
         return "control"
     if fate.chosen:
         return "other"
+    if len(uses) == 2 and "shown" in uses and uses & {"summed", "meter", "stored"}:
+        uses.remove("shown")  # the statement that shows it lists it too
     return uses.pop() if len(uses) == 1 else "other"
 
 

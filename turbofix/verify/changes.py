@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,20 +90,39 @@ def carried_lines(middle: bytes, last: bytes, ran_in_last: Collection[int]) -> s
     return found
 
 
-def added_text(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> str:
-    """The lines that a stage added, as one text."""
-    added: list[str] = []
+def added_switches(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> str:
+    """The calls, keywords and settings that a stage added or gave another value, one per line."""
+    added: Counter[str] = Counter()
     for path, new in after.items():
-        old_lines, new_lines = _lines(before.get(path, b"")), _lines(new)
-        for tag, _, _, start, end in difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
-            if tag in ("insert", "replace"):
-                added += [line for line in new_lines[start:end] if not line.lstrip().startswith("#")]
+        added += Counter(_switches(new)) - Counter(_switches(before.get(path, b"")))
     return "\n".join(added)
 
 
+def _switches(text: bytes) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield f"{ast.unparse(node.func)}("
+            # the flag that a parser's default belongs to
+            flags = " ".join(str(a.value) for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+            yield from (f"{flags} {keyword.arg}={ast.unparse(keyword.value)}" for keyword in node.keywords)
+        elif isinstance(node, ast.Dict):
+            yield from (
+                f"{key.value}={ast.unparse(value)}"
+                for key, value in zip(node.keys, node.values, strict=False)
+                if isinstance(key, ast.Constant)
+            )
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (f"{ast.unparse(target)} = {ast.unparse(node.value)}" for target in targets)
+
+
 def asleep(added: str, events: Mapping[str, Any], *, cuda: bool) -> str | None:
-    """What the added lines switch on and the run shows to have been off, in a sentence; None when nothing was."""
-    # (what the lines say, whether the run shows it, what to tell)
+    """What ``added`` switches on and the run shows to have been off, in a sentence; None when nothing was."""
+    # (what was added, whether the run shows it, what to tell)
     signs: tuple[tuple[str, bool, str], ...] = (
         ("autocast(", bool(events.get("autocast")), "autocast was never enabled in the run"),
         ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ class Learned:
     stages: tuple[Stage, ...]
     judgements: tuple[Judgement, ...]
     outcome: Outcome | None
-    notes: tuple[str, ...]
 
 
 class Original:
@@ -79,7 +78,8 @@ class Original:
         self._printed = [printed.read_lines(run.log["lines"]) for run in (first, again)]
         inequality = verdict.first_inequality(first.log, again.log)
         if inequality:
-            raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}")
+            why = "something in it goes by chance or by the clock, and no seed holds it"
+            raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}; {why}")
 
     def _demand_steps(self, ended: Ended) -> None:
         steps = len(ended.rows)
@@ -89,7 +89,7 @@ class Original:
                 raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
             raise Inconclusive(f"the script {self._ending(ended)} {when}")
         if not steps:
-            raise Inconclusive("the script ended without a single optimizer step: there is nothing to compare")
+            raise Inconclusive(_no_step(ended.log))
         if ended.how == "finished" and steps < FEWEST_STEPS:
             raise Inconclusive(f"the script takes {steps} optimizer steps, too few to compare")
 
@@ -110,6 +110,9 @@ class Original:
     def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str) -> Outcome:
         """Run a rewrite and hold it against the original."""
         ended = self._run(phase, files, replay=True)
+        if ended.timed_out:
+            took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
+            return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
         if ended.complaint:
             return Outcome(f"the rewritten script {self._ending(ended)}", None)
         log = ended.log
@@ -123,7 +126,8 @@ class Original:
             difference = self._end_difference(log)
         if difference is None:
             difference = self._printed_difference(log, tolerance, exact=exact)
-        return Outcome(difference, None, log)
+        unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
+        return Outcome(difference, unverifiable, log)
 
     def _end_difference(self, log: Mapping[str, Any]) -> str | None:
         ours, theirs = self.log["end"], log["end"]
@@ -203,9 +207,25 @@ class Original:
             found.append(
                 f"gradients were compared in {recorded} of {len(rows)} steps: the rest did not fit on the disk"
             )
-        if self._remap:
+        if self.log["remapped"]:
             found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
         return found
+
+
+def _no_step(log: Mapping[str, Any]) -> str:
+    """Why there is nothing to compare in a run without optimizer steps, as far as the run shows."""
+    nothing = "the script ended without a single optimizer step"
+    if log.get("backwards"):
+        return (
+            f"{nothing}, after {log['backwards']} backward passes: a verification compares the steps of torch's "
+            "optimizers, and this script updates its parameters by hand, if at all"
+        )
+    if log.get("processes"):
+        return (
+            f"{nothing} of its own: it trains in processes that it starts ({log['processes'][0]}), "
+            "and a verification follows the main process alone"
+        )
+    return f"{nothing}, and without a backward pass: there is nothing to compare"
 
 
 def _at(log: Mapping[str, Any]) -> str:
@@ -225,14 +245,14 @@ class Blame:
         stages = self._without_recipes(self._request.stages)
         while stages:
             outcome = self._compare(stages)
-            culprit = self._culprit(stages, outcome)
-            if culprit is None:
+            culprits = {culprit.codemod: culprit for culprit in self._culprits(stages, outcome)}
+            if not culprits:
                 return self._learned(stages, outcome)
-            if self._request.rebuild is None or culprit.codemod in self._out:
-                return Learned((), (*self._out.values(), culprit), outcome, ())
-            self._out[culprit.codemod] = culprit
+            if self._request.rebuild is None or culprits.keys() & self._out.keys():
+                return Learned((), (*self._out.values(), *culprits.values()), outcome)
+            self._out.update(culprits)
             stages = self._request.rebuild(frozenset(self._out))
-        return Learned((), tuple(self._out.values()), None, ())
+        return Learned((), self._in_order(self._out), None)
 
     def _without_recipes(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """A change of recipe is meant to learn otherwise: no step of it can be compared."""
@@ -255,10 +275,12 @@ class Blame:
             for stage in stages
             if stage.codemod
         ]
+        return Learned(stages, self._in_order({**self._out, **{one.codemod: one for one in kept}}), outcome)
+
+    def _in_order(self, judgements: Mapping[str, Judgement]) -> tuple[Judgement, ...]:
+        """As the codemods came."""
         order = [stage.codemod for stage in self._request.stages]
-        known = {judgement.codemod: judgement for judgement in (*self._out.values(), *kept)}
-        judgements = sorted(known.values(), key=lambda one: order.index(one.codemod) if one.codemod in order else 0)
-        return Learned(stages, tuple(judgements), outcome, ())
+        return tuple(sorted(judgements.values(), key=lambda one: order.index(one.codemod) if one.codemod in order else 0))
 
     def _compare(self, stages: tuple[Stage, ...]) -> Outcome:
         exact = all(stage.risk is Risk.EXACT for stage in stages)
@@ -266,16 +288,16 @@ class Blame:
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
         return self._original.compare(stages[-1].files, exact=exact, phase=phase)
 
-    def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:
-        """The codemod to take out next, and why; None when the set stands."""
+    def _culprits(self, stages: tuple[Stage, ...], outcome: Outcome) -> Iterator[Judgement]:
+        """The codemods to take out next, and why; none when the set stands."""
         if not outcome.clean:
             index, found = self._first_unclean(stages, outcome)
-            return _judgement(stages[index], found)
-        for index in range(len(stages)):
-            why = self._not_exercised(stages, index, outcome)
-            if why:
-                return Judgement(stages[index].codemod or "", UNVERIFIED, why)
-        return self._inexact(stages)
+            yield _judgement(stages[index], found)
+            return
+        idle = [(stage, self._not_exercised(stages, index, outcome)) for index, stage in enumerate(stages)]
+        found_idle = [Judgement(stage.codemod or "", UNVERIFIED, why) for stage, why in idle if why]
+        inexact = None if found_idle else self._inexact(stages)
+        yield from [inexact] if inexact else found_idle
 
     def _inexact(self, stages: tuple[Stage, ...]) -> Judgement | None:
         """Of a mixed set, the codemods that promise bit-equality are held to it by themselves."""
@@ -314,7 +336,7 @@ class Blame:
         if missed:
             path, line = missed
             return f"what it changed at {path.name}, line {line}, did not run"
-        return changes.asleep(changes.added_text(before, stage.files), outcome.log["events"], cuda=self._cuda)
+        return changes.asleep(changes.added_switches(before, stage.files), outcome.log["events"], cuda=self._cuda)
 
     def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
         if index and path in stages[index - 1].files:

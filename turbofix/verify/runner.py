@@ -52,6 +52,7 @@ class Ended:
     log: Mapping[str, Any] = field(default_factory=dict)
     complaint: str | None = None
     last_words: str = ""
+    timed_out: bool = False
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -123,6 +124,7 @@ class Child:
         root = self._scratch.root
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
         environment.update(QUIET)
+        environment.update(self._python_path(mirrored=False))
         environment.update(
             TMPDIR=str(self._scratch.temporary),
             MPLCONFIGDIR=str(root / "cache"),
@@ -139,6 +141,16 @@ class Child:
         if self._options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment
+
+    def _python_path(self, *, mirrored: bool) -> dict[str, str]:
+        """``PYTHONPATH`` as it is meant from the user's working folder, or the same in the mirror."""
+        given = os.environ.get("PYTHONPATH")
+        if not given:
+            return {}
+        folders = [Path(os.path.normpath(self._cwd / entry)) for entry in given.split(os.pathsep)]
+        if mirrored:
+            folders = [self._scratch.mirror(one) if self._scratch.holds(one) else one for one in folders]
+        return {"PYTHONPATH": os.pathsep.join(map(str, folders))}
 
     def run(self, files: Mapping[Path, bytes], order: Mapping[str, Any], on_step: OnStep) -> Ended:
         """Run the script once with ``files`` in place of the originals.
@@ -159,7 +171,8 @@ class Child:
             "name": os.path.relpath(self._script, self._cwd) if beneath else str(script),
             "arguments": [self._scratch.argument(argument) for argument in self._args],
             "mirror": str(self._scratch.mirror_root),
-            "environment": {"PWD": str(self._scratch.mirror(self._cwd))},
+            "mirrored": {str(tree): str(self._scratch.mirror(tree)) for tree in self._scratch.trees},
+            "environment": {"PWD": str(self._scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},
             "stdout": str(logs / "stdout.txt"),
             "stderr": str(logs / "stderr.txt"),
             "log": str(log),
@@ -173,8 +186,10 @@ class Child:
         if ended is None:
             alive = self._process is not None and self._process.poll() is None
             self.close()
-            seconds = f"{self._options.timeout:g} seconds"
-            return Ended("killed", complaint=f"ran past its time limit of {seconds}" if alive else "was killed")
+            if alive:
+                limit = f"ran past its time limit of {self._options.timeout:g} seconds"
+                return Ended("killed", complaint=limit, timed_out=True)
+            return Ended("killed", complaint="was killed")
         words = _tail(logs / "stderr.txt")
         try:
             found = json.loads(log.read_text(encoding="utf-8"))

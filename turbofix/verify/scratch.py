@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from turbofix.verify import signals
+
 SKIPPED = {
     ".git",
     ".hg",
@@ -180,7 +182,8 @@ def scratch_folder(*, keep: bool) -> Iterator[Path]:
         yield folder
     finally:
         if not keep:
-            shutil.rmtree(folder, onerror=_force)
+            with signals.undisturbed():
+                shutil.rmtree(folder, onerror=_force)
 
 
 def _force(function: object, path: str, error: object) -> None:

@@ -11,6 +11,9 @@ from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance, distance
 Row = Mapping[str, Any]
 Log = Mapping[str, Any]
 
+# steps that a gradient scaler may leave out until its scale fits
+SETTLING_STEPS = 16
+
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
@@ -67,6 +70,15 @@ def drew_differently(original: Log, candidate: Log) -> bool:
     pairs = list(zip(original["rows"], candidate["rows"], strict=False))
     cut = any(old["batches"] != new["batches"] for old, new in pairs)
     return cut and any(old["drew"] for old, _ in pairs)
+
+
+def too_few_compared(original: Log, candidate: Log, fewest: int) -> str | None:
+    """Why nothing can be said of a candidate without a difference, or None: its steps were left out by a scaler."""
+    pairs = list(zip(original["rows"], candidate["rows"], strict=False))
+    compared = sum(bool(new.get("compare")) and not (old["skipped"] or new["skipped"]) for old, new in pairs)
+    if compared >= fewest:
+        return None
+    return f"the gradient scaler left out all but {compared} of {len(pairs)} steps, too few to compare"
 
 
 def closeness(candidate: Log) -> str:
@@ -237,7 +249,8 @@ def _inexact(old: Row, new: Row) -> str | None:
 def _whole_differences(original: Log, candidate: Log) -> Iterator[str]:
     """Differences of whole runs."""
     skipped = sum(row["skipped"] for row in candidate["rows"]) - sum(row["skipped"] for row in original["rows"])
-    if skipped > max(3, len(original["rows"]) // 5):
+    # a new scaler halves its scale until it fits: from 65536 down to 1 in 16 steps at most
+    if skipped > max(SETTLING_STEPS, len(original["rows"]) // 5):
         yield f"the gradient scaler skips {skipped} of {len(original['rows'])} steps"
     if original["layers"] != candidate["layers"]:
         lost = [name for name, n in original["layers"].items() if candidate["layers"].get(name) != n]

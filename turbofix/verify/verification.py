@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from turbofix.verify import isolation, speed
+from turbofix.verify import isolation, signals, speed
 from turbofix.verify.learning import Blame, Learned, Original
 from turbofix.verify.request import Progress, Request
 from turbofix.verify.result import (
@@ -34,7 +34,7 @@ MOST_FILES_READ = 300
 def verify(request: Request, on_progress: OnProgress | None = None) -> Verification:
     """Verify ``request``. A script that cannot be judged gives the verdict *inconclusive*, never an exception.
 
-    No file of the user's is touched; the scratch folder is removed at the end, on an interrupt too.
+    No file of the user's is touched; the scratch folder is removed at the end, on Ctrl-C and SIGTERM too.
     """
     tell = on_progress or (lambda progress: None)
     options = request.options
@@ -44,7 +44,7 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
         isolation.demand(options.isolation)
     except Inconclusive as why:
         return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
-    with scratch_folder(keep=options.keep_scratch) as root:
+    with signals.unwinding(), scratch_folder(keep=options.keep_scratch) as root:
         cwd = Path.cwd()
         strong = isolation.is_strong(options.isolation)
         scratch = Scratch(root, trees_for(request.script, cwd), strong)
@@ -55,7 +55,8 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
             device = child.device_name if child.cuda and child.device_name else "cpu"
             found = Verification(INCONCLUSIVE, str(why), device, isolation=child.isolation or None)
         finally:
-            child.close()
+            with signals.undisturbed():
+                child.close()
         return dataclasses.replace(found, scratch=root if options.keep_scratch else None)
 
 
@@ -157,7 +158,7 @@ def _losses(rows: list[dict[str, object]]) -> tuple[float, ...]:
 
 def _mentions_cuda(request: Request) -> bool:
     """Whether the script, a rewrite of it or a module beside it speaks of CUDA."""
-    word = re.compile(rb"cuda", re.IGNORECASE)
+    word = re.compile(rb"cuda|torch\.accelerator|accelerator\.is_available", re.IGNORECASE)
     if any(word.search(content) for stage in request.stages for content in stage.files.values()):
         return True
     beside = sorted(request.script.parent.rglob("*.py"))[:MOST_FILES_READ]

@@ -47,6 +47,7 @@ def _fork_run(order: dict[str, Any], requests: int, replies: int) -> int:
     code = 70
     try:
         os.setpgid(0, 0)
+        importlib.import_module(PACKAGE + ".limits").die_with_parent()
         os.close(requests)
         for number, name, flags in (
             (0, os.devnull, os.O_RDONLY),
@@ -76,6 +77,7 @@ def main() -> None:
     _load_package()
     limits = importlib.import_module(PACKAGE + ".limits")
     limits.die_with_parent()
+    limits.adopt_orphans()
     isolation = limits.deny_writes(configuration["writable"], configuration["isolation"])
     try:
         import torch

@@ -1,6 +1,6 @@
 """Which lines of the changed files ran, in this process and in the workers forked from it.
 
-Only frames of those files are traced; from Python 3.12 on each line costs once.
+Only frames of those files are traced line by line.
 """
 
 from __future__ import annotations
@@ -38,26 +38,8 @@ class Lines:
     def watch(self) -> None:
         if not self._lengths:
             return
-        if sys.version_info >= (3, 12):
-            self._monitor()
-        else:
-            threading.settrace(self._trace)
-            sys.settrace(self._trace)
-
-    def _monitor(self) -> None:
-        monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 (unknown to older versions' type checking)
-        tool = 4
-        names: dict[str, str] = {}
-        monitoring.use_tool_id(tool, "turbofix")
-
-        def line(code: Any, number: int) -> Any:
-            path = names.get(code.co_filename) or names.setdefault(code.co_filename, os.path.abspath(code.co_filename))
-            if path in self._lengths:
-                self._mark(path, number)
-            return monitoring.DISABLE
-
-        monitoring.register_callback(tool, monitoring.events.LINE, line)
-        monitoring.set_events(tool, monitoring.events.LINE)
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
 
     def _trace(self, frame: Any, event: str, argument: object) -> Any:
         path = frame.f_code.co_filename

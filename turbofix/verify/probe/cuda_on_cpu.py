@@ -49,7 +49,7 @@ class _Remap(TorchFunctionMode):
         super().__init__()
         tensor: Any = torch.Tensor
         self._device, self._is_cuda = tensor.device.__get__, tensor.is_cuda.__get__
-        self._moved = False
+        self.moved = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensor = torch.Tensor
@@ -84,14 +84,14 @@ class _Remap(TorchFunctionMode):
 
     def _mark(self, result: Any) -> Any:
         """Remember that this tensor would be on the GPU, for code that asks it."""
-        self._moved = True
+        self.moved = True
         if type(result) in (torch.Tensor, torch.nn.Parameter):
             result._turbofix_on_cuda = True
         return result
 
     def _on_cuda(self, tensor: torch.Tensor) -> bool:
         # what needs gradients is a parameter or comes from one, and a model is moved as a whole
-        return hasattr(tensor, "_turbofix_on_cuda") or (self._moved and tensor.requires_grad)
+        return hasattr(tensor, "_turbofix_on_cuda") or (self.moved and tensor.requires_grad)
 
 
 class _Stream:
@@ -145,8 +145,11 @@ class _Event:
         return None
 
 
-def install() -> None:
-    """Put the stand-in in place, for this process and the workers forked from it."""
+def install() -> Callable[[], bool]:
+    """Put the stand-in in place, for this process and the workers forked from it.
+
+    What is returned says whether the program has used it since.
+    """
     _answer_as_a_card()
     _replace_streams()
     _map_autocast()
@@ -154,6 +157,7 @@ def install() -> None:
     _map_constructors()
     mode: Any = _Remap()
     mode.__enter__()
+    return lambda: bool(mode.moved)
 
 
 def _from_user(depth: int = 2) -> bool:
@@ -218,6 +222,31 @@ def _answer_as_a_card() -> None:
     wrap(torch.cuda, "set_rng_state_all", answering(None))
     for name in ("range_push", "range_pop", "mark"):
         wrap(torch.cuda.nvtx, name, answering(None))
+    _answer_as_accelerator(answers, answering)
+
+
+def _answer_as_accelerator(answers: dict[str, Any], answering: Callable[[Any], Any]) -> None:
+    """Let ``torch.accelerator`` (torch 2.6 and later) say of the card what ``torch.cuda`` says."""
+    accelerator: Any = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
+    for name in (
+        "is_available", "device_count", "synchronize", "empty_cache", "memory_allocated", "max_memory_allocated",
+        "memory_reserved", "max_memory_reserved", "reset_peak_memory_stats",
+    ):  # fmt: skip
+        wrap(accelerator, name, answering(answers[name]))
+    wrap(accelerator, "get_memory_info", answering(answers["mem_get_info"]))
+    wrap(accelerator, "memory_stats", answering(collections.defaultdict(int)))
+    wrap(accelerator, "reset_accumulated_memory_stats", answering(None))
+    wrap(accelerator, "empty_host_cache", answering(None))
+    wrap(accelerator, "current_accelerator", answering(torch.device("cuda")))
+    wrap(accelerator, "current_stream", answering(_Stream()))
+    wrap(accelerator, "set_stream", answering(None))
+    wrap(accelerator, "device_index", answering(contextlib.nullcontext()))
+    for name in ("current_device_index", "current_device_idx"):
+        wrap(accelerator, name, answering(0))
+    for name in ("set_device_index", "set_device_idx"):
+        wrap(accelerator, name, answering(None))
 
 
 def _replace_streams() -> None:

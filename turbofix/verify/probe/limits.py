@@ -90,12 +90,17 @@ def _restrict(folders: list[str]) -> bool:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process with its parent, and to hand it its orphaned descendants."""
+    """Ask the kernel to kill this process with its parent; a fork has to ask for itself."""
     if sys.platform.startswith("linux"):
-        set_death_signal, become_subreaper = 1, 36
-        library = ctypes.CDLL(None)
-        library.prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
-        library.prctl(become_subreaper, 1, 0, 0, 0)
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Ask the kernel to hand this process its orphaned descendants, so that they can be found and ended."""
+    if sys.platform.startswith("linux"):
+        become_subreaper = 36
+        ctypes.CDLL(None).prctl(become_subreaper, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -31,9 +32,16 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self._number, self._seeds_given = seed, 0
+
+    def new_seed(self, bits: int) -> int:
+        """A seed for a generator that was given none; it depends on the last reseeding and the seeds given since."""
+        self._seeds_given += 1
+        return random.Random(hash((self._number, self._seeds_given))).getrandbits(bits)
 
     def reseed(self, *key: object) -> None:
         number = hash((self.seed, *key)) & 0x7FFFFFFFFFFFFFFF
+        self._number, self._seeds_given = number, 0
         random.seed(number)
         torch.default_generator.manual_seed(number)
         cuda: Any = torch.cuda
@@ -43,21 +51,22 @@ class Chance:
         if numpy is not None:
             numpy.random.seed(number & 0xFFFFFFFF)
 
-    def state(self) -> tuple[Any, Any, Any]:
+    def state(self) -> tuple[Any, Any, Any, Any]:
         numpy = sys.modules.get("numpy")
         drawn = None if numpy is None else numpy.random.get_state()
-        return torch.default_generator.get_state(), random.getstate(), drawn
+        return torch.default_generator.get_state(), random.getstate(), drawn, (self._number, self._seeds_given)
 
-    def restore(self, state: tuple[Any, Any, Any]) -> None:
+    def restore(self, state: tuple[Any, Any, Any, Any]) -> None:
+        self._number, self._seeds_given = state[3]
         torch.default_generator.set_state(state[0])
         random.setstate(state[1])
         if state[2] is not None:
             sys.modules["numpy"].random.set_state(state[2])
 
-    def differs(self, state: tuple[Any, Any, Any]) -> bool:
+    def differs(self, state: tuple[Any, Any, Any, Any]) -> bool:
         """Whether anything has been drawn since ``state`` was taken."""
         now = self.state()
-        same = bool(torch.equal(now[0], state[0])) and now[1] == state[1]
+        same = bool(torch.equal(now[0], state[0])) and now[1] == state[1] and now[3] == state[3]
         if now[2] is not None and state[2] is not None:
             same = same and now[2][2] == state[2][2] and bool((now[2][1] == state[2][1]).all())
         return not same
@@ -96,23 +105,35 @@ def seed_everything(chance: Chance) -> None:
     with contextlib.suppress(ImportError):  # where it is installed the script may draw from it
         importlib.import_module("numpy")
     chance.reseed("start")
-    draw = random.getrandbits
 
     def seeded(original: Any) -> Callable[..., Any]:
         def seed(*arguments: Any, **keywords: Any) -> Any:
             if not keywords and all(argument is None for argument in arguments):
-                # from the generator that every run and every worker has in the same state
-                arguments = (draw(32),)
+                arguments = (chance.new_seed(32),)
             return original(*arguments, **keywords)
 
         return seed
 
     wrap(random, "seed", seeded)
-    wrap(torch, "seed", lambda original: lambda: torch.manual_seed(draw(32)).initial_seed())
+    wrap(torch, "seed", lambda original: lambda: torch.manual_seed(chance.new_seed(32)).initial_seed())
+
+    def seeded_object(original: Any) -> Callable[..., Any]:
+        def seed(self: Any, a: Any = None, *version: Any, **keywords: Any) -> Any:
+            # names of temporary files are drawn at any time, by any thread
+            if a is None and sys._getframe(2).f_globals.get("__name__") != "tempfile":
+                a = chance.new_seed(32)
+            return original(self, a, *version, **keywords)
+
+        return seed
+
+    wrap(random.Random, "seed", seeded_object)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         wrap(numpy.random, "seed", seeded)
-        wrap(numpy.random, "default_rng", seeded)
+        # what every generator asks that is made without a seed (environments of gym among them)
+        bits = sys.modules.get("numpy.random.bit_generator")
+        if hasattr(bits, "randbits"):
+            setattr(bits, "randbits", chance.new_seed)  # noqa: B010 (unknown to the type checker)
 
 
 def watch_loaders(
@@ -157,6 +178,13 @@ def watch_loaders(
         def __init__(self: Any, loader: Any, *rest: Any) -> None:
             begin(self, loader)
             original(self, loader, *rest)
+
+        return __init__
+
+    def start_workers(original: Any) -> Callable[..., None]:
+        def __init__(self: Any, loader: Any, *rest: Any) -> None:
+            with _forked_workers(loader):
+                original(self, loader, *rest)
 
         return __init__
 
@@ -215,11 +243,38 @@ def watch_loaders(
 
     wrap(DataLoader, "__iter__", iterate)
     wrap(loading._BaseDataLoaderIter, "__init__", initialise)
+    wrap(loading._MultiProcessingDataLoaderIter, "__init__", start_workers)
     wrap(loading._BaseDataLoaderIter, "_reset", reset)
     wrap(loading._BaseDataLoaderIter, "_next_index", next_index)
     wrap(loading._BaseDataLoaderIter, "__next__", following)
     wrap(fetching._MapDatasetFetcher, "fetch", lambda original: _fetch_by_index(chance, original))
     wrap(fetching._IterableDatasetFetcher, "fetch", lambda original: _fetch_in_order(chance, original))
+
+
+@contextmanager
+def _forked_workers(loader: Any) -> Iterator[None]:
+    """Workers are forked, whatever the start method: only a fork has what was done here to its random numbers.
+
+    What another method would have to send to a worker is pickled all the same, and fails as it would.
+    """
+    name = "_DataLoader__multiprocessing_context"
+    given = getattr(loader, name, None)
+    if not loader.num_workers or (given or torch.multiprocessing).get_start_method() == "fork":
+        yield
+        return
+    ForkingPickler(_Nowhere()).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
+    setattr(loader, name, torch.multiprocessing.get_context("fork"))
+    try:
+        yield
+    finally:
+        setattr(loader, name, given)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
 
 
 def _own_generators(loader: Any) -> Iterator[torch.Generator]:

@@ -7,6 +7,7 @@ attempt, as they were before any scaling; gradients are taken where the optimize
 from __future__ import annotations
 
 import json
+import multiprocessing.process
 import os
 import re
 import signal
@@ -79,6 +80,8 @@ class Recorder:
         self.saved: dict[str, list[str]] = {}
         self.lines: list[tuple[int, str]] = []
         self.epochs_ended = 0
+        self.backwards = 0
+        self.started_processes: list[str] = []
         self.parameters: dict[int, list[str]] = {}
         self._replaying = order["replay"]
         self._store = lockstep.Store(order["tensors"], order["tensor_bytes"])
@@ -110,6 +113,7 @@ class Recorder:
     # --- backward passes
 
     def on_backward(self, root: Any, gradient: Any) -> None:
+        self.backwards += 1
         roots = root if isinstance(root, (tuple, list)) else [root]
         weights = gradient if isinstance(gradient, (tuple, list)) else [gradient] * len(roots)
         for one, weight in zip(roots, weights, strict=False):
@@ -332,8 +336,6 @@ class Recorder:
         sys.stdout.flush()
         sys.stderr.flush()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        import multiprocessing
-
         for child in multiprocessing.active_children():
             child.kill()
         os._exit(0)
@@ -357,8 +359,8 @@ class Recorder:
             "saved": dict(self.saved),
             "lines": list(self.lines),
             "epochs_ended": self.epochs_ended,
-            "schedules_left": self.window.schedules,
-            "samples_left": sum(self.window.samples.values()),
+            "backwards": self.backwards,
+            "processes": self.started_processes,
             "parameters": self.parameters,
             "seconds": time.monotonic() - self.started,
             "end": {"how": how},
@@ -419,6 +421,7 @@ def install(recorder: Recorder, *, dropout: bool) -> None:
     _watch_saving(recorder)
     _watch_dropout(recorder, dropout=dropout)
     _watch_precision(recorder)
+    _watch_processes(recorder)
     sys.stdout = _Echo(sys.stdout, recorder)
 
 
@@ -617,6 +620,20 @@ def _watch_precision(recorder: Recorder) -> None:
 
     wrap(torch.autocast, "__enter__", entering)
     wrap(torch, "compile", compiling)
+
+
+def _watch_processes(recorder: Recorder) -> None:
+    def starting(original: Any) -> Callable[..., Any]:
+        def start(self: Any) -> Any:
+            target = getattr(self, "_target", None) or self.run
+            module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "?")
+            if os.getpid() == recorder.main_process and not str(module).startswith("torch.utils.data"):
+                recorder.started_processes.append(name)
+            return original(self)
+
+        return start
+
+    wrap(multiprocessing.process.BaseProcess, "start", starting)
 
 
 class _Echo:

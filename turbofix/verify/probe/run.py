@@ -18,9 +18,26 @@ def run(order: dict[str, Any], say: Say) -> int:
     """Run the script as ``order`` says and return the exit status; the log is written to ``order["log"]``."""
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
+    _import_from_the_mirror(order["mirrored"])
     if order["speed"]:
         return _measure(order, say)
     return _verify(order, say)
+
+
+def _import_from_the_mirror(mirrored: dict[str, str]) -> None:
+    """What Python would import from the user's folders (``PYTHONPATH``, an editable install) comes from the mirror."""
+
+    def moved(path: str) -> str:
+        for tree, mirror in mirrored.items():
+            if path == tree or path.startswith(tree + os.sep):
+                return mirror + path[len(tree) :]
+        return path
+
+    sys.path[:] = [moved(path) for path in sys.path]
+    for finder in [module for name, module in sys.modules.items() if name.startswith("__editable___")]:
+        mapping = getattr(finder, "MAPPING", None)
+        if isinstance(mapping, dict):
+            mapping.update({name: moved(path) for name, path in mapping.items() if isinstance(path, str)})
 
 
 def _verify(order: dict[str, Any], say: Say) -> int:
@@ -35,10 +52,9 @@ def _verify(order: dict[str, Any], say: Say) -> int:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
     lines = coverage.Lines(order["watch"])
-    order["extra"] = lambda: {"ran": lines.ran()}
+    remapped = cuda_on_cpu.install() if order["remap"] else lambda: False
+    order["extra"] = lambda: {"ran": lines.ran(), "remapped": remapped()}
     recorder = record.Recorder(order, say)
-    if order["remap"]:
-        cuda_on_cpu.install()
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
     record.install(recorder, dropout=order["dropout"])
