@@ -61,12 +61,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if flag.state != "absent" or pinning(loader) not in ("pinned", "can be"):
             continue
         message = f"the host waits for this copy of a batch of {called(loader)} in every step"
-        if transfer.what == "batch" and transfer.method in ("to", "cuda"):
-            yield codemod.finding(transfer.site, message)
-        elif transfer.what == "object":
+        if transfer.what == "object" or loader.batch == "object":
             yield codemod.refuse(
                 transfer.site, message, "the batch is an object of its own class, whose `to` may not take non_blocking"
             )
+        elif transfer.what == "batch" and transfer.method in ("to", "cuda"):
+            yield codemod.finding(transfer.site, message)
 
 
 def unique(program: TrainingProgram) -> Iterator[Transfer]:

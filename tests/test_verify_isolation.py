@@ -145,18 +145,22 @@ def test_no_process_and_no_scratch_is_left(project: Path, tmp_path: Path, monkey
 def _running(word: str) -> bool:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if word.encode() in path.read_bytes().split(b"\0"):
+            if word.encode() in path.read_bytes():
                 return True
         except OSError:
             continue
     return False
 
 
-def test_an_interrupt_leaves_nothing_behind(project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_end_from_outside_leaves_nothing_behind(project: Path, tmp_path: Path, end: signal.Signals) -> None:
+    """Neither a process nor, unless it was killed outright, the scratch folder."""
     scratches = tmp_path / "scratches"
     scratches.mkdir()
     script = project / "long.py"
-    script.write_text(f"import subprocess, time\nopen('started', 'w')\nsubprocess.run(['sleep', '98.25'])\n{TRAINING}")
+    # a process that the script started outlives a verification that is killed outright, and nothing can be done there
+    started = "" if end == signal.SIGKILL else "import subprocess\nsubprocess.Popen(['sleep', '98.25'])\n"
+    script.write_text(f"{started}import time\nopen('started', 'w')\ntime.sleep(60)\n{TRAINING}")
     program = (
         "import sys; from pathlib import Path; from turbofix.verify import *; from turbofix.findings import Risk\n"
         "p = Path(sys.argv[1]); verify(Request(p, stages=(Stage(None, Risk.EXACT, {p: p.read_bytes()}),)))"
@@ -167,14 +171,18 @@ def test_an_interrupt_leaves_nothing_behind(project: Path, tmp_path: Path) -> No
         until = time.monotonic() + 60
         while not list(scratches.rglob("started")) and time.monotonic() < until:
             time.sleep(0.1)
-        assert _running("98.25") or list(scratches.rglob("started"))
-        process.send_signal(signal.SIGINT)
+        assert _running(str(scratches))
+        process.send_signal(end)
         _, complaint = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert b"KeyboardInterrupt" in complaint
-    assert list(scratches.iterdir()) == []
-    assert not _running("98.25")
+    assert (b"KeyboardInterrupt" in complaint) == (end == signal.SIGINT)
+    assert process.returncode == {signal.SIGINT: -2, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
+    assert end == signal.SIGKILL or list(scratches.iterdir()) == []
+    until = time.monotonic() + 10
+    while _running(str(scratches)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _running(str(scratches)) and not _running("98.25")
 
 
 def test_the_scratch_folder_is_kept_on_request(project: Path) -> None:

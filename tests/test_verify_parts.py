@@ -11,7 +11,7 @@ import pytest
 
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
 from turbofix.verify.probe import thresholds
-from turbofix.verify.verdict import saved_difference
+from turbofix.verify.verdict import saved_difference, too_few_compared
 
 
 def differs(
@@ -150,9 +150,71 @@ def test_what_was_asleep(added: str, events: dict[str, object], cuda: bool, word
     assert (found is None) if words is None else (found is not None and words in found)
 
 
-def test_comments_switch_nothing_on() -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "added"),
+    [
+        ("a()", "a()\n# autocast(\nb()", "b("),
+        # what stands on a changed line is not for that reason new
+        ("load(d, num_workers=0)", "load(d, num_workers=0, pin_memory=True)", " pin_memory=True"),
+        ("load(d, num_workers=0)", "load(d, num_workers=2)", " num_workers=2"),
+        ("f('--num_workers', default=0)", "f('--num_workers', default=2)", "--num_workers default=2"),
+        ("k = {'num_workers': 0, 'a': 1}", "k = {'num_workers': 2, 'a': 1}", "num_workers=2"),
+        ("y = f(x)", "with torch.autocast('cuda'):\n    y = f(x)", "torch.autocast("),
+        ("x = 1", "x = 1\nbackends.cudnn.benchmark = True", "backends.cudnn.benchmark = True"),
+    ],
+)
+def test_what_a_change_switches_on(old: str, new: str, added: str) -> None:
     path = Path("/p/train.py")
-    assert changes.added_text({path: b"a\n"}, {path: b"a\n# autocast(\nb\n"}) == "b"
+    assert added in changes.added_switches({path: old.encode()}, {path: new.encode()}).split("\n")
+    assert ("num_workers" in changes.added_switches({path: old.encode()}, {path: new.encode()})) == (
+        "num_workers" in added
+    )
+
+
+TRACED = """
+def f(x):
+    if x:
+        return 1
+    return 2
+def g():
+    return 3
+def h():
+    return 4
+f(1)
+import os, threading
+thread = threading.Thread(target=g)
+thread.start()
+thread.join()
+if not os.fork():
+    h()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_lines_that_ran_are_noted_in_threads_and_forks_too(tmp_path: Path) -> None:
+    (tmp_path / "traced.py").write_text(TRACED)
+    program = (
+        "import sys; from turbofix.verify.probe.coverage import Lines; p = sys.argv[1]; lines = Lines({p: 19})\n"
+        "lines.watch(); exec(compile(open(p).read(), p, 'exec'), {}); sys.settrace(None)\n"
+        "print(sorted(set(range(2, 19)) - set(lines.ran()[p])))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "traced.py")]
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
+    # the branch not taken
+    assert done.stdout.strip() == "[5]"
+
+
+def test_steps_that_a_scaler_leaves_out_are_not_compared() -> None:
+    def log(skipped: int, steps: int = 20) -> dict[str, object]:
+        return {"rows": [{"skipped": step < skipped, "compare": {"mismatch": None}} for step in range(steps)]}
+
+    assert too_few_compared(log(0), log(6), 3) is None
+    assert too_few_compared(log(0), log(18), 3) == (
+        "the gradient scaler left out all but 2 of 20 steps, too few to compare"
+    )
+    assert too_few_compared(log(20), log(0), 3) is not None
 
 
 def test_saved_keys() -> None:

@@ -214,6 +214,7 @@ class Stream(IterableDataset):
 
 
 WORKERS = {}
+unseeded = random.Random(), np.random.default_rng(), np.random.RandomState()
 generator = torch.Generator().manual_seed(5)
 loaders = [
     DataLoader(Subset(Noisy(), range(3, 43)), 8, shuffle=True, generator=generator, **WORKERS),
@@ -228,7 +229,8 @@ for epoch in range(4):
     for loader in loaders:
         for x in loader:
             optimizer.zero_grad()
-            (model(x) + torch.randn(1)).square().mean().backward()
+            noise = torch.randn(1) + sum(one.random() for one in unseeded)
+            (model(x) + noise).square().mean().backward()
             optimizer.step()
     assert np.random.rand() != random.random()
 """
@@ -239,9 +241,9 @@ def test_every_sampler_and_generator_is_neutral(tmp_path: Path) -> None:
     script.write_text(ODD_LOADERS)
     with watched(script) as original:
         assert original.log["epochs_ended"] >= 2
-        workers = 'WORKERS = {"num_workers": 2, "persistent_workers": True}'
-        assert difference(original, script, ("WORKERS = {}", workers), exact=True) is None
-        assert difference(original, script, ("WORKERS = {}", 'WORKERS = {"num_workers": 2}'), exact=True) is None
+        for workers in ('"persistent_workers": True', '"multiprocessing_context": "spawn"'):
+            edit = ("WORKERS = {}", f'WORKERS = {{"num_workers": 2, {workers}}}')
+            assert difference(original, script, edit, exact=True) is None
         found = difference(original, script, ("random.shuffle(order)", "order.reverse()"))
         assert found is not None
 
@@ -252,6 +254,11 @@ from torch import nn
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == 1
 assert torch.cuda.get_device_capability() >= (8, 0) and torch.cuda.is_bf16_supported()
+if hasattr(torch, "accelerator"):
+    assert torch.accelerator.is_available() and torch.accelerator.device_count() == 1
+    assert str(torch.accelerator.current_accelerator()) == "cuda" and torch.accelerator.current_device_index() == 0
+    torch.accelerator.synchronize()
+    assert torch.zeros(1).to(torch.accelerator.current_accelerator()).is_cuda
 device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 assert device.type == "cuda" and torch.device("cuda", 0) == device
 torch.cuda.set_device(0)
@@ -302,6 +309,7 @@ def test_cuda_in_every_form_runs_without_a_gpu(tmp_path: Path) -> None:
     script = tmp_path / "cuda.py"
     script.write_text(CUDA)
     with watched(script) as original:
+        assert "CUDA remapped onto the CPU: the verdict speaks of learning alone" in original.notes()
         assert len(original.log["rows"]) == 25
         assert original.log["parameters"]["0"][0] == "module.0.weight"
         assert difference(original, script, exact=True) is None

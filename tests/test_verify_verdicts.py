@@ -149,6 +149,12 @@ def test_nothing_left_is_a_failure_or_without_a_verdict(tiny: Path) -> None:
     assert "did not run" in found.reason
 
 
+def test_a_candidate_that_hangs_is_neither_right_nor_wrong(tiny: Path) -> None:
+    found = verify_candidate(tiny, "import time\ntime.sleep(60)\n" + TINY, timeout=2.0)
+    assert found.verdict == "inconclusive"
+    assert found.reason.startswith("the rewritten script ran past its time limit of 2 seconds (the original took")
+
+
 def test_a_broken_candidate_fails(tiny: Path) -> None:
     found = verify_candidate(tiny, TINY.replace("        optimizer.zero_grad()\n", ""))
     assert found.verdict == "fail"
@@ -158,17 +164,28 @@ def test_a_broken_candidate_fails(tiny: Path) -> None:
 
 BY_CHANCE = TINY.replace("manual_seed(0)", "manual_seed(os.urandom(1)[0] + os.getpid())")
 TWO_STEPS = TINY.replace("range(6)", "range(1)").replace("randn(32", "randn(16")
+BY_HAND = TINY.replace("optimizer.step()", "model.weight.data -= 0.1 * model.weight.grad")
+CHILD = (
+    "import multiprocessing as mp\ndef train(): pass\n"
+    "if __name__ == '__main__':\n    p = mp.Process(target=train)\n    p.start()\n    p.join()\n"
+)
 PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('data')\np.parse_args()"
 
 UNJUDGED: dict[str, tuple[str, dict[str, object], str]] = {
     "crashes at import": ("import no_such_module_here", {}, "before its first optimizer step"),
     "crashes before a step": ("1 / 0\n" + TINY, {}, 'stopped with "ZeroDivisionError: division by zero" at ours.py'),
     "crashes in a step": (TINY + "    assert epoch < 1, 'not today'\n", {}, "AssertionError: not today"),
-    "never steps": ("print('hello')", {}, "without a single optimizer step"),
+    "never steps": ("print('hello')", {}, "without a single optimizer step, and without a backward pass"),
+    "steps by hand": (BY_HAND, {}, "after 24 backward passes: a verification compares the steps of torch's optimizers"),
+    "trains in a child": (CHILD, {}, "it trains in processes that it starts (train)"),
     "asks for input": ("name = input('name? ')\n" + TINY, {}, "asks for input at ours.py, line 1"),
     "wants arguments": (PARSER, {}, "the following arguments are required: data"),
     "runs past its time": ("import time\ntime.sleep(60)", {"timeout": 0.5}, "time limit of 0.5 seconds"),
-    "goes by chance": ("import os\n" + BY_CHANCE, {}, "two runs of the script as it is are not the same: at step 1"),
+    "goes by chance": (
+        "import os\n" + BY_CHANCE,
+        {},
+        "two runs of the script as it is are not the same: at step 1",
+    ),
     "is killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", {}, "was killed by SIGKILL"),
     "takes two steps": (TWO_STEPS, {}, "2 optimizer steps, too few"),
     "syntax error": ("def f(:\n", {}, "cannot be compiled"),
@@ -220,6 +237,9 @@ def test_a_script_runs_as_if_run_directly(tmp_path: Path, monkeypatch: pytest.Mo
     project = tmp_path / "project"
     (project / "src").mkdir(parents=True)
     (project / "setup.cfg").write_text("")
+    (project / "lib").mkdir()
+    (project / "lib" / "elsewhere.py").write_text("VALUE = 10\n")
+    monkeypatch.setenv("PYTHONPATH", "lib")
     (project / "data.txt").write_text("7")
     (tmp_path / "beside.txt").write_text("8")
     (project / "src" / "helper.py").write_text("VALUE = 9\n")
@@ -231,6 +251,8 @@ def test_a_script_runs_as_if_run_directly(tmp_path: Path, monkeypatch: pytest.Mo
             import helper
             assert sys.argv == ["src/train.py", "--data", os.path.abspath("data.txt"), "x=1"], (sys.argv, os.getcwd())
             assert open("data.txt").read() == "7" and open("../beside.txt").read() == "8"
+            import elsewhere
+            assert elsewhere.VALUE == 10 and elsewhere.__file__.startswith(os.getcwd()), elsewhere.__file__
             assert helper.VALUE == 9 and __name__ == "__main__" and os.path.isabs(__file__)
             assert sys.path[0] == os.path.dirname(os.path.abspath(__file__)), sys.path
             assert sys.stdin.read() == "" and not any("turbofix" in m and not m.startswith("_") for m in sys.modules)

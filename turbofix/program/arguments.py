@@ -286,7 +286,8 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
     others: tuple[Site, ...] = ()
     if len(origins) == 1 and state in ("value", "option", "may", "computed"):
         origin = origins[0]
-        edit_at = places.site(origin.node, origin.module)
+        declared = option is not None and isinstance(origin.node, ast.Call)  # an option without a default of its own
+        edit_at = None if declared else places.site(origin.node, origin.module)
         if edit_at != site:
             comment = places.comment(origin.node, origin.module) or comment
             uses = [each for each in (node, passed.entry) if each is not None]

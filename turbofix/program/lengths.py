@@ -27,7 +27,11 @@ def length_of(
         return None if any(isinstance(each, ast.Starred) for each in node.elts) else len(node.elts)
     if isinstance(node, ast.ListComp):
         only = node.generators[0]
-        return _iterations(analysis, only.iter, module, known, depth) if len(node.generators) == 1 and not only.ifs else None
+        return (
+            _iterations(analysis, only.iter, module, known, depth)
+            if len(node.generators) == 1 and not only.ifs
+            else None
+        )
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         return _sliced(length_of(analysis, node.value, module, known, depth - 1), node.slice)
     if isinstance(node, ast.Name):
@@ -57,9 +61,7 @@ def _sliced(length: int | None, part: ast.Slice) -> int | None:
     return None if length is None else len(range(length)[slice(*bounds)])
 
 
-def _iterations(
-    analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known | None, depth: int
-) -> int | None:
+def _iterations(analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known | None, depth: int) -> int | None:
     """How many times a loop over an expression runs."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
         count = _number(analysis, node.args[0], module, known) if len(node.args) == 1 else None
@@ -83,9 +85,13 @@ def _number(analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known
 def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Known | None, depth: int) -> int | None:
     """The length of the list that a function of the project fills by one ``append`` per round of a loop."""
     assert isinstance(call.func, ast.Name)
-    function = next((each for each in members(module.scope.names.get(call.func.id)) if isinstance(each, Function)), None)
-    if function is None or not isinstance(function.node, ast.FunctionDef) or any(
-        isinstance(each, ast.Starred) for each in call.args
+    function = next(
+        (each for each in members(module.scope.names.get(call.func.id)) if isinstance(each, Function)), None
+    )
+    if (
+        function is None
+        or not isinstance(function.node, ast.FunctionDef)
+        or any(isinstance(each, ast.Starred) for each in call.args)
     ):
         return None
     numbers: dict[str, int] = {}
@@ -105,7 +111,9 @@ def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Kno
     starts = [
         each
         for each in function.node.body
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.List) and not each.value.elts
+        if isinstance(each, ast.Assign)
+        and isinstance(each.value, ast.List)
+        and not each.value.elts
         and [getattr(target, "id", None) for target in each.targets] == [name]
     ]
     if len(uses) != 3 or len(loops) != 1 or len(starts) != 1:  # set, appended to, returned: and nothing else

@@ -18,6 +18,7 @@ from turbofix.program.names import dotted, targets
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import (
     Bound,
+    Class,
     Const,
     External,
     Function,
@@ -190,6 +191,8 @@ def _batch(analysis: Analysis, made: Made, collate: Passed | None) -> str:
             found.add(_returned(call) if isinstance(call, Function) else "unknown")
         elif isinstance(function, Function):
             found.add(_returned(function))
+        elif isinstance(function, Class):
+            found.add("object")
         else:
             found.add("unknown")
     return found.pop() if len(found) == 1 else "unknown"

@@ -132,7 +132,9 @@ class Dataset:
     work: tuple[str, ...] = ()  # work per item that was seen: "decode", "tokenize", "transform", "read", "numpy"
     length: int | None = None
     unpicklable: str | None = None  # why its items or itself cannot be sent to a spawned worker (lambda, local class)
-    stateful: str | None = None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
+    stateful: str | None = (
+        None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
+    )
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,14 @@ class Loader:
     role: Literal["training", "evaluation", "both", "unused", "unknown"]
     open_mapping: bool = False
     unpacks: tuple[Site, ...] = ()  # the `**mapping` arguments of the call
-    mapping_entries: Mapping[str, Site] = field(default_factory=dict)  # key -> its entry in the dict display it came from
+    mapping_entries: Mapping[str, Site] = field(
+        default_factory=dict
+    )  # key -> its entry in the dict display it came from
     collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
     collate_on_device: bool = False  # collate_fn moves tensors to the GPU or pins memory
-    batch: Literal["tensors", "object", "unknown"] = "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
+    batch: Literal["tensors", "object", "unknown"] = (
+        "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
+    )
     built_in_loop: bool = False
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
@@ -196,7 +202,7 @@ class Region:
     last: Site
     function: Site | None = None  # the function or method that holds it, None for module level
     blockers: tuple[str, ...] = ()
-    escapes: tuple[Site, ...] = ()  # where a floating tensor computed in it is given to numpy or another library, at any time
+    escapes: tuple[Site, ...] = ()  # where a floating tensor computed in it is given to another library, at any time
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,9 @@ class Loss:
     reductions: tuple[str, ...] = ()  # "mean", "sum", "none" of each criterion, where known; else "unknown"
     criteria: tuple[Site, ...] = ()  # the criterion calls
     text: str | None = None  # the name it goes by at backward: "loss"
-    plain: bool = False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
+    plain: bool = (
+        False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
+    )
 
 
 @dataclass(frozen=True)
@@ -294,7 +302,9 @@ class Meter:
     call: Site
     cls: Site | None
     computes_only: bool
-    harmful: frozenset[str] = frozenset()  # other methods of the class that a tensor does not survive, if they are called
+    harmful: frozenset[str] = (
+        frozenset()
+    )  # other methods of the class that a tensor does not survive, if they are called
 
 
 @dataclass(frozen=True)
@@ -385,7 +395,9 @@ class Step:
     grad_reads: tuple[Site, ...] = ()  # `.grad` read by hand
     certainty: Literal["seen", "inferred"] = "seen"
     forwards: tuple[Region, ...] = ()  # one region for each loss: a GAN has several, and then `forward` has a blocker
-    leaks: tuple[Accumulator, ...] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
+    leaks: tuple[
+        Accumulator, ...
+    ] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
 
 
 @dataclass(frozen=True)
@@ -474,7 +486,7 @@ class Optimizer:
     sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
     state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
     state_saves: tuple[StateSave, ...] = ()
-    branch: Site | None = None  # the outermost if/try/with/loop around its construction in its function; __main__ guard: none
+    branch: Site | None = None  # the outermost if/try/with/loop around its construction, the __main__ guard left out
     trains: Literal["model", "inputs", "unknown"] = "unknown"
     used: bool = True  # some step of the program updates it
 
@@ -543,7 +555,9 @@ class TrainingProgram:
     distributed: bool = False  # torch.distributed is initialised somewhere
     processes: bool = False  # starts processes of its own (Hogwild, mp.spawn)
     incomplete_because: str | None = None
-    libraries: frozenset[str] = frozenset()  # the packages that its files import, by their first name: "gym", "torchdiffeq"
+    libraries: frozenset[str] = (
+        frozenset()
+    )  # the packages that its files import, by their first name: "gym", "torchdiffeq"
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -101,7 +101,10 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=with_use(analysis, loaders(analysis), steps, evaluations),
-        optimizers=optimizers(analysis, steps, known_models),
+        optimizers=tuple(
+            replace(each, device=replace(each.device, mps=_may_be_other_device(analysis)))
+            for each in optimizers(analysis, steps, known_models)
+        ),
         models=known_models,
         precision=precision(analysis),
         settings=settings(analysis),
@@ -215,7 +218,7 @@ def _step(
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
-    device = replace(device, mps=_may_lack_float64(analysis))
+    device = replace(device, mps=_may_be_other_device(analysis))
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
@@ -266,8 +269,8 @@ def _step(
 _OTHER_DEVICES = re.compile(r"""\btorch\.(accelerator|xpu|mps)\b|\bbackends\.mps\b|["'](mps|xpu)\b""")
 
 
-def _may_lack_float64(analysis: Analysis) -> bool:
-    """Whether the program mentions devices that are neither CPU nor CUDA; Apple's have no float64."""
+def _may_be_other_device(analysis: Analysis) -> bool:
+    """Whether the program may run on a device that is neither CPU nor CUDA (Apple's have no float64)."""
     return any(_OTHER_DEVICES.search(module.text) for module in analysis.facts.execution.modules.values())
 
 
@@ -868,7 +871,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
     called = model_sites(analysis, events, loop)
     device = _device(analysis, moved, called, known, scope)
-    device = replace(device, mps=_may_lack_float64(analysis))
+    device = replace(device, mps=_may_be_other_device(analysis))
     reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
     return Evaluation(
         loop=_loop(analysis, record, events),

@@ -107,13 +107,14 @@ def _switches(text: bytes) -> Iterator[str]:
         if isinstance(node, ast.Call):
             yield f"{ast.unparse(node.func)}("
             # the flag that a parser's default belongs to
-            flags = " ".join(str(a.value) for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+            words = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            flags = " ".join(word for word in words if isinstance(word, str))
             yield from (f"{flags} {keyword.arg}={ast.unparse(keyword.value)}" for keyword in node.keywords)
         elif isinstance(node, ast.Dict):
             yield from (
                 f"{key.value}={ast.unparse(value)}"
                 for key, value in zip(node.keys, node.values, strict=False)
-                if isinstance(key, ast.Constant)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
             )
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

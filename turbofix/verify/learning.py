@@ -279,8 +279,8 @@ class Blame:
 
     def _in_order(self, judgements: Mapping[str, Judgement]) -> tuple[Judgement, ...]:
         """As the codemods came."""
-        order = [stage.codemod for stage in self._request.stages]
-        return tuple(sorted(judgements.values(), key=lambda one: order.index(one.codemod) if one.codemod in order else 0))
+        order = {stage.codemod: place for place, stage in enumerate(self._request.stages)}
+        return tuple(sorted(judgements.values(), key=lambda one: order.get(one.codemod, 0)))
 
     def _compare(self, stages: tuple[Stage, ...]) -> Outcome:
         exact = all(stage.risk is Risk.EXACT for stage in stages)

@@ -20,14 +20,14 @@ def unwinding() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     # one that is ignored (as nohup does) or handled by the caller stays so
-    with _handling({name: leave for name in ENDING}, only_default=True):
+    with _handling(dict.fromkeys(ENDING, leave), only_default=True):
         yield
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Within it a second Ctrl-C, or a request to end, does nothing."""
-    with _handling({name: signal.SIG_IGN for name in ("SIGINT", *ENDING)}, only_default=False):
+    with _handling(dict.fromkeys(("SIGINT", *ENDING), signal.SIG_IGN), only_default=False):
         yield
 
 

@@ -6,7 +6,6 @@ Only frames of those files are traced line by line.
 from __future__ import annotations
 
 import mmap
-import os
 import sys
 import threading
 from collections.abc import Mapping

@@ -1,0 +1,818 @@
+"""What the model says of small programs in many styles."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from turbofix.findings import Site
+from turbofix.program.describe import describe
+from turbofix.program.model import Framework, Step, Target, TrainingProgram
+from turbofix.program.steps import analyse
+
+ROOT = Path("/project")
+
+HEAD = """
+import argparse
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(8, 8)
+        self.fc2 = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+class Pictures(Dataset):
+    def __init__(self, n):
+        self.items = [torch.zeros(8) for _ in range(n)]
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index], index % 2
+"""
+
+SETUP = """
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+loader = DataLoader(Pictures(64), batch_size=4, shuffle=True)
+model = Net().to(device)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+"""
+
+
+def program(*files: str, **named: str) -> TrainingProgram:
+    """Analyse a script (the parts of ``files``) with sibling modules ``named``; nothing touches the disk."""
+    texts = {ROOT / f"{name}.py": textwrap.dedent(text) for name, text in named.items()}
+    texts[ROOT / "train.py"] = "".join(textwrap.dedent(part) for part in files)
+    found = analyse(ROOT / "train.py", ROOT, texts.get, Target())
+    assert found is not None
+    describe(found)  # whatever was found can be told
+    found_again = analyse(ROOT / "train.py", ROOT, texts.get, Target())
+    assert found_again == found, "two analyses of one program differ"
+    program.texts = texts  # type: ignore[attr-defined]
+    return found
+
+
+def source(site: Site | None) -> str:
+    """The source text of a site in the last analysed program."""
+    assert site is not None
+    lines = program.texts[site.path].split("\n")[site.line - 1 : site.end_line]  # type: ignore[attr-defined]
+    lines[-1] = lines[-1][: site.end_column]
+    lines[0] = lines[0][site.column :]
+    return "\n".join(lines)
+
+
+def only_step(found: TrainingProgram) -> Step:
+    assert len(found.steps) == 1, [source(step.loop.site) for step in found.steps]
+    return found.steps[0]
+
+
+FLAT = (
+    HEAD
+    + SETUP
+    + """
+for epoch in range(3):
+    total = 0.0
+    correct = 0
+    for i, (x, y) in enumerate(loader):
+        x = x.to(device)
+        y = y.to(device, non_blocking=True)
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(x)
+        correct += (out.argmax(1) == y).sum().item()
+        if (i + 1) % 50 == 0:
+            print("loss", loss.item())
+    print(epoch, total / len(loader), correct)
+"""
+)
+
+
+def test_a_flat_script_has_one_step_with_its_parts() -> None:
+    step = only_step(program(FLAT))
+    assert source(step.loop.site).startswith("for i, (x, y) in enumerate(loader)")
+    assert (step.loop.counter, step.loop.counter_start, step.loop.sized) == ("i", 0, "len(loader)")
+    assert step.epoch_loop is not None and step.epoch_loop.iterated == "range(3)"
+    assert step.function is None and step.source == "loader" and step.certainty == "seen"
+    assert [act.receiver_text for act in step.backwards] == ["loss"]
+    assert [source(act.site) for act in step.updates] == ["optimizer.step()"]
+    assert [source(act.site) for act in step.zero_grads] == ["optimizer.zero_grad()"]
+    assert step.loss.qualnames == ("torch.nn.CrossEntropyLoss",) and step.loss.reductions == ("mean",)
+    assert step.updates[0].optimizer == step.optimizers[0] and step.updates[0].alone
+
+
+def test_the_forward_region_leaves_transfers_and_clearing_outside() -> None:
+    step = only_step(program(FLAT))
+    assert step.forward is not None and step.forward.blockers == ()
+    assert source(step.forward.first) == "out = model(x)"
+    assert source(step.forward.last) == "loss = criterion(out, y)"
+
+
+def test_transfers_tell_batch_device_and_non_blocking() -> None:
+    found = program(FLAT)
+    first, second = only_step(found).transfers
+    assert (first.what, first.method, first.to.where, first.to.text, first.to.text_kind) == (
+        "batch", "to", "conditional", "device", "device",
+    )  # fmt: skip
+    assert first.non_blocking.state == "absent" and second.non_blocking.values == (True,)
+    assert first.loader == found.loaders[0].site
+    assert found.loaders[0].copies == (first, second)
+
+
+def test_sums_are_accumulators_and_prints_are_shows() -> None:
+    step = only_step(program(FLAT))
+    summed, counted, shown = step.syncs
+    assert (summed.use, summed.how, summed.of, summed.of_text) == ("summed", "item", "loss", "loss")
+    assert summed.accumulator is not None and summed.accumulator.simple and not summed.accumulator.integer
+    assert [source(site) for site in summed.accumulator.inits] == ["total = 0.0"]
+    assert [(read.text, read.when) for read in summed.accumulator.reads] == [("total", "after_loop")]
+    assert counted.accumulator is not None and counted.accumulator.integer and counted.accumulator.text == "correct"
+    assert shown.use == "shown" and shown.guard.kind == "every_n" and shown.guard.every == 50
+    assert step.shows[0].kind == "print" and step.shows[0].syncs == (shown.site,) and shown.show == step.shows[0]
+
+
+def test_a_read_of_the_sum_in_every_step_is_told() -> None:
+    text = FLAT.replace('print("loss", loss.item())', 'print("loss", total / (i + 1))').replace(
+        "if (i + 1) % 50 == 0:", "if True:"
+    )
+    accumulator = only_step(program(text)).syncs[0].accumulator
+    assert accumulator is not None
+    assert sorted(read.when for read in accumulator.reads) == ["after_loop", "every_step"]
+
+
+def test_a_sum_that_is_set_anew_does_not_leak_into_the_next_loop() -> None:
+    text = (
+        FLAT
+        + """
+total = 0.0
+with torch.no_grad():
+    for x, y in loader:
+        total += criterion(model(x.to(device)), y.to(device)).item()
+print(total)
+"""
+    )
+    found = program(text)
+    training = only_step(found).syncs[0].accumulator
+    assert training is not None
+    assert [source(read.statement) for read in training.reads] == ["print(epoch, total / len(loader), correct)"]
+    (evaluation,) = found.evaluations
+    accumulator = evaluation.syncs[0].accumulator
+    assert accumulator is not None and [source(read.statement) for read in accumulator.reads] == ["print(total)"]
+    assert evaluation.no_grad and evaluation.syncs[0].no_grad
+
+
+def test_a_loss_that_is_kept_with_its_graph_is_a_leak() -> None:
+    step = only_step(program(FLAT.replace("total += loss.item() * len(x)", "total += loss")))
+    assert [leak.text for leak in step.leaks] == ["total"]
+    assert only_step(program(FLAT)).leaks == ()
+
+
+@pytest.mark.parametrize(
+    ("statements", "use"),
+    [
+        ("history.append(loss.item())", "stored"),
+        ("value = loss.item()\n        print(value)", "shown"),
+        ("value = loss.item()\n        if value > 5: break", "control"),
+        ("import math\n        if not math.isfinite(loss.item()): raise SystemExit", "control"),
+        ("history[i] = float(loss)", "stored"),
+        ("value = loss.item()\n        history.append(value)\n        print(value)", "stored"),
+    ],
+)
+def test_what_becomes_of_a_value_that_was_read(statements: str, use: str) -> None:
+    text = FLAT.replace("total += loss.item() * len(x)", statements).replace("epoch, total / len(loader), ", "")
+    text = text.replace("correct += (out.argmax(1) == y).sum().item()", "pass").replace(
+        'print("loss", loss.item())', "pass"
+    )
+    step = only_step(program(text.replace("for epoch in range(3):", "history = []\nfor epoch in range(3):")))
+    assert [sync.use for sync in step.syncs] == [use]
+
+
+FUNCTIONS = (
+    HEAD
+    + """
+def train(args, model, device, loader, optimizer, epoch):
+    model.train()
+    for i, (x, y) in enumerate(loader):
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if i % args.log_interval == 0:
+            print(epoch, loss.item())
+        if args.save and i > 10:
+            torch.save(model, "x")
+
+
+@torch.no_grad()
+def evaluate(model, device, loader):
+    model.eval()
+    losses = 0
+    for x, y in loader:
+        losses += F.cross_entropy(model(x.to(device)), y.to(device)).item()
+    return losses / len(loader)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=4)  # fits the small card
+    parser.add_argument("--log-interval", type=int, default=10)
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--no-cuda", action="store_true")
+    args = parser.parse_args()
+    use_cuda = not args.no_cuda and torch.cuda.is_available()
+    device = torch.device("cuda" if use_cuda else "cpu")
+    kwargs = {"batch_size": args.batch_size, "shuffle": True}
+    if use_cuda:
+        kwargs.update({"num_workers": 1, "pin_memory": True})
+    train_loader = DataLoader(Pictures(640), **kwargs)
+    test_loader = DataLoader(Pictures(64), batch_size=args.batch_size)
+    model = Net().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for epoch in range(5):
+        train(args, model, device, train_loader, optimizer, epoch)
+        evaluate(model, device, test_loader)
+
+
+if __name__ == "__main__":
+    main()
+"""
+)
+
+
+def test_functions_with_argparse() -> None:
+    found = program(FUNCTIONS)
+    step = only_step(found)
+    assert source(step.function).startswith("def train(")
+    assert step.epoch_loop is not None and step.epoch_loop.iterated == "range(5)"
+    assert step.syncs[0].guard.kind == "every_n" and step.syncs[0].guard.every == 10
+    assert found.script.guarded and found.script.unguarded is None
+    assert source(found.script.setup).startswith("use_cuda =")
+    assert source(found.script.setup_function).startswith("def main(")
+    (evaluation,) = found.evaluations
+    assert evaluation.no_grad and source(evaluation.function).startswith("def evaluate(")
+    assert evaluation.syncs[0].use == "summed"
+
+
+def test_a_mapping_that_is_updated_under_a_condition() -> None:
+    found = program(FUNCTIONS)
+    train, test = found.loaders
+    assert (train.role, test.role, train.name) == ("training", "evaluation", "train_loader")
+    workers = train.argument("num_workers")
+    assert (workers.state, workers.values, workers.may_be_absent) == ("may", (1,), True)
+    assert source(workers.edit_at) == "1"
+    assert not train.open_mapping and [source(site) for site in train.unpacks] == ["kwargs"]
+    assert source(train.mapping_entries["pin_memory"]) == "True"
+    batch = test.argument("batch_size")
+    assert (batch.state, batch.values, batch.option) == ("option", (4,), "--batch-size")
+    assert source(batch.edit_at) == "4" and batch.comment == "fits the small card"
+    assert [source(site) for site in batch.reads] == ["args.batch_size"]  # the training loader's own
+    assert test.argument("pin_memory").state == "absent"
+    assert train.dataset.length == 640 and train.dataset.kind == "map"
+
+
+def test_the_way_of_an_optimizer_through_calls() -> None:
+    found = program(FUNCTIONS)
+    (optimizer,) = found.optimizers
+    assert optimizer.qualname == "torch.optim.AdamW" and optimizer.target_text == "optimizer"
+    (hop,) = optimizer.passes
+    assert optimizer.passes_complete and hop.parameter == "optimizer" and source(hop.argument) == "optimizer"
+    assert source(hop.call).startswith("train(args") and source(hop.function).startswith("def train(")
+    assert not optimizer.in_loop and not optimizer.before_move and optimizer.used and optimizer.trains == "model"
+
+
+def test_an_optimizer_that_is_built_before_its_model_moves() -> None:
+    text = FLAT.replace("model = Net().to(device)", "model = Net()").replace(
+        "for epoch in range(3):", "model.to(device)\nfor epoch in range(3):"
+    )
+    assert program(text).optimizers[0].before_move
+
+
+TRAINER = (
+    HEAD
+    + """
+class Trainer:
+    def __init__(self):
+        self.device = torch.device("cuda")
+        self.model = Net().to(self.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.loader = DataLoader(Pictures(64), 16, num_workers=2)
+        self.losses = []
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        out = self.model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def fit(self):
+        for epoch in range(2):
+            for batch in self.loader:
+                x, y = (t.to(self.device) for t in batch)
+                self.losses.append(self.step(x, y).item())
+
+
+if __name__ == "__main__":
+    Trainer().fit()
+"""
+)
+
+
+def test_a_trainer_class_whose_step_is_a_method() -> None:
+    found = program(TRAINER)
+    step = only_step(found)
+    assert source(step.function).startswith("def fit(")
+    assert step.forward is not None and source(step.forward.first) == "out = self.model(x)"
+    assert source(step.forward.function).startswith("def step(")
+    assert step.updates[0].receiver_text == "self.optimizer"
+    assert [sync.use for sync in step.syncs] == ["stored"]
+    assert step.device.where == "cuda"
+    (loader,) = found.loaders
+    assert loader.argument("batch_size").values == (16,) and loader.argument("num_workers").values == (2,)
+    assert loader.name == "self.loader"
+    assert found.optimizers[0].passes == () and found.optimizers[0].target_text == "self.optimizer"
+
+
+def test_accumulation_under_a_modulo() -> None:
+    text = FLAT.replace("        loss.backward()", "        loss = loss / accum\n        loss.backward()").replace(
+        "        optimizer.step()",
+        "        if (i + 1) % accum == 0 or i + 1 == len(loader):\n            optimizer.step()",
+    )
+    step = only_step(program(text.replace("for epoch in range(3):", "accum = 8  # 4 x 8 = 32\nfor epoch in range(3):")))
+    found = step.accumulation
+    assert found is not None and found.divided and found.tail_flushed
+    assert found.steps.values == (8,) and found.steps.comment == "4 x 8 = 32" and found.steps.reads == ()
+    assert source(found.guard).startswith("if (i + 1) % accum == 0")
+    assert step.updates[0].guard.kind == "every_n" and step.updates[0].guard.every == 8
+    assert step.backwards[0].guard.kind == "always"
+
+
+def test_no_accumulation_where_only_the_printing_is_guarded() -> None:
+    assert only_step(program(FLAT)).accumulation is None
+
+
+MICRO_STEPS = (
+    HEAD
+    + SETUP
+    + """
+accum = 5
+scaler = torch.amp.GradScaler("cuda", enabled=True)
+ctx = torch.autocast(device_type="cuda", dtype=torch.float16)
+data = torch.randn(1000, 8)
+X = data[:4].to(device)
+it = 0
+while True:
+    for micro_step in range(accum):
+        with ctx:
+            loss = model(X).mean()
+            loss = loss / accum
+        X = data[4:8].to(device)
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    if it % 10 == 0:
+        print(loss.item() * accum)
+    it += 1
+    if it > 100:
+        break
+"""
+)
+
+
+def test_micro_steps_with_a_scaler() -> None:
+    found = program(MICRO_STEPS)
+    step = only_step(found)
+    assert source(step.loop.site).startswith("while True") and step.loop.counter == "it"
+    assert step.forward is not None and source(step.forward.first) == source(step.forward.last)
+    assert source(step.forward.first).startswith("with ctx:")
+    assert step.autocast is not None and source(step.autocast) == "ctx"
+    assert step.backwards[0].scaled and step.backwards[0].receiver_text == "loss"
+    assert step.updates[0].scaled and step.updates[0].optimizer == found.optimizers[0].site
+    assert len(step.unscales) == len(step.scaler_updates) == len(step.clips) == 1
+    assert step.clips[0].max_norm.values == (1.0,) and step.clips[0].receiver_text == "model.parameters()"
+    assert step.accumulation is not None and step.accumulation.divided and step.accumulation.steps.values == (5,)
+    assert [(each.kind, each.dtype) for each in found.precision] == [("scaler", None), ("autocast", "float16")]
+
+
+GAN = (
+    HEAD
+    + """
+device = "cuda"
+G, D = Net().cuda(), Net().cuda()
+opt_g = torch.optim.Adam(G.parameters(), lr=2e-4)
+opt_d = torch.optim.Adam(D.parameters(), lr=2e-4)
+bce = nn.BCEWithLogitsLoss()
+loader = DataLoader(Pictures(64), batch_size=8)
+for x, _ in loader:
+    x = x.cuda()
+    z = torch.randn(8, 8).cuda()
+    opt_d.zero_grad()
+    fake = G(z)
+    d_loss = bce(D(x), torch.ones(8, 2, device=device)) + bce(D(fake.detach()), torch.zeros(8, 2, device=device))
+    d_loss.backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    g_loss = bce(D(fake), torch.ones(8, 2, device=device))
+    g_loss.backward()
+    opt_g.step()
+"""
+)
+
+
+def test_a_gan_has_one_step_with_several_acts() -> None:
+    found = program(GAN)
+    step = only_step(found)
+    assert [act.receiver_text for act in step.backwards] == ["d_loss", "g_loss"]
+    assert [act.receiver_text for act in step.updates] == ["opt_d", "opt_g"]
+    assert len(step.optimizers) == 2 and step.updates[0].optimizer != step.updates[1].optimizer
+    assert len(step.models) == 2
+    assert step.forward is not None and step.forward.blockers
+    first, second = step.forwards
+    assert source(first.first) == "fake = G(z)" and source(first.last).startswith("d_loss =") and not first.blockers
+    assert source(second.first) == source(second.last) and source(second.first).startswith("g_loss =")
+    batch, noise = step.transfers
+    assert batch.what == "batch" and noise.what in ("made", "input") and noise.loader is None
+    assert step.device.where == "cuda" and batch.to.text is None
+
+
+def test_a_closure_is_told() -> None:
+    text = (
+        HEAD
+        + """
+model = Net()
+x = torch.randn(10, 8)
+optimizer = torch.optim.LBFGS(model.parameters())
+for i in range(10):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+"""
+    )
+    step = only_step(program(text))
+    assert step.updates[0].closure and step.source == "tensors"
+    assert step.forward is not None and source(step.forward.function).startswith("def closure(")
+
+
+def test_a_device_test_around_cuda_calls() -> None:
+    text = FLAT.replace("x = x.to(device)", "if use_cuda:\n            x = x.cuda()").replace(
+        "for epoch in range(3):", "use_cuda = torch.cuda.is_available()\nfor epoch in range(3):"
+    )
+    first = only_step(program(text)).transfers[0]
+    assert (first.method, first.to.where, first.to.test, first.to.text) == ("cuda", "conditional", "use_cuda", None)
+    assert first.guard.kind == "config" and [source(site) for site in first.to.tests] == ["use_cuda"]
+
+
+def test_a_cast_is_no_transfer() -> None:
+    step = only_step(program(FLAT.replace("x = x.to(device)", "x = x.to(torch.float16)")))
+    assert step.transfers[0].dtype_only
+
+
+@pytest.mark.parametrize(
+    ("test", "kind", "every"),
+    [
+        ("i % 100 == 0", "every_n", 100),
+        ("not i % 20", "every_n", 20),
+        ("i % 20 != 0", "condition", None),
+        ("i % 20 == 0 and epoch > 1", "every_n", 20),
+        ("epoch % 2 == 0", "condition", None),
+        ("verbose", "config", None),
+        ("device.type == 'cuda'", "config", None),
+        ("loss > 3", "condition", None),
+        ("i == 3", "condition", None),
+        ("torch.distributed.get_rank() == 0", "rank", None),
+        ("is_main", "rank", None),
+    ],
+)
+def test_guards(test: str, kind: str, every: int | None) -> None:
+    text = FLAT.replace("(i + 1) % 50 == 0", test).replace(
+        "for epoch in range(3):",
+        'import os\nverbose = bool(os.environ.get("VERBOSE"))\nis_main = int(os.environ["LOCAL_RANK"]) == 0\n'
+        "for epoch in range(3):",
+    )
+    guard = only_step(program(text)).shows[0].guard
+    assert (guard.kind, guard.every) == (kind, every)
+    assert source(guard.tests[0]) == test
+
+
+def test_an_early_continue_guards_what_follows() -> None:
+    text = FLAT.replace(
+        "        if (i + 1) % 50 == 0:\n            print",
+        "        if i % 50 != 0:\n            continue\n        print",
+    )
+    guard = only_step(program(text)).shows[0].guard
+    assert (guard.kind, guard.every) == ("every_n", 50)
+
+
+METER = """
+class AverageMeter:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.val = self.avg = self.sum = self.count = 0
+
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+    def __str__(self):
+        return f"{self.val:.3f} ({self.avg:.3f})"
+
+
+class Best:
+    def __init__(self):
+        self.best = 1e9
+
+    def update(self, value, n=1):
+        if value < self.best:
+            self.best = value
+"""
+
+
+@pytest.mark.parametrize(("meter", "computes"), [("AverageMeter", True), ("Best", False)])
+def test_meters(meter: str, computes: bool) -> None:
+    text = FLAT.replace("total += loss.item() * len(x)", "meter.update(loss.item(), len(x))").replace(
+        "for epoch in range(3):", f"from meters import {meter}\nmeter = {meter}()\nfor epoch in range(3):"
+    )
+    found = program(text, meters=METER)
+    sync = only_step(found).syncs[0]
+    if computes:
+        assert sync.use == "meter" and sync.meter is not None and sync.meter.computes_only
+        assert source(sync.meter.cls).startswith(f"class {meter}")
+    else:
+        assert sync.use == "control" or (sync.meter is not None and not sync.meter.computes_only)
+
+
+def test_a_progress_bar() -> None:
+    text = FLAT.replace(
+        "for i, (x, y) in enumerate(loader):", "bar = tqdm(loader)\n    for i, (x, y) in enumerate(bar):"
+    )
+    text = text.replace('print("loss", loss.item())', "bar.set_postfix(loss=loss.item())").replace(
+        "if (i + 1) % 50 == 0:", "if True:"
+    )
+    step = only_step(program("from tqdm import tqdm\n" + text))
+    assert step.loop.progress_name == "bar" and source(step.loop.progress) == "tqdm(loader)"
+    assert step.loaders and step.shows[0].kind == "progress" and step.shows[0].guard.kind in ("always", "config")
+    assert step.syncs[-1].use == "shown"
+
+
+def test_printing_a_tensor_is_a_read() -> None:
+    step = only_step(program(FLAT.replace('print("loss", loss.item())', 'print("loss", loss)')))
+    shown = step.syncs[-1]
+    assert (shown.use, shown.how, shown.of) == ("shown", "print", "loss")
+
+
+ENGINE = """
+import torch.nn.functional as F
+
+def train_one_epoch(model, loader, opt, device):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_a_loop_in_a_sibling_module() -> None:
+    text = (
+        HEAD
+        + SETUP
+        + """
+from engine import train_one_epoch
+for epoch in range(3):
+    train_one_epoch(model, loader, optimizer, device)
+"""
+    )
+    found = program(text, engine=ENGINE)
+    step = only_step(found)
+    assert step.loop.site.path == ROOT / "engine.py" and step.updates[0].receiver_text == "opt"
+    assert step.loaders == (found.loaders[0].site,) and found.loaders[0].role == "training"
+    assert found.files == (ROOT / "engine.py", ROOT / "train.py")
+    assert found.optimizers[0].passes[0].parameter == "opt"
+    assert not found.script.guarded
+
+
+def test_an_unguarded_script_tells_what_would_have_to_move() -> None:
+    script = program(FLAT).script
+    assert not script.guarded and script.unguarded is not None and script.unguarded.blockers == ()
+    assert source(script.unguarded.first).startswith("loader =")
+
+
+def test_a_definition_after_the_loop_blocks_the_guard() -> None:
+    script = program(FLAT + "\n\ndef later():\n    pass\n").script
+    assert script.unguarded is not None and any("later" in blocker for blocker in script.unguarded.blockers)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "on_device"),
+    [
+        ("TensorDataset(torch.randn(64, 8), torch.zeros(64))", "tensors", False),
+        ("TensorDataset(torch.randn(64, 8).to(device), torch.zeros(64, device=device))", "tensors", True),
+        ("Pictures(64)", "map", False),
+        ("undefined(64)", "unknown", False),
+    ],
+)
+def test_datasets(dataset: str, kind: str, on_device: bool) -> None:
+    found = program(FLAT.replace("Pictures(64)", dataset)).loaders[0].dataset
+    assert (found.kind, found.on_device) == (kind, on_device)
+
+
+def test_the_work_of_a_dataset_with_transforms() -> None:
+    text = """
+import random
+from PIL import Image
+from torchvision import transforms
+class Photos(Dataset):
+    def __init__(self):
+        self.files = ["a.png", "b.png", "c.png"]
+        self.transform = transforms.Compose([transforms.RandomCrop(8), transforms.ToTensor()])
+    def __len__(self):
+        return len(self.files)
+    def __getitem__(self, i):
+        return self.transform(Image.open(self.files[i])), 0
+"""
+    found = program(HEAD + text + FLAT[len(HEAD) :].replace("Pictures(64)", "Photos()")).loaders[0].dataset
+    assert found.work == ("read", "decode", "transform", "compute") and found.random and found.length == 3
+    assert found.qualname == "Photos"
+
+
+@pytest.mark.parametrize(
+    ("given", "collate"),
+    [("", "default"), (", collate_fn=lambda items: items", "lambda"), (", collate_fn=pad", "function")],
+)
+def test_collate_functions(given: str, collate: str) -> None:
+    text = FLAT.replace("shuffle=True)", f"shuffle=True{given})").replace(
+        "device =", "def pad(items):\n    return torch.stack(items), torch.zeros(1)\ndevice =", 1
+    )
+    assert program(text).loaders[0].collate == collate
+
+
+def test_a_loader_that_is_rebuilt_in_every_epoch() -> None:
+    text = FLAT.replace("    total = 0.0", "    loader = DataLoader(Pictures(64), batch_size=4)\n    total = 0.0", 1)
+    found = program(text)
+    assert [loader.built_in_loop for loader in found.loaders] == [False, True]
+
+
+def test_models_layers_precision_and_wrappers() -> None:
+    text = FLAT.replace(
+        "model = Net().to(device)", "model = nn.DataParallel(nn.Sequential(Net(), nn.Sigmoid())).to(device)"
+    )
+    (model,) = program(text).models
+    assert model.layers == {"torch.nn.Sequential", "torch.nn.Linear", "torch.nn.Sigmoid"} and model.layers_complete
+    assert model.ends_in_sigmoid and model.wrapped == "torch.nn.DataParallel" and model.device.where == "conditional"
+    assert not model.half and model.compiled is None
+
+
+def test_a_model_in_double_precision() -> None:
+    (model,) = program(FLAT.replace("Net().to(device)", "Net().double().to(device)")).models
+    assert model.half and model.dtype == "float64"
+
+
+def test_settings_with_their_guards() -> None:
+    text = FLAT.replace(
+        "device =",
+        "torch.backends.cudnn.benchmark = True\nif torch.cuda.is_available():\n"
+        '    torch.set_float32_matmul_precision("high")\ndevice =',
+        1,
+    )
+    found = program(text)
+    (benchmark,) = found.setting("torch.backends.cudnn.benchmark")
+    (precision,) = found.setting("torch.set_float32_matmul_precision")
+    assert benchmark.value.values == (True,) and benchmark.guard.kind == "always"
+    assert precision.value.values == ("high",) and precision.guard.kind == "config"
+
+
+def test_text_that_is_executed_ends_all_certainty() -> None:
+    found = program(FLAT.replace("device =", 'exec(open("configurator.py").read())\ndevice =', 1))
+    assert not found.complete and found.incomplete_because is not None and "train.py" in found.incomplete_because
+
+
+@pytest.mark.parametrize(
+    ("lines", "framework"),
+    [
+        ("from accelerate import Accelerator\naccelerator = Accelerator()\n", Framework.ACCELERATE),
+        ("from accelerate import Accelerator\n", Framework.PYTORCH),
+        ("import deepspeed\nengine = deepspeed.initialize(model=None)\n", Framework.DEEPSPEED),
+    ],
+)
+def test_frameworks_count_when_they_are_called(lines: str, framework: Framework) -> None:
+    assert program(lines + FLAT).framework is framework
+
+
+def test_a_script_without_training() -> None:
+    found = program("import torch\nprint(torch.ones(3))\n")
+    assert not found.trains and found.steps == () and found.loaders == ()
+
+
+def test_columns_count_characters() -> None:
+    found = program(FLAT.replace("optimizer.step()", 'print("größe"); optimizer.step()'))
+    assert source(only_step(found).updates[0].site) == "optimizer.step()"
+
+
+def test_schedulers_and_environments_are_no_optimizers() -> None:
+    text = FLAT.replace("        optimizer.step()", "        optimizer.step()\n        scheduler.step()").replace(
+        "for epoch in range(3):", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\nfor epoch in range(3):"
+    )
+    step = only_step(program(text))
+    assert len(step.updates) == 1 and [act.receiver_text for act in step.scheduler_steps] == ["scheduler"]
+
+
+def test_a_return_in_the_forward_pass_blocks_the_region() -> None:
+    text = FUNCTIONS.replace(
+        "        loss = F.cross_entropy(model(x), y)\n",
+        "        out = model(x)\n        if out is None:\n            return\n        loss = F.cross_entropy(out, y)\n",
+    )
+    region = only_step(program(text)).forward
+    assert region is not None and len(region.blockers) == 1 and "returns" in region.blockers[0]
+
+
+def test_a_loss_in_the_statement_of_its_backward() -> None:
+    text = FLAT.replace("loss = criterion(out, y)", "loss = out.sum()").replace(
+        "loss.backward()", "criterion(model(x), y).backward()"
+    )
+    region = only_step(program(text)).forward
+    assert region is not None and any("same statement" in blocker for blocker in region.blockers)
+
+
+@pytest.mark.parametrize(
+    ("body", "in_loop", "stateful"),
+    [
+        ("return self.items[i]", "pass", None),
+        ("self.last = i; return self.items[i]", "pass", "its __getitem__ writes to self.last"),
+        ("self.seen[i] = True; return self.items[i]", "pass", "its __getitem__ writes to self.seen"),
+        ("return self.items[i]", "data.epoch = epoch", "its attribute epoch is set on line"),
+        ("return self.items[i]", "data.set_epoch(epoch)", "set_epoch() changes it on line"),
+    ],
+)
+def test_datasets_whose_copies_in_workers_go_stale(body: str, in_loop: str, stateful: str | None) -> None:
+    cls = f"""
+class Changing(Dataset):
+    def __init__(self):
+        self.items, self.seen, self.epoch = [1, 2, 3], {{}}, 0
+    def __len__(self):
+        return 3
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __getitem__(self, i):
+        {body}
+data = Changing()
+"""
+    text = FLAT.replace("Pictures(64)", "data").replace("    total = 0.0", f"    {in_loop}\n    total = 0.0")
+    found = program(text.replace("device =", cls + "device =", 1)).loaders[0].dataset.stateful
+    assert found is None if stateful is None else found is not None and found.startswith(stateful)
+
+
+def test_checkpoints_take_and_give_the_optimizers_state() -> None:
+    text = FLAT + 'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "x.pt")\n'
+    text += 'optimizer.load_state_dict(torch.load("x.pt")["optimizer"])\n'
+    (optimizer,) = program(text).optimizers
+    (save,) = optimizer.state_saves
+    assert save.key == "optimizer" and source(save.mapping).startswith('{"model"')
+    assert [act.receiver_text for act in optimizer.state_loads] == ["optimizer"]
+    assert optimizer.branch is None
+
+
+def test_an_optimizer_that_is_built_under_a_condition() -> None:
+    text = FLAT.replace("optimizer = torch", "if device.type == 'cuda':\n    optimizer = torch")
+    (optimizer,) = program(text).optimizers
+    assert source(optimizer.branch).startswith("if device.type")
+
+
+def test_results_that_leave_torch() -> None:
+    text = "import sklearn.metrics\n" + FLAT.replace(
+        "        optimizer.step()", "        optimizer.step()\n        sklearn.metrics.log_loss(y, out)"
+    )
+    found = program(text)
+    assert [source(site) for site in only_step(found).forwards[0].escapes] == ["sklearn.metrics.log_loss(y, out)"]
+    assert found.libraries == {"argparse", "torch", "sklearn"}
+
+
+def test_a_plain_loss_weighs_all_samples_alike() -> None:
+    assert only_step(program(FLAT)).loss.plain
+    assert not only_step(program(FLAT.replace("CrossEntropyLoss()", "CrossEntropyLoss(ignore_index=0)"))).loss.plain

@@ -1,0 +1,75 @@
+"""The demonstration script through the public command: what breaks its learning fails by name, what does not passes.
+
+The float16 rewrite is what ``turbofix apply --gpu turing`` makes; where there is no GPU its CUDA is remapped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Run, runner
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).parents[1] / "fixtures" / "scripts" / "seq2seq.py"
+
+# what is broken: (text, what takes its place, epochs that show it, words of the reason)
+BROKEN: dict[str, tuple[str, str, int, str]] = {
+    "no zero_grad": (
+        "            optimizer.step()\n            optimizer.zero_grad()\n",
+        "            optimizer.step()\n",
+        1,
+        "at step 2 clip_grad_norm_ sees a gradient norm",
+    ),
+    "no division": ("        loss = loss / accumulation_steps\n", "", 1, "at step 1 clip_grad_norm_ sees"),
+    "learning rate": ("lr=args.lr", "lr=args.lr * 1.1", 1, "the learning rate is 5.5e-05 instead of 5e-05"),
+    # the validation's evaluation mode is left on in the second epoch
+    "evaluation mode": ("    model.train()\n", "", 2, "at step 11 Dropout modules run in evaluation mode"),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    shutil.copy(SCRIPT, tmp_path)
+    return runner(tmp_path, monkeypatch, capfdbinary)
+
+
+def verified(run: Run, candidate: str, epochs: int = 1) -> tuple[int, dict[str, object]]:
+    """The exit status and the JSON of ``turbofix verify seq2seq.py CANDIDATE``."""
+    ran = run("verify", "seq2seq.py", candidate, "--output-format", "json", "-q", "--", "--epochs", str(epochs))
+    answer: dict[str, object] = json.loads(ran.out)
+    return ran.code, answer
+
+
+def test_against_itself_it_passes_and_claims_no_speed(run: Run) -> None:
+    code, answer = verified(run, "seq2seq.py")
+    assert (code, answer["verdict"], answer["speedup"]) == (0, "pass", None)
+    assert answer["reason"] == "it learns the same over 10 steps and 1 epoch end"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_candidate_fails_and_is_told_why(run: Run, tmp_path: Path, name: str) -> None:
+    old, new, epochs, words = BROKEN[name]
+    text = SCRIPT.read_text()
+    assert text.count(old) == 1
+    (tmp_path / "candidate.py").write_text(text.replace(old, new))
+    code, answer = verified(run, "candidate.py", epochs)
+    assert (code, answer["verdict"]) == (1, "fail")
+    assert words in str(answer["reason"])
+
+
+def test_the_float16_rewrite_passes_and_without_unscale_fails(run: Run, tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate.py"
+    shutil.copy(SCRIPT, candidate)
+    run("apply", "--gpu", "turing", "--write", "candidate.py")
+    text = candidate.read_text()
+    assert text.count("            scaler.unscale_(optimizer)\n") == 1
+    code, answer = verified(run, "candidate.py")
+    assert (code, answer["verdict"]) == (0, "pass")
+    candidate.write_text(text.replace("            scaler.unscale_(optimizer)\n", ""))
+    code, answer = verified(run, "candidate.py")
+    assert (code, answer["verdict"]) == (1, "fail")
+    assert "clip_grad_norm_ sees a gradient norm" in str(answer["reason"])
