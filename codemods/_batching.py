@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import re
 
+from turbofix.nodes import children, walk
+
 PACED = re.compile(r"param_groups|(adjust|set|update)_(lr|learning_rate)|lr_?sched\w*|warm_?up\w*|(\w+_)?ema(_\w+)?")
 """Names that set the learning rate by hand, or keep an average of the weights."""
 
 
 def is_aligned(test: ast.expr, counter: str | None, start: int) -> bool:
     """Whether ``(counter + 1) % n == 0`` (from 0), or ``counter % n == 0`` (from 1), is in the test."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if not (isinstance(node, ast.Compare) and isinstance(node.left, ast.BinOp)):
             continue
         if not isinstance(node.left.op, ast.Mod) or not isinstance(node.ops[0], ast.Eq):
@@ -51,9 +53,9 @@ def line_of_length(tree: ast.Module, loader: ast.AST | None, epochs: ast.AST | N
     ``loader`` is its construction, ``name`` what it is called; ``self.loader`` is looked for everywhere.
     """
     scope: ast.AST = tree
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and "." not in name and loader is not None:
-            scope = node if any(is_same(each, loader) for each in ast.walk(node)) else scope
+            scope = node if any(is_same(each, loader) for each in walk(node)) else scope
     waiting: list[ast.AST] = [scope]
     while waiting:
         node = waiting.pop()
@@ -62,7 +64,7 @@ def line_of_length(tree: ast.Module, loader: ast.AST | None, epochs: ast.AST | N
         is_other = node is not scope and isinstance(node, ast.FunctionDef) and "." not in name
         if is_other or is_shown(node) or (epochs is not None and is_same(node, epochs)):
             continue
-        waiting += ast.iter_child_nodes(node)
+        waiting += children(node)
     return None
 
 

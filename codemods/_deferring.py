@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from turbofix.edits import Edit, Refuse
+from turbofix.nodes import walk
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets
 
@@ -341,7 +342,7 @@ def name_for(edit: Edit, page: Page, sync: Sync, read: ast.AST, base: ast.expr) 
     if "\n" in page.text(base):
         raise Refuse("the device may be one without float64, and the line is too long to be told apart")
     scope = page.scope(read)
-    used = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
+    used = {each.id for each in walk(scope) if isinstance(each, ast.Name)}
     free = [each for each in ("loss", "batch_loss", "value") if each not in used]
     return free[0] if free and scope is not page.module.tree else edit.free_name("batch_loss", sync.site)
 
@@ -353,7 +354,7 @@ def refuse_hoisting(page: Page, read: ast.AST) -> None:
         if isinstance(each, ast.stmt):
             return
         if isinstance(each, ast.BinOp) and each.right is child:
-            calls = [call for call in ast.walk(each.left) if isinstance(call, ast.Call)]
+            calls = [call for call in walk(each.left) if isinstance(call, ast.Call)]
             if any(not (isinstance(call.func, ast.Name) and call.func.id == "len") for call in calls):
                 raise Refuse("the line calls something else before it")
         child = each
@@ -522,7 +523,7 @@ def refuse_unless_display(
         and sync.meter.cls.path == sync.site.path
     ):
         raise reason
-    members = ast.walk(page.node(sync.meter.cls))
+    members = walk(page.node(sync.meter.cls))
     known = {each.name for each in members if isinstance(each, ast.FunctionDef)} - sync.meter.harmful
     made = [each for each in page.module.tree.body if isinstance(each, ast.ClassDef) and each.name == call.func.id]
     if len(made) != 1 or not only_prints(made[0], frozenset(known)):
@@ -536,7 +537,7 @@ def only_prints(cls: ast.ClassDef, methods: frozenset[str]) -> bool:
     """Whether a class does nothing with what it is given but to print it and to call the given methods."""
     own = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
     allowed = own | methods | {"str", "print", "len", "join", "append", "format"}
-    for node in ast.walk(cls):
+    for node in walk(cls):
         if isinstance(node, (ast.Compare, ast.AugAssign)) and not is_text(node):
             return False
         if isinstance(node, ast.Call):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from turbofix.nodes import walk
+
 MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
 """The methods of datasets, samplers and transforms, which run in the workers."""
 
@@ -25,20 +27,20 @@ def left_behind(text: str, line: int) -> str | None:
     stored = {
         node.id
         for each in moving
-        for node in ast.walk(each)
+        for node in walk(each)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     defined = {each.name: each for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
     waiting = [name for name, each in defined.items() if isinstance(each, ast.ClassDef) and makes_samples(each)]
-    for node in (each for statement in body for each in ast.walk(statement)):
+    for node in (each for statement in body for each in walk(statement)):
         if isinstance(node, ast.keyword) and node.arg in GIVEN:
-            waiting += [each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)]
+            waiting += [each.id for each in walk(node.value) if isinstance(each, ast.Name)]
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
         if name in defined and name not in seen:
             seen.add(name)
-            read = {node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)}
+            read = {node.id for node in walk(defined[name]) if isinstance(node, ast.Name)}
             missing = (read & stored) - own_names(defined[name])
             if missing:
                 return min(missing)
@@ -53,7 +55,7 @@ def on_gpu_above(text: str, line: int) -> int | None:
             continue
         if isinstance(statement, ast.If) and "__main__" in ast.dump(statement.test):
             continue
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
                 return node.lineno
     return None
@@ -61,7 +63,7 @@ def on_gpu_above(text: str, line: int) -> int | None:
 
 def changed_in(loop: ast.AST, owners: set[str]) -> str | None:
     """The call or assignment in a loop that changes one of ``owners`` (sources of datasets): ``photos.set_size``."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         target: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and CHANGING.match(node.func.attr):
             target = node.func
@@ -79,6 +81,6 @@ def makes_samples(cls: ast.ClassDef) -> bool:
 
 def own_names(definition: ast.AST) -> set[str]:
     """The names that a function or class sets itself, parameters included."""
-    nodes = list(ast.walk(definition))
+    nodes = list(walk(definition))
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}

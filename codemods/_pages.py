@@ -9,6 +9,7 @@ from pathlib import Path
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.execution import ModuleFile
 from turbofix.program.names import Bindings, dotted, reads_of
 from turbofix.program.sites import LOOPS, Places
@@ -31,7 +32,7 @@ class Page:
     def node(self, site: Site) -> ast.AST:
         """The node that a site names. Raises ``Refuse`` where there is none."""
         if not self._lines:
-            for node in ast.walk(self.module.tree):
+            for node in walk(self.module.tree):
                 self._lines.setdefault(getattr(node, "lineno", 0), []).append(node)
         for node in self._lines.get(site.line, ()):
             if type(node).__name__ == site.kind and self.site(node) == site:
@@ -138,13 +139,13 @@ class Page:
         scope = self.bindings.owner(name, node, self.module)
         if scope is self.module.tree and self.scope(node) is not scope:
             raise Refuse(f"`{name}` is a global, which other code may read")
-        if any(isinstance(each, (ast.Global, ast.Nonlocal)) and name in each.names for each in ast.walk(scope)):
+        if any(isinstance(each, (ast.Global, ast.Nonlocal)) and name in each.names for each in walk(scope)):
             raise Refuse(f"a function defined beside it sets `{name}` too")
         return scope
 
     def _only_here(self, name: str, scope: ast.AST) -> ast.AST:
         attribute = name.rpartition(".")[2]
-        for node in ast.walk(self.module.tree):
+        for node in walk(self.module.tree):
             if (
                 isinstance(node, ast.Attribute)
                 and node.attr == attribute
@@ -157,7 +158,7 @@ class Page:
         """Whether a function nested anywhere below the scope sees this very name."""
         key = (name, scope)
         if key not in self._inner:
-            names = (node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name)
+            names = (node for node in walk(scope) if isinstance(node, ast.Name) and node.id == name)
             inner = (found for node in names if (found := self.scope(node)) is not scope)
             self._inner[key] = any(not self.bindings.is_local(name, each) for each in inner)
         return self._inner[key]
@@ -165,7 +166,7 @@ class Page:
 
 def counts_steps(test: ast.expr) -> bool:
     """Whether a test takes the remainder of something: ``step % n == 0``."""
-    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in walk(test))
 
 
 def page_of(edit: Edit, site: Site) -> Page:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.model import Show, Sync
 from turbofix.program.names import walk_here
 
@@ -233,7 +234,7 @@ def grouped(page: Page, statements: list[ast.stmt]) -> list[list[ast.stmt]]:
 
 def serves_only(page: Page, statement: ast.stmt, run: list[ast.stmt]) -> bool:
     """Whether a statement only computes a name that nothing but ``run`` reads."""
-    if not isinstance(statement, ast.Assign) or not all(is_harmless(each) for each in ast.walk(statement.value)):
+    if not isinstance(statement, ast.Assign) or not all(is_harmless(each) for each in walk(statement.value)):
         return False
     target = statement.targets[0]
     if len(statement.targets) > 1 or not isinstance(target, ast.Name):

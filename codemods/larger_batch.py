@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.nodes import walk
 from turbofix.program.model import (
     Accumulation,
     Argument,
@@ -359,13 +360,13 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
     """Raise Refuse where the loop does more with its count than to step every so many batches."""
     loop = node_of(edit, plan.loop)
     parts = [part for part in (loop, *(node_of(edit, function) for function in plan.functions)) if part is not None]
-    for node in (each for part in parts for each in ast.walk(part)):
+    for node in (each for part in parts for each in walk(part)):
         if isinstance(node, ast.Try):
             raise Refuse(
                 f"the loop catches exceptions ({at(node.lineno)}); "
                 "a larger batch that runs out of memory would be skipped in silence"
             )
-    for node in ast.walk(loop) if loop is not None else ():
+    for node in walk(loop) if loop is not None else ():
         if isinstance(node, (ast.Break, ast.Return)):
             raise Refuse(f"the loop may be left early ({at(node.lineno)}), after a number of small batches")
         if isinstance(node, (ast.Name, ast.Attribute)) and is_paced(node):

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from turbofix.nodes import walk
+
 Place = tuple[int, int]  # line from 1, column from 0 in UTF-8 bytes, as ``ast`` has them
 
 _SCOPES = (
@@ -322,4 +324,4 @@ def _line_below(statement: ast.stmt) -> int:
 def _sets_environment(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
-    return any(isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv") for node in ast.walk(statement))
+    return any(isinstance(node, ast.Attribute) and node.attr in ("environ", "putenv") for node in walk(statement))

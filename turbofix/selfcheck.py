@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
+from turbofix.nodes import children, walk
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"
@@ -172,14 +173,14 @@ def _count_under_autocast(text: str) -> int:
             return 0
     contexts = {
         target.id
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.Assign) and _mentions_autocast(node.value, frozenset())
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     contexts |= {
         alias.asname
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name == "autocast" and alias.asname
@@ -187,7 +188,7 @@ def _count_under_autocast(text: str) -> int:
     known = frozenset(contexts)
     return sum(
         isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _UNDER_AUTOCAST
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, (ast.With, ast.AsyncWith))
         and any(_mentions_autocast(item.context_expr, known) for item in node.items)
         for statement in node.body
@@ -199,7 +200,7 @@ def _mentions_autocast(node: ast.AST, contexts: frozenset[str]) -> bool:
     return any(
         (isinstance(each, ast.Attribute) and each.attr == "autocast")
         or (isinstance(each, ast.Name) and (each.id == "autocast" or each.id in contexts))
-        for each in ast.walk(node)
+        for each in walk(node)
     )
 
 
@@ -207,5 +208,5 @@ def _run_now(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a statement that run with it: not the bodies of functions that it defines."""
     yield node
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from _run_now(child)

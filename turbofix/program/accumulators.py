@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import Literal
 
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
@@ -108,7 +109,7 @@ class Summing:
             places = self.analysis.facts.places
             found += [
                 self._read(node, "elsewhere")
-                for node in ast.walk(self.module.tree)
+                for node in walk(self.module.tree)
                 if isinstance(node, ast.Attribute)
                 and node.attr == last
                 and isinstance(node.ctx, ast.Load)
@@ -228,7 +229,7 @@ def _is_number(write: ast.AST, text: str) -> bool:
 def _is_count(value: ast.expr) -> bool:
     """Whether what is added counts something: the sum of a comparison."""
     compares = False
-    for node in ast.walk(value):
+    for node in walk(value):
         called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called = node.func.id

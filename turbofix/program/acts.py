@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, argument_of
 from turbofix.program.events import Event, Passed
@@ -307,14 +308,14 @@ def _count_expression(
     analysis: Analysis, test: ast.expr, frames: tuple[Frame, ...]
 ) -> tuple[ast.expr, tuple[Frame, ...]] | None:
     """The ``n`` of ``(i + 1) % n == 0``, through a name that holds the test."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             return node.right, frames
     for name in loads(test):
         if isinstance(name, ast.Name):
             for write in analysis.facts.bindings.writes(frames[-1].scope, name.id):
                 if isinstance(write, ast.Assign):
-                    for node in ast.walk(write.value):
+                    for node in walk(write.value):
                         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
                             return node.right, frames
     return None
@@ -347,7 +348,7 @@ def _divisions(
     found: set[Site] = set()
     for backward in backwards:
         for frame in facts.frames_within(backward, loop):
-            for node in ast.walk(frame.scope):
+            for node in walk(frame.scope):
                 divisor: ast.expr | None = None
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
                     divisor = node.right

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
@@ -38,7 +39,7 @@ class Reads:
             return
         self._names = {}
         for module in self.facts.execution.modules.values():
-            for node in ast.walk(module.tree):
+            for node in walk(module.tree):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                     self._names.setdefault(node.id, []).append((node, module))
                 elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

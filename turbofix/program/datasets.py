@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
@@ -82,8 +83,38 @@ _WRAPPERS = {
 }
 _ORDER = ("read", "decode", "tokenize", "transform", "numpy", "compute")
 _CONVERSIONS = frozenset(
-    "tensor from_numpy as_tensor asarray stack float long int double half bool clone to type astype copy item "
-    "str len list tuple dict range FloatTensor LongTensor Tensor unsqueeze squeeze permute transpose".split()
+    [
+        "tensor",
+        "from_numpy",
+        "as_tensor",
+        "asarray",
+        "stack",
+        "float",
+        "long",
+        "int",
+        "double",
+        "half",
+        "bool",
+        "clone",
+        "to",
+        "type",
+        "astype",
+        "copy",
+        "item",
+        "str",
+        "len",
+        "list",
+        "tuple",
+        "dict",
+        "range",
+        "FloatTensor",
+        "LongTensor",
+        "Tensor",
+        "unsqueeze",
+        "squeeze",
+        "permute",
+        "transpose",
+    ]
 )
 
 
@@ -271,10 +302,10 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
             if writing.get(called):
                 return f"its {called} writes to self.{writing[called]}"
     for module in analysis.execution.modules.values():
-        for loop in ast.walk(module.tree):
+        for loop in walk(module.tree):
             if not isinstance(loop, LOOPS):
                 continue
-            for node in ast.walk(loop):
+            for node in walk(loop):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and writing.get(node.func.attr):
                     if _names(analysis, node.func.value, instance, module):
                         return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
@@ -300,7 +331,7 @@ def _own_calls(method: Function | None) -> list[str]:
     """The methods of its own object that a method calls."""
     if method is None:
         return []
-    names = [dotted(node.func) or "" for node in ast.walk(method.node) if isinstance(node, ast.Call)]
+    names = [dotted(node.func) or "" for node in walk(method.node) if isinstance(node, ast.Call)]
     return [name[5:] for name in names if name.startswith("self.")]
 
 
@@ -326,7 +357,7 @@ def _function(value: Value | None) -> Function | None:
 def _only_indexes(function: Function, instance: Instance) -> bool:
     """Whether ``__getitem__`` only picks from tensors that the object holds."""
     picked = False
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         if isinstance(node, ast.Call):
             return False
         if isinstance(node, ast.Subscript):
@@ -401,7 +432,7 @@ def _given_length(analysis: Analysis, instance: Instance, attribute: str) -> int
         return None
     kept = [
         node.value
-        for node in ast.walk(init.node)
+        for node in walk(init.node)
         if isinstance(node, ast.Assign) and [dotted(target) for target in node.targets] == [attribute]
     ]
     names = [each.arg for each in parameters(init.node)][1:]
@@ -428,7 +459,7 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
     if depth < 0 or id(function.node) in work.seen:
         return
     work.seen.add(id(function.node))
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         if isinstance(node, ast.Call):
             _scan_call(work, node, function, instance, depth)
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -486,7 +517,7 @@ def _callee(name: str, function: Function, instance: Instance | None) -> Iterato
         if value is None and head == "open":
             value = External("builtins.open")
         if value is None:
-            for each in ast.walk(function.node):
+            for each in walk(function.node):
                 if isinstance(each, (ast.Import, ast.ImportFrom)):
                     for alias in each.names:
                         if (alias.asname or alias.name.partition(".")[0]) == head:
@@ -569,7 +600,7 @@ def collate_on_device(analysis: Analysis, value: Value | None) -> bool:
         _scan(work, function, member if isinstance(member, Instance) else None, 3)
         pins = any(
             isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "pin_memory"
-            for each in ast.walk(function.node)
+            for each in walk(function.node)
         )
         if work.on_device or pins:
             return True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
 from turbofix.program.names import Bindings, body_of, default_of, parameters, stores
@@ -170,7 +171,7 @@ class Facts:
         if self._attributes is None:
             self._attributes = []
             for module in self.execution.modules.values():
-                for scope in ast.walk(module.tree):
+                for scope in walk(module.tree):
                     if isinstance(scope, (*FUNCTIONS, ast.Module)):
                         for statement in body_of(scope):
                             for name, node in stores(statement):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.acts import is_module_class, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
@@ -179,7 +180,7 @@ class Fate:
             self.uses.add("other")
             return
         owner = facts.bindings.owner(target.id, target, self.module)
-        again = any(isinstance(each, ast.Name) and each.id == target.id for each in ast.walk(node))
+        again = any(isinstance(each, ast.Name) and each.id == target.id for each in walk(node))
         if again or isinstance(owner, COMPREHENSIONS):  # total = total + loss.item()
             self.uses.add("other")
             return

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from turbofix.nodes import walk
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
@@ -250,7 +251,7 @@ class Guards:
         for name in loads(node):
             if self._name_varies(name, frames, depth):
                 return True
-        for each in ast.walk(node):
+        for each in walk(node):
             if isinstance(each, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
                 return True
             if isinstance(each, ast.Call) and not self._call_is_steady(each, frames):
@@ -336,7 +337,7 @@ class Guards:
 
     def _global_varies(self, name: str, module: ModuleFile) -> bool:
         """Whether a function declares the module's name global and writes it."""
-        for scope in ast.walk(module.tree):
+        for scope in walk(module.tree):
             is_function = isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
             declared = is_function and name in self.facts.bindings.outer_names(scope)
             if declared and self.facts.bindings.writes(scope, name):
@@ -384,7 +385,7 @@ class Guards:
                 or (isinstance(each.func, ast.Attribute) and each.func.attr == name)
             )
             for frame in frames
-            for each in ast.walk(frame.scope)
+            for each in walk(frame.scope)
         )
 
     # --- processes ----------------------------------------------------------------------------------------------
@@ -433,7 +434,7 @@ class Guards:
                 return True
             if isinstance(member, Function) and isinstance(member.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 inner = Frame(member.node, member.module, member.node, None, (), member)
-                returned = [each.value for each in ast.walk(member.node) if isinstance(each, ast.Return)]
+                returned = [each.value for each in walk(member.node) if isinstance(each, ast.Return)]
                 if len(member.node.body) <= 6 and any(self.is_rank(each, (inner,), depth - 2) for each in returned):
                     return True
         return False

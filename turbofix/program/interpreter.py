@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from turbofix.nodes import walk
 from turbofix.program import access, calls, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
@@ -612,7 +613,7 @@ class Interpreter:
         for side, case in enumerate(node.cases):
             scope.names = dict(before)
             self.enter("if", node, side)
-            for part in ast.walk(case.pattern):
+            for part in walk(case.pattern):
                 name = getattr(part, "name", None)
                 if isinstance(name, str):
                     self.bind(name, subject if part is case.pattern else UNKNOWN)

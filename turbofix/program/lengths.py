@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
@@ -102,11 +103,11 @@ def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Kno
         if number is not None and not analysis.facts.bindings.writes(function.node, name):
             numbers[name] = number
     last = function.node.body[-1]
-    returns = [each for each in ast.walk(function.node) if isinstance(each, ast.Return)]
+    returns = [each for each in walk(function.node) if isinstance(each, ast.Return)]
     if returns != [last] or not isinstance(last, ast.Return) or not isinstance(last.value, ast.Name):
         return None
     name = last.value.id
-    uses = [each for each in ast.walk(function.node) if isinstance(each, ast.Name) and each.id == name]
+    uses = [each for each in walk(function.node) if isinstance(each, ast.Name) and each.id == name]
     loops = [each for each in function.node.body if isinstance(each, ast.For) and _appends(each, name)]
     starts = [
         each
@@ -118,7 +119,7 @@ def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Kno
     ]
     if len(uses) != 3 or len(loops) != 1 or len(starts) != 1:  # set, appended to, returned: and nothing else
         return None
-    if any(isinstance(each, (ast.Break, ast.Continue)) for each in ast.walk(loops[0])) or loops[0].orelse:
+    if any(isinstance(each, (ast.Break, ast.Continue)) for each in walk(loops[0])) or loops[0].orelse:
         return None
     return _iterations(analysis, loops[0].iter, function.module, numbers, depth - 1)
 

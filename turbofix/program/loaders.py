@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.datasets import collate_on_device, dataset_of
@@ -203,7 +204,7 @@ def _returned(function: Function) -> str:
     if isinstance(function.node, ast.Lambda):
         returned: list[ast.expr | None] = [function.node.body]
     else:
-        returned = [each.value for each in ast.walk(function.node) if isinstance(each, ast.Return)]
+        returned = [each.value for each in walk(function.node) if isinstance(each, ast.Return)]
     shapes = (ast.Tuple, ast.Dict, ast.List, ast.DictComp, ast.ListComp)
     calls = ("stack", "cat", "tensor", "pad_sequence", "default_collate", "as_tensor", "FloatTensor", "LongTensor")
     for each in returned:
@@ -216,7 +217,7 @@ def _returned(function: Function) -> str:
 
 def _definition(name: ast.Name, function: Function) -> ast.expr:
     """What a function sets a name to first; the name itself where it does not."""
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         if isinstance(node, ast.Assign) and any(dotted(target) == name.id for target in node.targets):
             return node.value
     return name

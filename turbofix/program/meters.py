@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.nodes import walk
 from turbofix.program.names import dotted, parameters, targets
 from turbofix.program.values import Class, Function
 
@@ -41,7 +42,7 @@ def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
     for _ in range(3):  # a value may pass through two attributes before it comes to rest
         for each in methods:
             own = tainted if each is method else set()
-            for node in ast.walk(each.node):
+            for node in walk(each.node):
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
                     found = node.targets if isinstance(node, ast.Assign) else [node.target]
                     if _touches(node.value, own, attributes) and not _copies(node.value):
@@ -64,7 +65,7 @@ def _copies(node: ast.expr) -> bool:
 
 def _touches(node: ast.AST, names: set[str], attributes: set[str]) -> bool:
     """Whether an expression reads the value, under whatever name."""
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Name) and each.id in names:
             return True
         if isinstance(each, ast.Attribute) and dotted(each) in attributes:
@@ -74,7 +75,7 @@ def _touches(node: ast.AST, names: set[str], attributes: set[str]) -> bool:
 
 def _harmless(function: Function, names: set[str], attributes: set[str]) -> bool:
     """Whether a method does with the value only what a tensor survives."""
-    for node in ast.walk(function.node):
+    for node in walk(function.node):
         test = node.test if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)) else None
         if test is not None and _touches(test, names, attributes):
             return False

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from turbofix.nodes import children
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def walk_here(node: ast.AST) -> Iterator[ast.AST]:
     """The node and what lies in it, in source order, not entering functions, lambdas and classes."""
     yield node
     if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from walk_here(child)
 
 
@@ -98,7 +99,7 @@ def loads(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
         elif isinstance(node, ast.Attribute):
             yield from loads(node.value)
         return
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         yield from loads(child)
 
 

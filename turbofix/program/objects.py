@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
@@ -185,7 +186,7 @@ def ends_in_sigmoid(value: Made | Instance | Opaque) -> bool:
     forward = value.cls.find("forward")
     if not isinstance(forward, Function):
         return False
-    for node in ast.walk(forward.node):
+    for node in walk(forward.node):
         if isinstance(node, ast.Return) and node.value is not None and _is_sigmoid(node.value, forward, value, 4):
             return True
     return False
@@ -198,7 +199,7 @@ def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) 
         return any(_is_sigmoid(each, forward, model, depth - 1) for each in node.elts)
     if isinstance(node, ast.Name):
         last: ast.expr | None = None
-        for each in ast.walk(forward.node):
+        for each in walk(forward.node):
             if isinstance(each, ast.Assign) and any(dotted(target) == node.id for target in each.targets):
                 last = each.value
         return last is not None and _is_sigmoid(last, forward, model, depth - 1)
@@ -220,7 +221,7 @@ def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) 
                 isinstance(each, ast.Return)
                 and each.value is not None
                 and _is_sigmoid(each.value, called, model, depth - 1)
-                for each in ast.walk(called.node)
+                for each in walk(called.node)
             )
     return method == "sigmoid"
 
@@ -625,7 +626,7 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
         if scaler is not None:
             found.setdefault(site, scaler)
     for module in facts.execution.modules.values():
-        for decorated in ast.walk(module.tree):
+        for decorated in walk(module.tree):
             if isinstance(decorated, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for decorator in decorated.decorator_list:
                     site = facts.places.site(decorator, module)

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from turbofix.nodes import walk
 from turbofix.program.events import Event
 from turbofix.program.facts import Facts, Frame
 from turbofix.program.guards import Condition, Guards
@@ -166,7 +167,7 @@ class Devices:
         """Whether an expression is made of ``torch.cuda.is_available()``, a device's type, or such an option."""
         if depth < 0:
             return False
-        for each in ast.walk(test):
+        for each in walk(test):
             if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):
                 return True
         for name in loads(test):
@@ -211,7 +212,7 @@ def _names_gpu(name: str) -> bool:
 
 
 def _says_available(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr == "is_available" for each in ast.walk(node))
+    return any(isinstance(each, ast.Attribute) and each.attr == "is_available" for each in walk(node))
 
 
 def is_dtype(value: Value | None) -> bool:

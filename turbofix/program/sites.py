@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
+from turbofix.nodes import children
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
@@ -48,7 +49,7 @@ class Page:
             waiting: list[ast.AST] = [self.module.tree]
             while waiting:
                 node = waiting.pop()
-                for child in ast.iter_child_nodes(node):
+                for child in children(node):
                     if not isinstance(child, _UNPLACED):
                         found[child] = node
                         waiting.append(child)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event, LoopRecord
@@ -120,7 +121,7 @@ def _libraries(execution: Execution) -> frozenset[str]:
     own = {module.name.partition(".")[0] for module in execution.modules.values()}
     found: set[str] = set()
     for module in execution.modules.values():
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -454,9 +455,7 @@ def _is_sized(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
             continue
         for value in unwrapped(event.receiver):
             if isinstance(value, (Made, Sequence, Instance)):
-                for each in ast.walk(
-                    event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node
-                ):
+                for each in walk(event.node.iter if isinstance(event.node, (ast.For, ast.AsyncFor)) else event.node):
                     if each is node:
                         return not isinstance(value, Made) or value.kind in ("loader", "progress", "dataset")
     return False
@@ -582,7 +581,7 @@ def _valid(analysis: Analysis, text: str, scope: tuple[ast.AST, ModuleFile]) -> 
     node, module = scope
     bindings = analysis.facts.bindings
     holders = [node, *(each for each in analysis.facts.places.ancestors(node, module)), module.tree]
-    for name in ast.walk(tree):
+    for name in walk(tree):
         if isinstance(name, ast.Name) and not any(
             bindings.is_local(name.id, each) for each in holders if isinstance(each, (*FUNCTIONS, ast.Module))
         ):
@@ -600,7 +599,7 @@ def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str |
         names |= {
             target.id
             for statement in body_of(holder)
-            for target in ast.walk(statement)
+            for target in walk(statement)
             if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
         }
         for name in sorted(names):

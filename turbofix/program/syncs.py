@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.accumulators import accumulator_of
 from turbofix.program.acts import stepper, wider
 from turbofix.program.analysis import Analysis
@@ -267,7 +268,7 @@ def _methods_called(analysis: Analysis) -> set[str]:
     return {
         node.func.attr
         for module in analysis.execution.modules.values()
-        for node in ast.walk(module.tree)
+        for node in walk(module.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
 
@@ -344,7 +345,7 @@ def _feeds_backward(text: str, scope: ast.AST, wanted: set[str]) -> bool:
     """Whether some assignment carries a name on to what a backward starts from (or out of the function)."""
     wanted = set(wanted)
     for _ in range(3):
-        for node in ast.walk(scope):
+        for node in walk(scope):
             if isinstance(node, (ast.Assign, ast.AugAssign)):
                 found = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if {dotted(single) for target in found for single in targets(target)} & wanted:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from turbofix.nodes import walk
 from turbofix.program.scopes import ModuleFile
 
 Member = tuple[str, object, bool]
@@ -112,7 +113,7 @@ class Glance:
         found = self._outer.get(module.tree)
         if found is None:
             declared = ("global ", "nonlocal ")
-            nodes = ast.walk(module.tree) if any(word in module.text for word in declared) else ()
+            nodes = walk(module.tree) if any(word in module.text for word in declared) else ()
             found = frozenset(
                 name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
             )
@@ -130,7 +131,7 @@ def _changing_attributes(cls: ast.ClassDef) -> Iterator[str]:
                     written.setdefault(target.id, set()).add("class")
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 yield node.target.attr
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
