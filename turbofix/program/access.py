@@ -139,6 +139,14 @@ def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST) -> 
         return found
     if name == "__name__":
         return Const(value.node.name, interp.origin(node))
+    if name == "apply" and "torch.autograd.Function" in value.externals():
+        knows_autocast = any(
+            isinstance(each, External) and each.qualname.endswith(".custom_fwd")
+            for member in members(value.find("forward"))
+            if isinstance(member, Function)
+            for each in member.decorators
+        )
+        return External("torch.amp.custom_fwd.apply" if knows_autocast else "torch.autograd.Function.apply")
     return Method(value, name)
 
 
@@ -519,10 +527,26 @@ def write_item(  # noqa: PLR0913
     elif isinstance(container, External) and container.qualname == "os.environ" and isinstance(key, Const):
         interp.event("set", node, f'os.environ["{key.value}"]', container, None, value)
     elif isinstance(container, Tensor):
+        if any(True for _ in tensors_in(value)) and indexes(target.slice, key):
+            interp.event("call", target, "Tensor.index_put_", container, Arguments([Passed(key), Passed(value)]))
         # filling a tensor item by item with what was read from another, or the other way round
         for tensor in tensors_in(value):
             if tensor.device != container.device:
                 interp.event("call", target, "Tensor.__setitem__", container, Arguments([Passed(key), Passed(value)]))
+
+
+def indexes(node: ast.expr, key: Value) -> bool:
+    """Whether a subscript picks by a tensor (a mask, positions), and not by numbers and slices alone.
+
+    Writing that way asks for equal data types on both sides, as writing to a slice does not.
+    """
+    if isinstance(node, (ast.Slice, ast.Constant)):
+        return False
+    if isinstance(node, ast.Tuple) and isinstance(key, Sequence) and key.items is not None:
+        return any(indexes(each, item) for each, item in zip(node.elts, key.items, strict=False))
+    return any(
+        isinstance(member, Tensor) or (isinstance(member, Unknown) and not member.number) for member in members(key)
+    )
 
 
 def put(  # noqa: PLR0913

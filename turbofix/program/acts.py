@@ -313,6 +313,9 @@ def _count_expression(
             return node.right, frames
     for name in loads(test):
         if isinstance(name, ast.Name):
+            passed = analysis.guards.passed_for(name, frames)
+            if passed is not None and not isinstance(passed, ast.Name):
+                return _count_expression(analysis, passed, frames[:-1])
             for write in analysis.facts.bindings.writes(frames[-1].scope, name.id):
                 if isinstance(write, ast.Assign):
                     for node in walk(write.value):

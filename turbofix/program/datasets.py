@@ -82,39 +82,12 @@ _WRAPPERS = {
     "torch.utils.data.random_split",
 }
 _ORDER = ("read", "decode", "tokenize", "transform", "numpy", "compute")
-_CONVERSIONS = frozenset(
-    [
-        "tensor",
-        "from_numpy",
-        "as_tensor",
-        "asarray",
-        "stack",
-        "float",
-        "long",
-        "int",
-        "double",
-        "half",
-        "bool",
-        "clone",
-        "to",
-        "type",
-        "astype",
-        "copy",
-        "item",
-        "str",
-        "len",
-        "list",
-        "tuple",
-        "dict",
-        "range",
-        "FloatTensor",
-        "LongTensor",
-        "Tensor",
-        "unsqueeze",
-        "squeeze",
-        "permute",
-        "transpose",
-    ]
+_CONVERSIONS = words(
+    """
+    tensor from_numpy as_tensor asarray stack float long int double half bool clone to type astype
+    copy item str len list tuple dict range FloatTensor LongTensor Tensor unsqueeze squeeze permute
+    transpose
+    """
 )
 
 

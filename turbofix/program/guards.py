@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from turbofix.nodes import walk
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Facts, Frame, settled
+from turbofix.program.facts import Facts, Frame, argument_for, settled
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
@@ -230,9 +230,21 @@ class Guards:
             writes = self.facts.bindings.writes(frames[-1].scope, test.id)
             if len(writes) == 1 and isinstance(writes[0], ast.Assign) and self.varies(test, frames):
                 return self._judge(writes[0].value, holds, frames, loop, depth - 1)
+            passed = self.passed_for(test, frames)
+            if passed is not None:
+                return self._judge(passed, holds, frames[:-1], loop, depth - 1)
         if self.is_rank(test, frames):
             return "rank", None
         return ("condition" if self.varies(test, frames) else "config"), None
+
+    def passed_for(self, name: ast.Name, frames: tuple[Frame, ...]) -> ast.expr | None:
+        """What the call of the innermost frame passes for a name that is a parameter there, and never written."""
+        frame = frames[-1]
+        if len(frames) < 2 or not isinstance(frame.call, ast.Call) or self.facts.bindings.writes(frame.scope, name.id):
+            return None
+        if not any(each.arg == name.id for each in parameters(frame.scope)):
+            return None
+        return argument_for(name.id, frame, frame.call)
 
     def _counts(self, node: ast.expr, frames: tuple[Frame, ...], loop: ast.AST) -> bool:
         """Whether an expression changes from one iteration of this very loop to the next."""
@@ -318,8 +330,6 @@ class Guards:
         return False
 
     def _parameter_varies(self, name: str, frames: tuple[Frame, ...], depth: int) -> bool:
-        from turbofix.program.facts import argument_for
-
         frame = frames[-1]
         if not isinstance(frame.call, ast.Call) or len(frames) < 2:
             return True

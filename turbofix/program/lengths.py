@@ -96,7 +96,7 @@ def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Kno
     ):
         return None
     numbers: dict[str, int] = {}
-    passed = [*zip((each.arg for each in parameters(function.node)), call.args)]
+    passed = [*zip((each.arg for each in parameters(function.node)), call.args, strict=False)]
     passed += [(each.arg, each.value) for each in call.keywords if each.arg is not None]
     for name, value in passed:
         number = _number(analysis, value, module, known)

@@ -48,9 +48,9 @@ class Argument:
     """What one argument of a call can be.
 
     ``absent``: not passed, the callee's default holds. ``value``: always ``values[0]``. ``option``: the user of the
-    script chooses, ``values[0]`` is the default. ``may``: one of ``values``, or absent on some paths (``may_be_absent``).
-    ``computed``: a number or object made at run time (``os.cpu_count()``). ``unknown``: nothing is known, it may even be
-    absent (an unpacked mapping that may hold it).
+    script chooses, ``values[0]`` is the default. ``may``: one of ``values``, or absent on some paths
+    (``may_be_absent``). ``computed``: a number or object made at run time (``os.cpu_count()``). ``unknown``: nothing is
+    known, it may even be absent (an unpacked mapping that may hold it).
     """
 
     state: Literal["absent", "value", "option", "may", "computed", "unknown"]
@@ -76,8 +76,8 @@ ABSENT = Argument("absent")
 class Guard:
     """Under which condition something inside a loop runs.
 
-    ``always``: in every iteration. ``every_n``: under ``step % n``-like tests (``every`` is n where known). ``rank``: on
-    one process only. ``config``: under a test that does not change during the run (a flag). ``condition``: any other
+    ``always``: in every iteration. ``every_n``: under ``step % n``-like tests (``every`` is n where known). ``rank``:
+    on one process only. ``config``: under a test that does not change during the run (a flag). ``condition``: any other
     test. ``except``: in an exception handler. ``tests`` are the sites of the tests, outermost first.
     """
 
@@ -96,7 +96,8 @@ class Placement:
     ``cuda``: always a GPU (hard-coded). ``conditional``: a GPU where there is one or where the user asks for it.
     ``text`` is the source of the device expression at this place (``device``, ``self.device``, ``"cuda"``), None for
     ``.cuda()``; ``text_kind`` says what kind of object that text is. ``test`` is the source of a test, valid at this
-    place, that is true exactly when a GPU is used (``use_cuda``, from ``if use_cuda: x = x.cuda()``); ``tests`` their sites.
+    place, that is true exactly when a GPU is used (``use_cuda``, from ``if use_cuda: x = x.cuda()``); ``tests`` their
+    sites.
     """
 
     where: Literal["cpu", "cuda", "conditional", "unknown"]
@@ -324,11 +325,11 @@ class Show:
 
 @dataclass(frozen=True)
 class Sync:
-    """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing a tensor.
+    """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one.
 
-    ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``. ``shown``: in
-    the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides what the program does
-    next. ``returned``: leaves the function. ``other``: anything else, or several of these.
+    ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
+    ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides what
+    the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
     """
 
     site: Site
@@ -350,8 +351,8 @@ class Sync:
 class Loop:
     """A ``for`` or ``while`` over batches.
 
-    ``counter`` is the name of a variable that counts its iterations, from ``counter_start`` (``enumerate``). ``iterated``
-    is the source of what is iterated, ``target`` of the target; ``sized`` is a source text for its number of
+    ``counter`` is the name of a variable that counts its iterations, from ``counter_start`` (``enumerate``).
+    ``iterated`` is the source of what is iterated, ``target`` of the target; ``sized`` is a source text for its number of
     iterations valid in the loop (``len(train_loader)``), where it can be written.
     """
 
@@ -452,8 +453,10 @@ class Passing:
 
 @dataclass(frozen=True)
 class StateSave:
-    """One ``optimizer.state_dict()`` that is written to a checkpoint; ``mapping`` is the dict display (or ``dict(...)`` call)
-    whose entry ``key`` it is, None where it stands elsewhere."""
+    """One ``optimizer.state_dict()`` that is written to a checkpoint.
+
+    ``mapping`` is the dict display (or ``dict(...)`` call) whose entry ``key`` it is, None where it stands elsewhere.
+    """
 
     site: Site
     mapping: Site | None = None
@@ -509,7 +512,9 @@ class Scaler:
 @dataclass(frozen=True)
 class Setting:
     """A global switch that the program sets: ``torch.backends.cuda.matmul.allow_tf32``,
-    ``torch.set_float32_matmul_precision``, ``torch.use_deterministic_algorithms``, ``os.environ["CUDA_LAUNCH_BLOCKING"]``."""
+    ``torch.set_float32_matmul_precision``, ``torch.use_deterministic_algorithms``,
+    ``os.environ["CUDA_LAUNCH_BLOCKING"]``.
+    """
 
     name: str
     value: Argument

@@ -50,6 +50,7 @@ from turbofix.program.values import (
     members,
 )
 
+_UNSURE = {"param", "maybe_output", "output"}
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 
 # --- models -------------------------------------------------------------------------------------------------------
@@ -478,7 +479,7 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
     if tensors and len(tensors) == len(found):
         if all("param" in each.roles and each.source is not None for each in tensors):
             return "model"
-        if all("param" not in each.roles for each in tensors):
+        if all(each.roles & {"made", "data", "input", "batch"} and not each.roles & _UNSURE for each in tensors):
             return "inputs"
     return "unknown"
 

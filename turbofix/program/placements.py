@@ -29,6 +29,8 @@ Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]
 
 UNKNOWN_PLACE = Placement("unknown")
+OTHERS = frozenset(("mps", "xpu", "npu", "hpu", "mtia", "xla"))
+"""Devices that are neither the CPU nor a CUDA GPU."""
 
 
 def join_where(places: list[str]) -> Where:
@@ -71,10 +73,22 @@ def device_of(value: Value | None) -> tuple[Where, Kind]:
     return join_where(where), (kinds.pop() if len(kinds) == 1 else "unknown")  # type: ignore[return-value]
 
 
+def may_be_another(value: Value | None) -> bool:
+    """Whether a device may be neither the CPU nor a CUDA GPU: ``mps``, what ``torch.accelerator`` finds."""
+    for member in members(value):
+        if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
+            return True
+        if isinstance(member, Made) and member.kind == "device":
+            given = list(member.arguments.values())
+            if not given or any(map(may_be_another, given)):  # torch.accelerator names none
+                return True
+    return False
+
+
 def _device_of_constant(value: object) -> tuple[str, str]:
     if isinstance(value, str):
         name = value.partition(":")[0]
-        return (name if name in ("cpu", "cuda") else "unknown"), "string"
+        return ("cpu" if name in OTHERS else name if name in ("cpu", "cuda") else "unknown"), "string"
     if isinstance(value, int) and not isinstance(value, bool):
         return "cuda", "index"
     return "unknown", "unknown"
@@ -129,7 +143,7 @@ class Devices:
             moved = [member.device for member in members(event.result) if isinstance(member, Tensor)]
             where = join_where([*moved]) if moved else where
         written = self.facts.places.text(passed.node, event.module) if passed.node is not None else None
-        placement = Placement(where, written, kind)
+        placement = Placement(where, written, kind, mps=may_be_another(passed.value))
         return self.under_tests(placement, event, node) if where == "cuda" else placement
 
     def under_tests(self, placement: Placement, event: Event, node: ast.AST) -> Placement:

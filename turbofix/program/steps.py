@@ -7,7 +7,6 @@ environments have a ``step`` too; they are told apart by value, never by name.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,10 +101,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=with_use(analysis, loaders(analysis), steps, evaluations),
-        optimizers=tuple(
-            replace(each, device=replace(each.device, mps=_may_be_other_device(analysis)))
-            for each in optimizers(analysis, steps, known_models)
-        ),
+        optimizers=optimizers(analysis, steps, known_models),
         models=known_models,
         precision=precision(analysis),
         settings=settings(analysis),
@@ -219,7 +215,6 @@ def _step(
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
-    device = replace(device, mps=_may_be_other_device(analysis))
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
@@ -265,14 +260,6 @@ def _step(
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
     )
-
-
-_OTHER_DEVICES = re.compile(r"""\btorch\.(accelerator|xpu|mps)\b|\bbackends\.mps\b|["'](mps|xpu)\b""")
-
-
-def _may_be_other_device(analysis: Analysis) -> bool:
-    """Whether the program may run on a device that is neither CPU nor CUDA (Apple's have no float64)."""
-    return any(_OTHER_DEVICES.search(module.text) for module in analysis.facts.execution.modules.values())
 
 
 def _of(events: list[Event], kind: str) -> list[Event]:
@@ -354,6 +341,7 @@ def _within(site: Site, region: Region) -> bool:
 _TORCHLIKE = words(
     """
     torch torchvision torchaudio torchmetrics torch_geometric builtins math copy time os sys logging functools itertools
+    list dict set tuple str
     random tqdm collections contextlib typing einops timm transformers accelerate apex deepspeed wandb xformers
     lightning pytorch_lightning kornia monai peft diffusers fairscale bitsandbytes horovod gc warnings operator json
     """
@@ -562,14 +550,15 @@ def _device(
     if not placements:
         return UNKNOWN_PLACE
     best = placements[0]
+    other = any(placement.mps for placement in placements)
     kinds = ("device", "string", "index", "tensor", "unknown")
     for placement in sorted(placements, key=lambda each: kinds.index(each.text_kind)):
         if placement.where == best.where and placement.text is not None and _valid(analysis, placement.text, scope):
             test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
-            return Placement(best.where, placement.text, placement.text_kind, test or placement.test, best.tests)
+            return Placement(best.where, placement.text, placement.text_kind, test or placement.test, best.tests, other)
     name = _device_name(analysis, scope) if best.reaches_cuda else None
     test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
-    return Placement(best.where, name, "device" if name else "unknown", test, best.tests)
+    return Placement(best.where, name, "device" if name else "unknown", test, best.tests, other)
 
 
 def _valid(analysis: Analysis, text: str, scope: tuple[ast.AST, ModuleFile]) -> bool:
@@ -870,7 +859,6 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     scope: tuple[ast.AST, ModuleFile] = (facts.places.scope(loop, record.module), record.module)
     called = model_sites(analysis, events, loop)
     device = _device(analysis, moved, called, known, scope)
-    device = replace(device, mps=_may_be_other_device(analysis))
     reading, shown = syncs_and_shows(analysis, events, loop, device, in_evaluation=True)
     return Evaluation(
         loop=_loop(analysis, record, events),
