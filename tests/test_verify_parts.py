@@ -155,7 +155,7 @@ def test_what_was_asleep(added: str, events: dict[str, object], cuda: bool, word
     [
         ("a()", "a()\n# autocast(\nb()", "b("),
         # what stands on a changed line is not for that reason new
-        ("load(d, num_workers=0)", "load(d, num_workers=0, pin_memory=True)", " pin_memory=True"),
+        ("x = load(d, num_workers=0)", "x = load(d, num_workers=0, pin_memory=True)", " pin_memory=True"),
         ("load(d, num_workers=0)", "load(d, num_workers=2)", " num_workers=2"),
         ("f('--num_workers', default=0)", "f('--num_workers', default=2)", "--num_workers default=2"),
         ("k = {'num_workers': 0, 'a': 1}", "k = {'num_workers': 2, 'a': 1}", "num_workers=2"),

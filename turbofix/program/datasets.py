@@ -11,6 +11,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
 from turbofix.program.lengths import length_of
+from turbofix.program.libraries import words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
 from turbofix.program.sites import FUNCTIONS, LOOPS

@@ -328,8 +328,8 @@ class Sync:
     """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one.
 
     ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
-    ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides what
-    the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
+    ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
+    what the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
     """
 
     site: Site
@@ -352,8 +352,8 @@ class Loop:
     """A ``for`` or ``while`` over batches.
 
     ``counter`` is the name of a variable that counts its iterations, from ``counter_start`` (``enumerate``).
-    ``iterated`` is the source of what is iterated, ``target`` of the target; ``sized`` is a source text for its number of
-    iterations valid in the loop (``len(train_loader)``), where it can be written.
+    ``iterated`` is the source of what is iterated, ``target`` of the target; ``sized`` is a source text for its number
+    of iterations, valid in the loop (``len(train_loader)``), where it can be written.
     """
 
     site: Site

@@ -142,7 +142,9 @@ class Devices:
         if where == "unknown":
             moved = [member.device for member in members(event.result) if isinstance(member, Tensor)]
             where = join_where([*moved]) if moved else where
-        written = self.facts.places.text(passed.node, event.module) if passed.node is not None else None
+        if event.name == "type" or passed.node is None:  # x.type(torch.cuda.FloatTensor) names no device
+            return self.under_tests(Placement(where), event, node) if where == "cuda" else Placement(where)
+        written = self.facts.places.text(passed.node, event.module)
         placement = Placement(where, written, kind, mps=may_be_another(passed.value))
         return self.under_tests(placement, event, node) if where == "cuda" else placement
 

@@ -210,7 +210,7 @@ def _step(
     evaluating = _evaluation_nodes(analysis, events, loop)
     training = [event for event in events if not any(facts.inside(event, each) for each in evaluating)]
     sources = _sources(analysis, record, backwards, training)
-    found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
+    found_loaders = _loaders_read(analysis, sources, training)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
@@ -500,6 +500,18 @@ def _sources(analysis: Analysis, record: LoopRecord, backwards: list[Event], eve
     return found
 
 
+def _loaders_read(analysis: Analysis, sources: list[Value | None], events: list[Event]) -> list[Site]:
+    """The loaders that a loop reads: by what it runs over, else by where the batches that it moves come from."""
+    found = {site for value in sources for site in loader_sites(analysis, value)}
+    if not found:
+        for event in events:
+            if event.kind == "transfer":
+                for member in members(event.receiver):
+                    if isinstance(member, Tensor) and "batch" in member.roles:
+                        found.update(loader_sites(analysis, member.source))
+    return sorted(found)
+
+
 def _source(values: list[Value | None], events: Iterable[Event] = ()) -> str:
     """Where data come from; ``events`` tell of models that are fed tensors which no iteration gave."""
     kinds: set[str] = set()
@@ -551,13 +563,13 @@ def _device(
         return UNKNOWN_PLACE
     best = placements[0]
     other = any(placement.mps for placement in placements)
+    tests = (each.test for each in placements if each.where == best.where and each.test is not None)
+    test = next((each for each in tests if _valid(analysis, each, scope)), None)
     kinds = ("device", "string", "index", "tensor", "unknown")
     for placement in sorted(placements, key=lambda each: kinds.index(each.text_kind)):
         if placement.where == best.where and placement.text is not None and _valid(analysis, placement.text, scope):
-            test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
-            return Placement(best.where, placement.text, placement.text_kind, test or placement.test, best.tests, other)
+            return Placement(best.where, placement.text, placement.text_kind, test, best.tests, other)
     name = _device_name(analysis, scope) if best.reaches_cuda else None
-    test = best.test if best.test is not None and _valid(analysis, best.test, scope) else None
     return Placement(best.where, name, "device" if name else "unknown", test, best.tests, other)
 
 
@@ -852,7 +864,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     facts = analysis.facts
     loop = record.node
     sources = [record.iterated, *(event.receiver for event in events if event.kind == "next")]
-    found_loaders = sorted({site for value in sources for site in loader_sites(analysis, value)})
+    found_loaders = _loaders_read(analysis, sources, events)
     moved = transfers(analysis, events, loop, found_loaders, in_step=False)
     forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
     region = evaluation_region(analysis, loop, events)

@@ -109,16 +109,21 @@ def _switches(text: bytes) -> Iterator[str]:
             # the flag that a parser's default belongs to
             words = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             flags = " ".join(word for word in words if isinstance(word, str))
-            yield from (f"{flags} {keyword.arg}={ast.unparse(keyword.value)}" for keyword in node.keywords)
+            yield from (f"{flags} {keyword.arg}={_plain(keyword.value)}" for keyword in node.keywords)
         elif isinstance(node, ast.Dict):
             yield from (
-                f"{key.value}={ast.unparse(value)}"
+                f"{key.value}={_plain(value)}"
                 for key, value in zip(node.keys, node.values, strict=False)
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)
             )
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (f"{ast.unparse(target)} = {ast.unparse(node.value)}" for target in targets)
+            yield from (f"{ast.unparse(target)} = {_plain(node.value)}" for target in targets)
+
+
+def _plain(value: ast.expr) -> str:
+    """The value's text, empty where it calls something: its calls are told for themselves."""
+    return "" if any(isinstance(node, ast.Call) for node in ast.walk(value)) else ast.unparse(value)
 
 
 def asleep(added: str, events: Mapping[str, Any], *, cuda: bool) -> str | None:
