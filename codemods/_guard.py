@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from turbofix.nodes import walk
+from turbofix.nodes import parse, walk
 
 MAKERS = ("__getitem__", "__getitems__", "__iter__", "__call__")
 """The methods of datasets, samplers and transforms, which run in the workers."""
@@ -22,7 +22,7 @@ def left_behind(text: str, line: int) -> str | None:
 
     A spawned worker imports the script without what stands under its guard.
     """
-    body = ast.parse(text.removeprefix("\ufeff")).body
+    body = parse(text).body
     moving = [each for each in body if each.lineno >= line]
     stored = {
         node.id
@@ -50,7 +50,7 @@ def left_behind(text: str, line: int) -> str | None:
 
 def on_gpu_above(text: str, line: int) -> int | None:
     """The line of a top-level statement above ``line`` that moves something to a device: every worker would, too."""
-    for statement in ast.parse(text.removeprefix("\ufeff")).body:
+    for statement in parse(text).body:
         if statement.lineno >= line or isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         if isinstance(statement, ast.If) and "__main__" in ast.dump(statement.test):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.nodes import walk
+from turbofix.nodes import parse, walk
 from turbofix.program.model import Loader, Transfer
 
 
@@ -78,7 +78,7 @@ def earlier_in_its_block(edit: Edit, places: tuple[Site, ...], site: Site) -> Si
 def dict_of(edit: Edit, entry: Site) -> Site | None:
     """The dict display, or the call of ``dict``, that holds an entry with its value at ``entry``."""
     text = whole(edit, entry)
-    for node in walk(ast.parse(text.removeprefix("\ufeff"))):
+    for node in walk(parse(text)):
         values: list[ast.expr] = []
         if isinstance(node, ast.Dict):
             values = node.values
@@ -92,7 +92,7 @@ def dict_of(edit: Edit, entry: Site) -> Site | None:
 def mend_help(edit: Edit, default: Site, old: str, new: str) -> None:
     """Change the old default in the help of the option whose default stands at ``default``: ``(default: 4)``."""
     text = whole(edit, default)
-    for node in walk(ast.parse(text.removeprefix("\ufeff"))):
+    for node in walk(parse(text)):
         given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
         if "default" in given and "help" in given and begins(given["default"], default, text):
             site = site_of(given["help"], default.path, text)
@@ -105,7 +105,7 @@ def mend_help(edit: Edit, default: Site, old: str, new: str) -> None:
 def node_of(edit: Edit, site: Site) -> ast.AST | None:
     """The node of the file's tree that stands at a site."""
     text = whole(edit, site)
-    for node in walk(ast.parse(text.removeprefix("\ufeff"))):
+    for node in walk(parse(text)):
         if type(node).__name__ == site.kind and isinstance(node, (ast.expr, ast.stmt)) and begins(node, site, text):
             return node
     return None

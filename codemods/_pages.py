@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
-from turbofix.nodes import walk
+from turbofix.nodes import parse, walk
 from turbofix.program.execution import ModuleFile
 from turbofix.program.names import Bindings, dotted, reads_of
 from turbofix.program.sites import LOOPS, Places
@@ -22,7 +22,7 @@ class Page:
 
     def __init__(self, path: Path, text: str) -> None:
         text = text.removeprefix(BOM)
-        self.module = ModuleFile(path, path.stem, text, ast.parse(text))
+        self.module = ModuleFile(path, path.stem, text, parse(text))
         self.places = Places()
         self.bindings = Bindings(self.places)
         self._lines: dict[int, list[ast.AST]] = {}

@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
-from turbofix.nodes import walk
+from turbofix.nodes import parse, walk
 from turbofix.program.model import (
     Accumulation,
     Argument,
@@ -371,7 +371,7 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
             raise Refuse(f"the loop may be left early ({at(node.lineno)}), after a number of small batches")
         if isinstance(node, (ast.Name, ast.Attribute)) and is_paced(node):
             raise Refuse(f"the loop sets the learning rate or averages weights by its own count ({at(node.lineno)})")
-    tree = ast.parse(whole(edit, plan.loader).removeprefix("\ufeff"))
+    tree = parse(whole(edit, plan.loader))
     epochs = node_of(edit, plan.epochs) if plan.epochs is not None else None
     line = line_of_length(tree, node_of(edit, plan.loader), epochs, plan.name or "")
     if line is not None:

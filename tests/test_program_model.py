@@ -816,3 +816,39 @@ def test_results_that_leave_torch() -> None:
 def test_a_plain_loss_weighs_all_samples_alike() -> None:
     assert only_step(program(FLAT)).loss.plain
     assert not only_step(program(FLAT.replace("CrossEntropyLoss()", "CrossEntropyLoss(ignore_index=0)"))).loss.plain
+
+
+def test_a_step_that_is_guarded_by_what_its_caller_says() -> None:
+    helper = """
+def update(loss, optimizer, now):
+    loss.backward()
+    if now:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    text = FLAT.replace("        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n", "")
+    text = text.replace(
+        "        total += ",
+        "        loss = loss / 4\n        update(loss, optimizer, (i + 1) % 4 == 0)\n        total += ",
+    )
+    step = only_step(program(text.replace("device =", helper + "device =", 1)))
+    assert (step.updates[0].guard.kind, step.updates[0].guard.every) == ("every_n", 4)
+    assert step.accumulation is not None and step.accumulation.steps.values == (4,) and step.accumulation.divided
+    assert step.forward is not None and source(step.forward.last) == "loss = loss / 4"
+
+
+def test_a_tensor_type_moves_but_names_no_device() -> None:
+    text = FLAT.replace("x = x.to(device)", "x = x.type(Kind)").replace(
+        "device =", "Kind = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor\ndevice =", 1
+    )
+    first = only_step(program(text)).transfers[0]
+    assert (first.method, first.what, first.to.where, first.to.text) == ("other", "batch", "conditional", None)
+
+
+def test_layers_that_a_method_of_the_model_calls_are_the_model() -> None:
+    text = FLAT.replace("out = model(x)", "out = model.encode(x)").replace(
+        "    def forward(self, x):",
+        "    def encode(self, x):\n        return self.fc2(self.fc1(x))\n\n    def forward(self, x):",
+    )
+    found = program(text)
+    assert only_step(found).models == (found.models[0].site,) and found.models[0].name == "model"

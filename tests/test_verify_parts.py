@@ -138,6 +138,7 @@ def test_lines_of_a_stage_are_found_in_the_last_text() -> None:
         ("with torch.autocast('cuda'):", {"autocast": []}, False, "autocast"),
         ("s = GradScaler('cuda')", {"scaler": False}, True, "scaler"),
         ("autocast(); GradScaler(enabled=half)", {"autocast": ["bfloat16"], "scaler": False}, True, None),
+        ("autocast(); GradScaler(enabled=half)", {"autocast": ["float16"], "scaler": False}, True, "scaler"),
         ("Adam(p, fused=True)", {"fused": False}, False, "fused"),
         ("DataLoader(d, num_workers=2)", {"workers": 2}, False, None),
         ("torch.set_float32_matmul_precision('high')", {}, False, "TF32"),

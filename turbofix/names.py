@@ -6,11 +6,10 @@ import ast
 import builtins
 import keyword
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from turbofix.nodes import walk
+from turbofix.nodes import parse, walk
 
 Place = tuple[int, int]  # line from 1, column from 0 in UTF-8 bytes, as ``ast`` has them
 
@@ -64,9 +63,7 @@ class Names:
     """The bindings and the uses of names in one text (without byte-order mark)."""
 
     def __init__(self, text: str) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's own invalid escapes are no business of ours
-            self._module = ast.parse(text)
+        self._module = parse(text)
         self.bindings: list[Binding] = []
         self.used: set[str] = set()
         self._scopes: list[ast.AST] = []

@@ -1,10 +1,30 @@
-"""Walking syntax trees, faster than ``ast`` does: the children of a node are looked up once and kept on it."""
+"""Syntax trees, parsed once for each text and walked faster than ``ast`` does.
+
+The trees are shared by everything that reads the same text, so nobody may change them. The children of a node are
+looked up once and kept on it.
+"""
 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
+
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+@lru_cache(maxsize=128)
+def parse(text: str) -> ast.Module:
+    """The tree of a file's text, which may begin with a byte-order mark.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as ``ast.parse``.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the user's text: invalid escapes and the like
+        return ast.parse(text.removeprefix(_BYTE_ORDER_MARK))
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:

@@ -6,13 +6,11 @@ returned. The engine knows no codemod by name.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
+from turbofix.nodes import parse
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -427,9 +426,7 @@ def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple
 def syntax_error(path: Path, text: str) -> str | None:
     """A sentence that says what stopped Python from reading the text; None where it reads it."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
+        parse(text)
     except SyntaxError as error:
         where = f"{path}:{error.lineno or 1}:{error.offset or 1}"
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
-from turbofix.nodes import children, walk
+from turbofix.nodes import children, parse, walk
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"
@@ -165,22 +165,20 @@ def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
 
 def _count_under_autocast(text: str) -> int:
     """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            module = ast.parse(text.removeprefix(_BOM))
-        except (SyntaxError, ValueError):
-            return 0
+    try:
+        nodes = list(walk(parse(text)))
+    except (SyntaxError, ValueError):
+        return 0
     contexts = {
         target.id
-        for node in walk(module)
+        for node in nodes
         if isinstance(node, ast.Assign) and _mentions_autocast(node.value, frozenset())
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     contexts |= {
         alias.asname
-        for node in walk(module)
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name == "autocast" and alias.asname
@@ -188,7 +186,7 @@ def _count_under_autocast(text: str) -> int:
     known = frozenset(contexts)
     return sum(
         isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _UNDER_AUTOCAST
-        for node in walk(module)
+        for node in nodes
         if isinstance(node, (ast.With, ast.AsyncWith))
         and any(_mentions_autocast(item.context_expr, known) for item in node.items)
         for statement in node.body

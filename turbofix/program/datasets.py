@@ -14,7 +14,7 @@ from turbofix.program.lengths import length_of
 from turbofix.program.libraries import words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
-from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import (
     Bound,
     Class,
@@ -275,18 +275,13 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
         for called in [name, *_own_calls(methods.get(name))]:
             if writing.get(called):
                 return f"its {called} writes to self.{writing[called]}"
-    for module in analysis.execution.modules.values():
-        for loop in walk(module.tree):
-            if not isinstance(loop, LOOPS):
-                continue
-            for node in walk(loop):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and writing.get(node.func.attr):
-                    if _names(analysis, node.func.value, instance, module):
-                        return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
-                elif isinstance(node, (ast.Assign, ast.AugAssign)):
-                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                        if isinstance(target, ast.Attribute) and _names(analysis, target.value, instance, module):
-                            return f"its attribute {target.attr} is set on line {node.lineno} while the program trains"
+    for node, module in analysis.facts.changes_in_loops():
+        if isinstance(node, ast.Attribute):
+            if _names(analysis, node.value, instance, module):
+                return f"its attribute {node.attr} is set on line {node.lineno} while the program trains"
+        elif isinstance(node.func, ast.Attribute) and writing.get(node.func.attr):
+            if _names(analysis, node.func.value, instance, module):
+                return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -73,6 +73,7 @@ class Facts:
     _frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _nodes: dict[int, list[Event]] | None = None
     _attributes: list[tuple[str, ast.AST, ast.AST, ModuleFile]] | None = None
+    _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
 
     def __post_init__(self) -> None:
         self.bindings = Bindings(self.places)
@@ -178,6 +179,20 @@ class Facts:
                                 if "." in name:
                                     self._attributes.append((name.rpartition(".")[2], node, scope, module))
         return self._attributes
+
+    def changes_in_loops(self) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
+        """What may change an object in some loop's text: method calls, and attributes that are assigned to."""
+        if self._changes is None:
+            found: dict[ast.Call | ast.Attribute, ModuleFile] = {}
+            for module in self.execution.modules.values():
+                for loop in walk(module.tree):
+                    if isinstance(loop, LOOPS) and not self._is_inner(loop, module):
+                        found.update((node, module) for node in walk(loop) if _may_change(node))
+            self._changes = list(found.items())
+        return self._changes
+
+    def _is_inner(self, loop: ast.AST, module: ModuleFile) -> bool:
+        return any(isinstance(each, LOOPS) for each in self.places.ancestors(loop, module))
 
     # --- the value of an expression -----------------------------------------------------------------------------
 
@@ -317,6 +332,12 @@ class Facts:
         return isinstance(loop, LOOPS) and any(
             contains(statement, node, self.places, module) for statement in (*loop.body, *loop.orelse)
         )
+
+
+def _may_change(node: ast.AST) -> TypeGuard[ast.Call | ast.Attribute]:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute)
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
 
 
 def settled_name(value: Value | None) -> Value | None:

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.nodes import parse
 from turbofix.program import access, libraries
 from turbofix.program.scopes import Lazy, ModuleFile
 from turbofix.program.syntax import changed_members
@@ -33,7 +34,7 @@ def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
     module: ModuleFile | None = None
     if text is not None:
         try:
-            tree = ast.parse(text.lstrip("\ufeff"))
+            tree = parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             tree = None
         if tree is not None:

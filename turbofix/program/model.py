@@ -233,7 +233,7 @@ class Accumulation:
     """Gradients summed over several micro-batches before one optimizer step."""
 
     steps: Argument  # how many micro-batches
-    guard: Site  # the `if` that holds the optimizer's step
+    guard: Site  # the `if` that holds the optimizer's step, or the inner loop over micro-batches
     divided: bool  # the loss is divided by the same value
     divisions: tuple[Site, ...] = ()
     tail_flushed: bool = False  # a last, shorter group is stepped too

@@ -231,7 +231,7 @@ def _step(
         loop=_loop(analysis, record, events),
         epoch_loop=_epoch_loop(analysis, record, backwards, events),
         function=facts.places.function_site(loop, record.module),
-        source=_source(sources, training),  # type: ignore[arg-type]
+        source=_source(sources, training, found_loaders),  # type: ignore[arg-type]
         loaders=tuple(found_loaders),
         transfers=moved,
         forward=_one_region(regions),
@@ -512,7 +512,7 @@ def _loaders_read(analysis: Analysis, sources: list[Value | None], events: list[
     return sorted(found)
 
 
-def _source(values: list[Value | None], events: Iterable[Event] = ()) -> str:
+def _source(values: list[Value | None], events: Iterable[Event] = (), loaders_read: Iterable[Site] = ()) -> str:
     """Where data come from; ``events`` tell of models that are fed tensors which no iteration gave."""
     kinds: set[str] = set()
     for value in values:
@@ -535,6 +535,8 @@ def _source(values: list[Value | None], events: Iterable[Event] = ()) -> str:
     for kind in ("loader", "generator", "custom", "tensors", "list", "unknown"):
         if kind in kinds:
             return kind
+    if any(True for _ in loaders_read):
+        return "loader"
     fed = any(event.kind == "forward" and _tensor_in(event) for event in events)
     return "tensors" if fed else "none"
 

@@ -140,7 +140,7 @@ def asleep(added: str, events: Mapping[str, Any], *, cuda: bool) -> str | None:
         ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),
     )
     off = [words for sign, shown, words in signs if sign in added and not shown]
-    # A scaler with bfloat16 or a branch for fp16 is off on purpose where autocast was on without it.
-    if events.get("autocast") and "autocast(" in added:
+    # Beside bfloat16 a scaler is off on purpose.
+    if "autocast(" in added and events.get("autocast") and "float16" not in events["autocast"]:
         off = [words for words in off if "scaler" not in words]
     return off[0] if off else None

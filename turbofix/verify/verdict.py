@@ -235,7 +235,7 @@ def _losses(old: Row, new: Row, tolerance: Tolerance, scale: float) -> Iterator[
         return
     # A loss near zero is measured by the run's typical one.
     if not abs(a - b) <= tolerance.loss * max(abs(a), scale / 10):
-        ratio = f", {_times(b / a)} the original's" if a else ""
+        ratio = f", {_times(b / a)} the original's" if a and distance(b / a) > 0.01 else ""
         yield f"the loss is {b:.6g} instead of {a:.6g}{ratio}"
 
 
