@@ -279,8 +279,9 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
                 return f"its attribute {node.attr} is set on line {node.lineno} while the program trains"
-        elif isinstance(node.func, ast.Attribute) and writing.get(node.func.attr):
-            if _names(analysis, node.func.value, instance, module):
+        elif isinstance(node.func, ast.Attribute):
+            changing = writing.get(node.func.attr) is not None
+            if changing and _names(analysis, node.func.value, instance, module):
                 return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
     return None
 
