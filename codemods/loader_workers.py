@@ -135,7 +135,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         elif positive(workers):
             if restarts(program, loader):
                 restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
-            else:
+            elif all(isinstance(each, int) and each > 1 for each in workers.values):
                 yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
     fixable: dict[Site, list[Loader]] = {}
     for site in dict.fromkeys(waiting):

@@ -16,13 +16,15 @@ Use instead
         for images, labels in train_loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
-    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same.
+    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may also be
+    another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
 
 When refused
     Only tensors of a batch that comes out of a loader are rewritten, on their way to the device. Never a copy to the
     host (reading it would race with the copy), never a model, never a change of dtype alone. Nothing is said where the
     batches cannot be pinned, since the copy then waits anyway. It is refused for batches that are objects of a class
-    of their own, whose ``to`` may not take ``non_blocking``.
+    of their own, whose ``to`` may not take ``non_blocking``, and where the device may be Apple's and no test tells:
+    there the copy may be read before it has arrived (pytorch issue 139550).
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.
@@ -34,6 +36,7 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
@@ -41,8 +44,16 @@ from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Framework, TrainingProgram, Transfer
 
 from ._loaders import called, pinning
+from ._precision import cuda_test, requote
 
 codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``value`` is the source of what ``non_blocking`` is set to."""
+
+    value: str
 
 
 @codemod.find
@@ -66,7 +77,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 transfer.site, message, "the batch is an object of its own class, whose `to` may not take non_blocking"
             )
         elif transfer.what == "batch" and transfer.method in ("to", "cuda"):
-            yield codemod.finding(transfer.site, message)
+            value = cuda_test(transfer.to) if transfer.to.mps else "True"
+            if value is None:
+                why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
+                yield codemod.refuse(transfer.site, message, why)
+            else:
+                yield codemod.finding(transfer.site, message, plan=Plan(value))
 
 
 def unique(program: TrainingProgram) -> Iterator[Transfer]:
@@ -78,5 +94,7 @@ def unique(program: TrainingProgram) -> Iterator[Transfer]:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Add ``non_blocking=True`` to the call."""
-    edit.argument(finding.site, "non_blocking", "True")
+    """Add ``non_blocking`` to the call."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    edit.argument(finding.site, "non_blocking", requote(plan.value, edit, finding.site))

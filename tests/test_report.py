@@ -204,7 +204,7 @@ def test_a_gain_that_nobody_measured_is_not_invented() -> None:
 
 def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     report = FileReport(Path.cwd() / "a.py", "none", False)
-    assert "No training program" in rich.render(Outcome((report,)))
+    assert "No training loop" in rich.render(Outcome((report,)))
     assert rich.render(Outcome((replace(report, trains=True),))) == "Nothing to fix.\n"
     only_refused = replace(report, trains=True, findings=(example().reports[1].findings[1],))
     assert "the reasons are above" in rich.render(Outcome((only_refused,)))

@@ -132,7 +132,8 @@ def _completeness(execution: Execution, analysis: Analysis) -> tuple[bool, str |
     if destroyed:
         event = destroyed[0]
         line = getattr(event.node, "lineno", 0)
-        return False, f"{event.module.path.name} changes its own names on line {line}, so that literals are no facts"
+        file = event.module.path.name
+        return False, f"line {line} of {file} runs other code by `exec` or `globals()`, which may change any setting"
     return True, None
 
 

@@ -42,7 +42,7 @@ def _nothing(outcome: Outcome) -> str:
     if outcome.findings:
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
-        return "No training program found, so there is nothing to speed up."
+        return "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
     return "Nothing to fix."
 
 
