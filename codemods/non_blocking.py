@@ -40,8 +40,8 @@ from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Framework, TrainingProgram, Transfer
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
 from ._loaders import called, pinning
 from ._precision import cuda_test, requote
@@ -61,18 +61,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
     if program.framework is not Framework.PYTORCH or not program.complete:
         return
-    for transfer in unique(program):
-        loader = program.loader(transfer.loader)
-        if loader is None or transfer.pageable or not transfer.to.reaches_cuda or transfer.dtype_only:
+    for transfer, loaders in copies(program):
+        if not loaders or transfer.pageable or not transfer.to.reaches_cuda or transfer.dtype_only:
             continue
         flag = transfer.non_blocking
         if flag.state == "value" and flag.values[0]:
             yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
-        if flag.state != "absent" or pinning(loader) not in ("pinned", "can be"):
+        if flag.state != "absent" or any(pinning(loader) not in ("pinned", "can be") for loader in loaders):
             continue
-        message = f"the host waits for this copy of a batch of {called(loader)} in every step"
-        if transfer.what == "object" or loader.batch == "object":
+        message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
+        if transfer.what == "object" or any(loader.batch == "object" for loader in loaders):
             yield codemod.refuse(
                 transfer.site, message, "the batch is an object of its own class, whose `to` may not take non_blocking"
             )
@@ -85,10 +84,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield codemod.finding(transfer.site, message, plan=Plan(value))
 
 
-def unique(program: TrainingProgram) -> Iterator[Transfer]:
-    """The copies in all loops over batches, each once, in the order of the source."""
-    evaluated = {transfer.site: transfer for evaluation in program.evaluations for transfer in evaluation.transfers}
-    found = evaluated | {transfer.site: transfer for step in program.steps for transfer in step.transfers}
+def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, list[Loader]]]:
+    """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
+
+    Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads;
+    none where one of them is not known.
+    """
+    found: dict[Site, tuple[Transfer, list[Loader]]] = {}
+    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
+    for loop in loops:
+        for transfer in loop.transfers:
+            sites = (transfer.loader,) if transfer.loader is not None else loop.loaders
+            known = [loader for site in sites if (loader := program.loader(site)) is not None]
+            found[transfer.site] = transfer, known if len(known) == len(sites) else []
     yield from (found[site] for site in sorted(found))
 
 

@@ -20,6 +20,9 @@ from turbofix.verify.scratch import Scratch, project_of, trees_for
 
 pytest.importorskip("torch")
 
+# seconds to sleep, by which a process of this run is known from those of any other
+UNIQUE = f"90.{os.getpid()}"
+
 STRONG = limits.landlock_version() >= 3
 
 TRAINING = """
@@ -133,13 +136,13 @@ def test_no_process_and_no_scratch_is_left(project: Path, tmp_path: Path, monkey
     scratches.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratches))
     script = project / "orphan.py"
-    orphan = "import subprocess\nsubprocess.Popen(['sleep', '97.25'], start_new_session=True)\n"
+    orphan = f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'], start_new_session=True)\n"
     script.write_text(orphan + TRAINING)
     assert verify(request(script, steps=20)).verdict == "pass"
     script.write_text(orphan + "import time\ntime.sleep(60)\n")
     assert "time limit" in verify(request(script, timeout=1.0)).reason
     assert list(scratches.iterdir()) == []
-    assert not _running("97.25")
+    assert not _running(UNIQUE)
 
 
 def _running(word: str) -> bool:
@@ -159,7 +162,7 @@ def test_an_end_from_outside_leaves_nothing_behind(project: Path, tmp_path: Path
     scratches.mkdir()
     script = project / "long.py"
     # a process that the script started outlives a verification that is killed outright, and nothing can be done there
-    started = "" if end == signal.SIGKILL else "import subprocess\nsubprocess.Popen(['sleep', '98.25'])\n"
+    started = "" if end == signal.SIGKILL else f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'])\n"
     script.write_text(f"{started}import time\nopen('started', 'w')\ntime.sleep(60)\n{TRAINING}")
     program = (
         "import sys; from pathlib import Path; from turbofix.verify import *; from turbofix.findings import Risk\n"
@@ -182,7 +185,7 @@ def test_an_end_from_outside_leaves_nothing_behind(project: Path, tmp_path: Path
     until = time.monotonic() + 10
     while _running(str(scratches)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not _running(str(scratches)) and not _running("98.25")
+    assert not _running(str(scratches)) and not _running(UNIQUE)
 
 
 def test_the_scratch_folder_is_kept_on_request(project: Path) -> None:

@@ -2,7 +2,8 @@
 
 ``request`` says what is asked and ``result`` what is answered. ``scratch`` mirrors the user's files, ``runner`` runs
 the script in a child of the user's interpreter with the ``probe`` in it, ``learning`` compares and blames (``verdict``,
-``printed`` and ``changes`` are its pure parts), ``speed`` times. Only the probe imports torch, in the child.
+``printed`` and ``changes`` are its pure parts), ``speed`` times, ``signals`` sees to a clean end. Only the probe
+imports torch, in the child.
 """
 
 from turbofix.verify.request import Options, Progress, Request, Stage
