@@ -154,6 +154,7 @@ UNSAFE = (
 FILLS = ("Tensor.masked_fill", "torch.masked_fill")
 FLOAT16_MAX = 65504.0
 ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
+QUANTIZERS = frozenset(("pytorch_quantization", "nncf", "brevitas", "torchao", "auto_gptq"))
 PARTS = {"apex": "apex", "scaler": "a gradient scaler", "autocast": "autocast"}
 
 
@@ -285,6 +286,8 @@ def refuse_program(program: TrainingProgram) -> None:
         raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
     if program.libraries & ENVIRONMENTS:
         raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
+    if program.libraries & QUANTIZERS:
+        raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
     for part in program.precision:
         if part.kind in PARTS and not is_off(part):
             what = f"{PARTS[part.kind]}, line {part.site.line}"

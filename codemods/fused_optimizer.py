@@ -162,7 +162,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         optimizer, state = loaded(edit.text(load))
         value = plan.value if plan.value == "True" else f"{optimizer}.defaults[{edit.quoted('fused', load)}]"
         group = edit.free_name("group", load)
-        groups, fused = edit.quoted("param_groups", load), edit.quoted("fused", load)
+        quote = "'" if "'" in state else '"' if '"' in state else edit.quoted("", load)[0]  # one kind in one expression
+        groups, fused = f"{quote}param_groups{quote}", f"{quote}fused{quote}"
         why = "the checkpoint may have been saved without it"
         edit.before(load, f"for {group} in {state}[{groups}]:", f"{INDENT}{group}[{fused}] = {value}  # {why}")
 

@@ -129,7 +129,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if loader.role not in ("training", "evaluation", "both") or loader.open_mapping or loader.subclass is not None:
             continue
         workers = loader.argument("num_workers")
-        if has_none(workers) or has_too_few(loader):
+        if has_none(workers) or (has_too_few(loader) and not program.distributed):
             if is_worthwhile(program, loader):
                 waiting.append(place(loader))
         elif positive(workers):
@@ -423,7 +423,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
                 "the script trains at module level, and every spawned worker would put the model on the GPU once more "
                 f"({at(line)}): put the set-up and the training into a function first"
             )
-        edit.wrap(first, plan.unguarded.last, f"if __name__ == {edit.quoted('__main__', first)}:")
+        header = f"if __name__ == {edit.quoted('__main__', first)}:"
+        edit.wrap(first, plan.unguarded.last, header, above_comments=True)
     if plan.counted:
         number = count(edit, plan, plan.value or finding.site)
         if plan.value is not None:

@@ -267,8 +267,10 @@ class Edit:
         tree = self._tree(site)
         self._log(_Deleted(tree.path, tree.statement(site)))
 
-    def wrap(self, first: Site, last: Site, header: str) -> None:
+    def wrap(self, first: Site, last: Site, header: str, above_comments: bool = False) -> None:
         """Put ``first`` to ``last`` (statements of one block) under ``header``, one unit deeper; strings stay.
+
+        The comments directly above ``first`` stay above the header, or (``above_comments``) go under it.
 
         Whether a ``return`` or ``yield`` in it stands in the way is the codemod's to know (``Region.blockers``). Raises
         Refuse for a range that shares a line, and under ``autocast`` for one that holds a ``backward`` or ``step``.
@@ -277,7 +279,7 @@ class Edit:
 
         tree = self._tree(first)
         statements = layout.run_of(tree, tree.statement(first), tree.statement(last))
-        self._log(_Moved(tree.path, layout.wrapped(tree, statements, header), tuple(statements)))
+        self._log(_Moved(tree.path, layout.wrapped(tree, statements, header, above_comments), tuple(statements)))
 
     def unwrap(self, with_: Site) -> None:
         """Take the header away and move the body one unit back; Refuse where the ``with`` opens something else too."""

@@ -655,8 +655,8 @@ def _without_double_gap(tree: Tree, start: int, end: int) -> int:
     return below if below < len(tree.text) else end
 
 
-def wrapped(tree: Tree, statements: Sequence[Statement], header: str) -> Shift:
-    """The header over some statements, and their lines one unit deeper."""
+def wrapped(tree: Tree, statements: Sequence[Statement], header: str, above_comments: bool = False) -> Shift:
+    """The header over some statements (and the comments directly above them), and their lines one unit deeper."""
     line = tree.site(statements[0]).line
     if not _owns_lines(tree, statements):
         raise Refuse(f"the statements from line {line} on share a line with others")
@@ -671,6 +671,7 @@ def wrapped(tree: Tree, statements: Sequence[Statement], header: str) -> Shift:
             if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("backward", "step"):
                 raise Refuse(f"`{node.func.attr.value}` on line {tree.site(node).line} must not run under autocast")
     pad, newline = tree.leading(statements[0]), tree.newline(start)
+    start = _above_comments(tree, start, pad) if above_comments else start
     depth = tree.depth(statements[0])
     text = "".join(pad + each + newline for each in header.split("\n"))
     above = Change(start, start, text, Role.HEADER, depth, lines=True)

@@ -235,7 +235,7 @@ class Analysis:
     def examine(self, codemod: Codemod) -> Sequence[Said]:
         """What one codemod says of this text, less what the user does not want to hear."""
         program = self.program
-        if program is None:
+        if program is None or not program.trains:  # what only infers is not ours to speed up
             return ()
         if codemod.name not in self._said:
             what = f"{codemod.name} failed on {self.entry.name}"

@@ -87,7 +87,7 @@ _CONVERSIONS = words(
     """
     tensor from_numpy as_tensor asarray stack float long int double half bool clone to type astype
     copy item str len list tuple dict range FloatTensor LongTensor Tensor unsqueeze squeeze permute
-    transpose
+    transpose view reshape clone detach size dim numel min max randint rand randn random uniform choice randrange
     """
 )
 

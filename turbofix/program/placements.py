@@ -78,6 +78,8 @@ def may_be_another(value: Value | None) -> bool:
     for member in members(value):
         if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
             return True
+        if isinstance(member, Option) and member.origin is not None and "mps" in member.origin.module.text:
+            return True  # the user may say so: `--device`, whose help names it
         if isinstance(member, Made) and member.kind == "device":
             given = list(member.arguments.values())
             if not given or any(map(may_be_another, given)):  # torch.accelerator names none

@@ -13,6 +13,7 @@ from turbofix.program.arguments import argument_from
 from turbofix.program.events import Event
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import ABSENT, ALWAYS, Transfer
+from turbofix.program.names import dotted
 from turbofix.program.placements import is_dtype
 from turbofix.program.values import (
     Const,
@@ -91,6 +92,15 @@ def _opaque(analysis: Analysis, value: Opaque, depth: int = 6) -> tuple[str, Sit
     return "unknown", None
 
 
+_BUILDERS = frozenset(("stack", "cat", "concat", "tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor"))
+
+
+def _is_built_here(node: ast.AST) -> bool:
+    """Whether what is moved is put together in the same expression, from the parts of a batch: pageable memory."""
+    moved = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    return isinstance(moved, ast.Call) and (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
+
+
 def transfer_of(
     analysis: Analysis, event: Event, loop: ast.AST, loaders: Iterable[Site], *, in_step: bool
 ) -> Transfer | None:
@@ -123,7 +133,7 @@ def transfer_of(
         non_blocking=non_blocking,
         guard=analysis.guards.guard(event, loop) if loop is not None else ALWAYS,
         dtype_only=dtype_only,
-        pageable=pageable and not _pinned(event.node),
+        pageable=(pageable or _is_built_here(event.node)) and not _pinned(event.node),
         loader=loader,
         in_step=in_step,
         in_evaluation=not in_step,
