@@ -78,8 +78,11 @@ def autocast_of(program: TrainingProgram, step: Step) -> Site | None:
 
 
 def is_off(part: Scaler) -> bool:
-    """Whether a part of mixed precision is switched off for good, as around a layer that has to stay in float32."""
-    return part.enabled.state == "value" and not part.enabled.values[0]
+    """Whether a part of mixed precision is switched off where it stands, as around a layer that must stay in float32.
+
+    ``enabled=use_amp`` is a switch, whatever its value is now.
+    """
+    return part.enabled.state == "value" and not part.enabled.values[0] and part.enabled.text in ("False", "0", None)
 
 
 def cuda_test(place: Placement) -> str | None:

@@ -225,6 +225,12 @@ def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
                 "the forward pass runs in float32 unless an option is passed",
                 f"autocast is there and {said(switch.enabled)} turns it on: pass it",
             )
+        elif switch is not None and switch.enabled.state == "value" and not switch.enabled.values[0]:
+            yield codemod.refuse(
+                site,
+                "the forward pass runs in float32: autocast is there, and switched off",
+                f"`{switch.enabled.text}` turns it on: set that instead",
+            )
         else:
             yield codemod.in_place(site, "the forward pass runs under autocast")
 
