@@ -448,7 +448,10 @@ def before(tree: Tree, statement: Statement, lines: Sequence[str], above_comment
     pad = tree.text[at:start]
     newline = tree.newline(at)
     if above_comments:
-        at = _above_comments(tree, at, pad)
+        top = _above_comments(tree, at, pad)
+        if top < at and tree.text[tree.line_start(max(top - 1, 0)) : top].strip() == "":
+            lines = (*lines, "") if lines and lines[-1] else lines  # a heading stays a heading
+        at = top
     text = "".join(line + newline for line in _indented(lines, pad, tree.block_unit(statement)))
     return Change(at, at, text, Role.BEFORE, depth, lines=True)
 

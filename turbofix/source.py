@@ -288,9 +288,13 @@ class Workspace:
             self._sources.pop(path, None)
 
     def root(self, entry: Path) -> Path:
-        """The project's folder: the nearest one above the script with a project file, else the script's own."""
+        """The project's folder: the nearest one above the script with a project file.
+
+        Else the current folder, where the script lies below it (``python tools/train.py``), else the script's own.
+        """
         folder = entry.absolute().parent
         for candidate in (folder, *folder.parents):
             if any((candidate / marker).exists() for marker in _ROOT_MARKERS):
                 return candidate
-        return folder
+        current = Path.cwd()
+        return current if current in folder.parents else folder
