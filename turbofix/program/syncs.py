@@ -315,13 +315,21 @@ def _of_text(analysis: Analysis, event: Event) -> str:
 
 
 def leaks(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Accumulator, ...]:
-    """Sums of losses that keep every step's graph: ``total += loss``, where no backward ever starts from the total."""
+    """Sums of losses that keep every step's graph: ``total += loss``, beside the ``loss.backward()`` of the same body.
+
+    That backward frees the graph of what is added, so that no later one can start from the sum: only then can taking
+    the sum off the graph change nothing. A sum in another function, from which the loss is put together, is none.
+    """
     facts = analysis.facts
-    differentiated: set[tuple[int, str]] = set()
-    for event in facts.of("backward"):
-        expression = loss_expression(analysis, event)
-        for name in loaded(expression) if expression is not None else ():
-            differentiated.add((id(facts.places.scope(event.node, event.module)), name))
+    scope = next((facts.places.scope(loop, each.module) for each in events if facts.inside(each, loop)), None)
+    freed: set[str] = set()
+    for event in events:
+        if event.kind == "backward" and scope is not None and facts.places.scope(event.node, event.module) is scope:
+            kept = event.arguments.keywords.keys() if event.arguments is not None else ()
+            if not {"retain_graph", "create_graph"} & set(kept):
+                expression = loss_expression(analysis, event)
+                freed |= loaded(expression) if expression is not None else set()
+    freed = _carried_to(freed, loop)
     found: dict[Site, Accumulator] = {}
     for event in events:
         if event.kind != "sum" or not isinstance(event.node, ast.AugAssign) or no_grad(event):
@@ -330,10 +338,9 @@ def leaks(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Accum
         if not any("loss" in tensor.roles and not tensor.detached for tensor in added):
             continue
         text = dotted(event.node.target)
-        scope = facts.places.scope(event.node, event.module)
-        if text is None or (id(scope), text) in differentiated or not isinstance(event.node.op, ast.Add):
+        if text is None or text in freed or not isinstance(event.node.op, ast.Add):
             continue
-        if _feeds_backward(text, scope, {name for owner, name in differentiated if owner == id(scope)}):
+        if facts.places.scope(event.node, event.module) is not scope or not loaded(event.node.value) & freed:
             continue
         accumulator = accumulator_of(analysis, event.node, event, loop)
         if accumulator is not None and accumulator.inits:
@@ -341,13 +348,13 @@ def leaks(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Accum
     return tuple(found[site] for site in sorted(found))
 
 
-def _feeds_backward(text: str, scope: ast.AST, wanted: set[str]) -> bool:
-    """Whether some assignment carries a name on to what a backward starts from (or out of the function)."""
-    wanted = set(wanted)
+def _carried_to(names: set[str], loop: ast.AST) -> set[str]:
+    """The names, and those whose values are carried on to them by assignments in a loop's body."""
+    wanted = set(names)
     for _ in range(3):
-        for node in walk(scope):
+        for node in walk(loop):
             if isinstance(node, (ast.Assign, ast.AugAssign)):
                 found = node.targets if isinstance(node, ast.Assign) else [node.target]
                 if {dotted(single) for target in found for single in targets(target)} & wanted:
                     wanted |= loaded(node.value)
-    return text in wanted
+    return wanted
