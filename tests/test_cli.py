@@ -381,3 +381,12 @@ def test_a_candidate_is_a_file_or_a_folder_laid_over_the_script_s(script: Path, 
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(NothingToVerify, match=sentence):
             project.plan_comparison(script, wrong, [], risk, Options())
+
+
+def test_verify_says_in_json_too_that_there_is_nothing_to_verify(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "still.py").write_text("import torch\nprint(torch.__version__)\n")
+    ran = run("verify", "still.py", "--output-format", "json")
+    assert ran.code == 2
+    answer = json.loads(ran.out)
+    assert answer["verdict"] == "inconclusive" and "nothing to verify" in answer["reason"]
+    assert answer["speedup"] is None

@@ -387,11 +387,17 @@ def verify(  # noqa: PLR0913
         keep_scratch=keep_scratch,
     )
     arguments = script_arguments(context)
-    if candidate is None:
-        request = project.plan_verification(script, arguments, chosen, options, Workspace())
+    try:
+        if candidate is None:
+            request = project.plan_verification(script, arguments, chosen, options, Workspace())
+        else:
+            request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
+    except NothingToVerify as reason:
+        if output_format is not VerifyFormat.JSON:
+            raise
+        verification = no_verdict(str(reason), options)
     else:
-        request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
-    verification = run_verification(request, quiet)
+        verification = run_verification(request, quiet)
     show_verification(verification, Output(Format(output_format.value), output_file))
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
@@ -477,6 +483,13 @@ def verify_options(**given: Any) -> Options:
     from turbofix.verify import Options
 
     return Options(**{name: value for name, value in given.items() if value is not None})
+
+
+def no_verdict(reason: str, options: Options) -> Verification:
+    """The verification that could not begin, for programs that read the verdict."""
+    from turbofix.verify import Verification
+
+    return Verification("inconclusive", reason, options.device or "none")
 
 
 def run_verification(request: Request, quiet: bool) -> Verification:
