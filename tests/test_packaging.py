@@ -48,8 +48,21 @@ def test_the_codemods_are_found_through_the_entry_point() -> None:
 
 def test_no_codemods_is_an_error_and_not_an_empty_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: ())
+    monkeypatch.setattr(registry, "entry_point_files", lambda: ())
     with pytest.raises(registry.PackError, match="no codemods are installed"):
         registry.load()
+
+
+def test_the_entry_points_read_from_the_files_are_those_that_the_standard_library_finds() -> None:
+    found = {point.value for point in metadata.entry_points(group=registry.ENTRY_POINTS)}
+    assert set(registry.installed_packs()) == found
+
+
+def test_only_our_group_counts_among_the_entry_points_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "entry_points.txt"
+    file.write_text("[console_scripts]\nrun = a:b\n\n[turbofix.codemods]\nmine = my_pack\n\n[other]\nx = y\n")
+    assert list(registry.entries(file)) == [("mine", "my_pack")]
+    assert list(registry.entries(tmp_path / "missing.txt")) == []
 
 
 def test_every_package_is_in_the_list() -> None:
