@@ -165,7 +165,8 @@ def test_an_end_from_outside_leaves_nothing_behind(project: Path, tmp_path: Path
     started = "" if end == signal.SIGKILL else f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'])\n"
     script.write_text(f"{started}import time\nopen('started', 'w')\ntime.sleep(60)\n{TRAINING}")
     program = (
-        "import signal, sys; from pathlib import Path; from turbofix.verify import *; from turbofix.findings import Risk\n"
+        "import signal, sys; from pathlib import Path\n"
+        "from turbofix.verify import *; from turbofix.findings import Risk\n"
         # a job in the background of a script is born deaf to Ctrl-C
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "p = Path(sys.argv[1]); verify(Request(p, stages=(Stage(None, Risk.EXACT, {p: p.read_bytes()}),)))"
