@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
@@ -104,6 +104,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(optimizer.site, message, reason)
             continue
+        if any(step.device.mps for step in program.steps if optimizer.site in step.optimizers):
+            optimizer = replace(optimizer, device=replace(optimizer.device, mps=True))  # noqa: PLW2901
         value = fused_where(program, optimizer)
         if value is None:
             since = ON_MPS if optimizer.device.mps else ON_CPU

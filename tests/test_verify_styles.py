@@ -271,6 +271,9 @@ x = torch.randn(16, 4, pin_memory=True).pin_memory().to("cuda", non_blocking=Tru
 y = torch.zeros(16, 1, device="cuda").cuda(0).to(0).type(torch.cuda.FloatTensor)
 noise = torch.randn(16, 4, generator=torch.Generator(device="cuda").manual_seed(3), device=device)
 assert x.is_cuda and not torch.zeros(1).is_cuda
+with torch.no_grad():
+    assert (x * 2).sum().is_cuda and torch.cat([x, x]).is_cuda and model(x).is_cuda
+    assert not (torch.zeros(1) + 1).is_cuda
 stream = torch.cuda.Stream()
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 start.record()

@@ -222,11 +222,15 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
     if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
         blockers.append("the loss is computed in the same statement that calls backward")
     blockers += _leaving(statements)
+    quiet: set[int] = set()
+    loud: set[int] = set()
     for node, event in anchors(analysis, events, span.frames):
         if backward is not None and event.node is backward.node:
             continue
         if not any(contains(statement, node, places, module) for statement in statements):
             continue
+        if event.kind == "forward":
+            (quiet if no_grad(event) else loud).update(id(member) for member in members(event.receiver))
         if event.kind == "backward":
             blockers.append("another backward lies between the forward pass and its loss")
         elif event.kind == "step" and is_update(event):
@@ -235,6 +239,8 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
             blockers.append("a gradient is taken inside the forward pass (torch.autograd.grad)")
         elif event.kind == "load":
             blockers.append("state is loaded between the forward pass and its loss")
+    if quiet & loud:  # autocast keeps its casts of the weights, made without a graph (pytorch issue 65766)
+        blockers.append("the same model also runs without gradients there, after which older torch loses its gradients")
     return Region(
         places.site(statements[0], module),
         places.site(statements[-1], module),

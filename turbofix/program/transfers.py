@@ -93,12 +93,17 @@ def _opaque(analysis: Analysis, value: Opaque, depth: int = 6) -> tuple[str, Sit
 
 
 _BUILDERS = frozenset(("stack", "cat", "concat", "tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor"))
+_CASTS = frozenset(("float", "double", "half", "long", "int", "type"))
 
 
 def _is_built_here(node: ast.AST) -> bool:
     """Whether what is moved is put together in the same expression, from the parts of a batch: pageable memory."""
     moved = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-    return isinstance(moved, ast.Call) and (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
+    if not isinstance(moved, ast.Call):
+        return False
+    if isinstance(moved.func, ast.Attribute) and moved.func.attr in _CASTS:
+        return True  # `x.float().to(device)`: the cast is a new tensor
+    return (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
 
 
 def transfer_of(

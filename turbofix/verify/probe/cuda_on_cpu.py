@@ -80,7 +80,16 @@ class _Remap(TorchFunctionMode):
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         result = func(*args, **kwargs)
-        return self._mark(result) if to_cuda else result
+        if to_cuda or (self.moved and func is not tensor.cpu and any(map(self._is_marked, args))):
+            return self._mark(result)
+        return result
+
+    @staticmethod
+    def _is_marked(argument: Any) -> bool:
+        """Whether a tensor, or the first of some, was moved: what is computed from it stays where it is."""
+        if isinstance(argument, (list, tuple)) and argument:
+            argument = argument[0]
+        return isinstance(argument, torch.Tensor) and hasattr(argument, "_turbofix_on_cuda")
 
     def _mark(self, result: Any) -> Any:
         """Remember that this tensor would be on the GPU, for code that asks it."""
