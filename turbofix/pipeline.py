@@ -109,16 +109,22 @@ def analyze(
 
     A finding is ``fixable`` only when its edit was prepared on this text and passed its self-check.
     """
+    screened = screen(entry, workspace)
+    if screened is not None:
+        return screened
+    with paused_gc():
+        return Analysis(entry, workspace, codemods, target, keep).report()
+
+
+def screen(entry: Path, workspace: Workspace) -> FileReport | None:
+    """The report on a file that cannot be analysed or has nothing to do with training; None for all others."""
     text = workspace.read(entry)
     if text is None:
         return FileReport(entry, "none", trains=False, error=f"{entry} cannot be read")
     error = syntax_error(entry, text)
-    if error is not None:
+    if error is not None or not worth_analysing(entry, text, workspace):
         return FileReport(entry, "none", trains=False, error=error)
-    if not worth_analysing(entry, text, workspace):
-        return FileReport(entry, "none", trains=False)
-    with paused_gc():
-        return Analysis(entry, workspace, codemods, target, keep).report()
+    return None
 
 
 def apply(  # noqa: PLR0913
@@ -133,17 +139,20 @@ def apply(  # noqa: PLR0913
 ) -> Rewriting:
     """Rewrite the program that starts at ``entry`` with every codemod up to ``risk``, until nothing changes any more.
 
-    ``report`` saves the first analysis where the caller has made it on the same texts already.
+    ``report`` saves trying every edit first, where the caller has had that done on the same texts already.
     """
-    report = report or analyze(entry, workspace, codemods, target, keep)
-    if not any(finding.fixable and finding.risk <= risk for finding in report.findings):
-        return Rewriting(entry, {}, (), report)
-    pending = [finding for finding in report.findings if finding.fixable and finding.risk <= risk]
-    stages: list[Applied] = []
-    notes = list(report.notes)
-    texts: dict[Path, str] = {}
+    screened = screen(entry, workspace)
+    if screened is not None:
+        return Rewriting(entry, {}, (), screened)
     with paused_gc():
         analysis = Analysis(entry, workspace, codemods, target, keep)
+        report = report or analysis.report()
+        pending = [finding for finding in report.findings if finding.fixable and finding.risk <= risk]
+        if not pending:
+            return Rewriting(entry, {}, (), report)
+        stages: list[Applied] = []
+        notes = list(report.notes)
+        texts: dict[Path, str] = {}
         for _ in range(PASSES):
             before = len(stages)
             for codemod in codemods:
