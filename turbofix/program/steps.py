@@ -97,7 +97,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trains=bool(steps) or framework_of(analysis, bool(steps)) not in (Framework.PYTORCH, Framework.NONE),
         device=_join_devices([step.device for step in steps] or [model.device for model in known_models]),
         script=script(analysis),
-        target=target,
+        target=_at_least(execution, target),
         steps=steps,
         evaluations=evaluations,
         loaders=with_use(analysis, loaders(analysis), steps, evaluations),
@@ -110,6 +110,20 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         incomplete_because=reason,
         libraries=_libraries(execution),
     )
+
+
+_ACCELERATOR_SINCE = (2, 6)
+
+
+def _at_least(execution: Execution, target: Target) -> Target:
+    """The target, with no torch older than what the program itself needs: ``torch.accelerator`` came with 2.6."""
+    for module in execution.modules.values():
+        if "torch.accelerator" in module.text and "hasattr(torch" not in module.text:
+            if any(
+                isinstance(node, ast.Attribute) and dotted(node) == "torch.accelerator" for node in walk(module.tree)
+            ):
+                return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
+    return target
 
 
 def _libraries(execution: Execution) -> frozenset[str]:
