@@ -118,11 +118,10 @@ _ACCELERATOR_SINCE = (2, 6)
 def _at_least(execution: Execution, target: Target) -> Target:
     """The target, with no torch older than what the program itself needs: ``torch.accelerator`` came with 2.6."""
     for module in execution.modules.values():
-        if "torch.accelerator" in module.text and "hasattr(torch" not in module.text:
-            if any(
-                isinstance(node, ast.Attribute) and dotted(node) == "torch.accelerator" for node in walk(module.tree)
-            ):
-                return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
+        if "torch.accelerator" not in module.text or "hasattr(torch" in module.text:
+            continue
+        if any(isinstance(node, ast.Attribute) and dotted(node) == "torch.accelerator" for node in walk(module.tree)):
+            return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
     return target
 
 
