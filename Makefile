@@ -13,7 +13,7 @@ demo: $(READY)
 	@echo
 	$(BIN)/turbofix apply $(DEMO) || test $$? -eq 1
 	@echo
-	$(BIN)/turbofix verify $(DEMO) -- --epochs 1
+	$(BIN)/turbofix verify $(DEMO) -- --epochs 2
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
