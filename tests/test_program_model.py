@@ -860,3 +860,93 @@ def test_a_program_needs_the_torch_that_it_calls() -> None:
     assert program(FLAT).target == Target()
     assert program(FLAT.replace("\nmodel", f"\n{chosen}model", 1)).target.torch == (2, 6)
     assert program(FLAT.replace("\nmodel", f"\n{guarded}model", 1)).target == Target()
+
+
+# --- how surely the parts of a step are known -------------------------------------------------------------------------
+
+
+def test_a_step_says_what_its_parts_are() -> None:
+    step = only_step(program(FLAT))
+    assert (step.optimizer.certainty, step.optimizer.names) == ("seen", ("torch.optim.Adam",))
+    assert (step.model.certainty, step.model.names) == ("seen", ("Net",))
+    assert step.data.certainty == "seen" and step.source == "loader"
+
+
+ALONE = """
+def train(network, opt, batches, device, objective):
+    network.train()
+    for x, y in batches:
+        opt.zero_grad()
+        out = network(x)
+        objective(out, y).backward()
+        opt.step()
+"""
+
+
+def test_what_only_its_use_tells_is_inferred_and_the_rest_unknown() -> None:
+    step = only_step(program(ALONE))
+    assert (step.optimizer.certainty, step.optimizer.names) == ("inferred", ("opt",))
+    assert (step.model.certainty, step.model.names) == ("inferred", ("network",))
+    assert (step.data.certainty, step.data.names, step.source) == ("unknown", ("batches",), "unknown")
+    assert step.optimizer.why and step.model.why and step.data.why
+
+
+def test_a_step_that_optimises_tensors_has_no_model() -> None:
+    found = program(
+        """
+        import torch
+
+        target = torch.rand(3, 64, 64)
+        picture = torch.zeros(3, 64, 64, requires_grad=True)
+        optimizer = torch.optim.Adam([picture], lr=0.1)
+        for _ in range(100):
+            loss = (picture - target).pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """
+    )
+    step = only_step(found)
+    assert (step.model.certainty, step.model.names) == ("seen", ("tensors",))
+
+
+def test_the_entries_of_a_state_dict_are_parameters() -> None:
+    found = program(
+        HEAD,
+        SETUP,
+        """
+        for epoch in range(3):
+            for i, (x, y) in enumerate(loader):
+                loss = criterion(model(x.to(device)), y.to(device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if i % 1000 == 0:
+                    torch.save({k: v.half().cpu() for k, v in model.state_dict().items()}, "model.pt")
+        """,
+    )
+    moved = {source(each.site): each.what for each in only_step(found).transfers}
+    assert moved["v.half().cpu()"] == "param" and moved["x.to(device)"] == "batch"
+
+
+def test_a_number_of_workers_that_is_computed_from_the_machine_is_computed() -> None:
+    found = program(
+        HEAD,
+        """
+        import os
+
+        def workers(share):
+            number = None
+            if hasattr(os, "sched_getaffinity"):
+                try:
+                    number = len(os.sched_getaffinity(0)) / share
+                except OSError:
+                    pass
+            if number is None:
+                number = os.cpu_count() / share
+            return int(number)
+
+        loader = DataLoader(Pictures(64), batch_size=4, num_workers=workers(2))
+        """,
+    )
+    assert found.loaders[0].argument("num_workers").state == "computed"

@@ -128,7 +128,9 @@ def _convert(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
     value = _value(arguments)
     if value is None:
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name, 0), interp.origin(node))
-    return join_all(_convert_one(interp, name, member, node) for member in members(value)) or UNKNOWN
+    # `int(None)` raises: where the value can be something else too, what follows has a number
+    taken = [each for each in members(value) if not (isinstance(each, Const) and each.value is None)]
+    return join_all(_convert_one(interp, name, member, node) for member in taken or members(value)) or UNKNOWN
 
 
 def _convert_one(interp: Interpreter, name: str, value: Value, node: ast.AST) -> Value:

@@ -131,6 +131,9 @@ def _step(step: Step) -> Iterator[str]:
     yield f"  STEP {_loop(step.loop)} ({step.certainty}, source {step.source})"
     if step.epoch_loop is not None:
         yield f"    epochs {_loop(step.epoch_loop)}"
+    for part in ("optimizer", "model", "data"):
+        known = getattr(step, part)
+        yield f"    {part} {known.certainty}: {', '.join(known.names)}{f' ({known.why})' if known.why else ''}"
     yield f"    loaders {', '.join(at(site) for site in step.loaders) or '-'}; device {place(step.device)}"
     yield f"    models {', '.join(at(site) for site in step.models) or '-'}"
     yield f"    forward {region(step.forward)}"

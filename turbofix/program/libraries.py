@@ -406,6 +406,7 @@ _KINDS = {
     "timm.create_model": "module",
     "timm.utils.ModelEmaV2": "wrapper",
     "timm.utils.ModelEma": "wrapper",
+    "ema_pytorch.EMA": "wrapper",
     "torch.hub.load": "module",
     "torch.jit.load": "module",
     "clip.load": "module",

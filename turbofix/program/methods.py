@@ -353,7 +353,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         return result
     if name == "state_dict":
         interp.event("call", node, _label("Module", name), model, arguments)
-        return interp.opaque("state_dict()", "call", node)
+        return Mapping(interp.control, origin, {}, True, Tensor(frozenset({"param"}), model.device, origin, model))
     if name == "no_sync":
         return interp.make("torch.nn.parallel.DistributedDataParallel.no_sync", "nosync", arguments, node, log=False)
     if isinstance(model, Made) and model.kind in ("wrapper", "engine") and model.inner is not None:

@@ -367,6 +367,19 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Known:
+    """How surely one part of a step is known, and as what.
+
+    ``seen``: where it is made was seen. ``inferred``: judged by how it is used. ``names`` are qualified names, the
+    project's class names, or what else the program calls it; ``why`` says what is in the way of more.
+    """
+
+    certainty: Literal["seen", "inferred", "unknown"] = "unknown"
+    names: tuple[str, ...] = ()
+    why: str | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One training step: the innermost loop that holds a backward and an optimizer's step."""
 
@@ -399,6 +412,9 @@ class Step:
     leaks: tuple[
         Accumulator, ...
     ] = ()  # `total += loss` with its graph, never backpropagated: every step's graph is kept
+    optimizer: Known = Known()  # what its updates step
+    model: Known = Known()  # what its forward passes call
+    data: Known = Known()  # where its data come from; ``source`` says the kind
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
     found: set[Site] = set()
-    for event in _outermost(analysis, [each for each in events if each.kind == "forward"]):
+    for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
         owner = _called_through(analysis, event, loop)
         for model in (owner,) if owner is not None else models_in(event.receiver):
             site = analysis.facts.origin_site(model.origin)
@@ -99,7 +99,7 @@ def _called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> I
     return None
 
 
-def _outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:
+def outermost(analysis: Analysis, forwards: list[Event]) -> list[Event]:
     """The forward calls that are not made inside another model's forward, nor by a container for its layers."""
     nodes = {id(event.node) for event in forwards}
     parts: dict[int, set[int]] = {}
@@ -230,7 +230,7 @@ def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) 
 def models(analysis: Analysis) -> tuple[Model, ...]:
     """Every model that is called, trained, moved or wrapped."""
     facts = analysis.facts
-    forwards = _outermost(analysis, facts.of("forward"))
+    forwards = outermost(analysis, facts.of("forward"))
     kept: dict[Site, list[Made | Instance]] = {}
     for event in (*forwards, *facts.of("mode", "wrap", "compile")):
         value = (event.result or event.receiver) if event.kind == "wrap" else event.receiver

@@ -19,6 +19,7 @@ from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
+from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.model import (
@@ -241,11 +242,12 @@ def _step(
         }
     )
     seen = all(act.certainty == "seen" for act in update_acts) and bool(update_acts)
+    kind = _source(sources, training, found_loaders)
     return Step(
         loop=_loop(analysis, record, events),
         epoch_loop=_epoch_loop(analysis, record, backwards, events),
         function=facts.places.function_site(loop, record.module),
-        source=_source(sources, training, found_loaders),  # type: ignore[arg-type]
+        source=kind,  # type: ignore[arg-type]
         loaders=tuple(found_loaders),
         transfers=moved,
         forward=_one_region(regions),
@@ -273,6 +275,9 @@ def _step(
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
+        optimizer=optimizer_known(updates),
+        model=model_known(analysis, training, updates),
+        data=data_known(analysis, sources, found_loaders, kind),
     )
 
 

@@ -1,0 +1,1 @@
+"""Measurements of turbofix on real programs; not part of the installed package."""

@@ -1,0 +1,137 @@
+"""How surely the parts of a training step are known: its optimizer, its model, and where its data come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from turbofix.findings import Site
+from turbofix.program.acts import ENGINES, concerned, is_model, optimizers_in, stepper
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.facts import unwrapped
+from turbofix.program.model import Known
+from turbofix.program.objects import models_in, outermost
+from turbofix.program.tensors import tensors_passed
+from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+
+
+def _joined(parts: list[Known]) -> Known:
+    """Several parts that must all be known: as sure as the least sure of them."""
+    if not parts:
+        return Known()
+    names = tuple(sorted({name for part in parts for name in part.names}))
+    for certainty in ("unknown", "inferred"):
+        whys = [part.why for part in parts if part.certainty == certainty]
+        if whys:
+            return Known(certainty, names, next((why for why in whys if why), None))
+    return Known("seen", names)
+
+
+def name_of(value: Value) -> str:
+    """What a person would call an object: its class, or the name that it goes by."""
+    if isinstance(value, Made):
+        return value.qualname
+    if isinstance(value, Instance):
+        return value.cls.node.name
+    return value.name if isinstance(value, Opaque) else type(value).__name__.lower()
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+
+def optimizer_known(updates: Iterable[Event]) -> Known:
+    """What the updates of a step step: all of them must be known."""
+    return _joined([_stepped(concerned(event)) for event in updates])
+
+
+def _stepped(value: Value | None) -> Known:
+    found = list(optimizers_in(value))
+    if found:
+        return Known("seen", tuple(sorted({name_of(each) for each in found})))
+    for member in members(value):
+        if isinstance(member, Made) and member.kind in ENGINES:
+            return Known("inferred", (member.qualname,), "the framework makes or holds it")
+    kind = stepper(value)
+    names = tuple(sorted({name_of(member) for member in members(value) if isinstance(member, (Opaque, Instance))}))
+    if kind in ("likely", "optimizer", "scaler"):
+        return Known("inferred", names, "where it is made was not seen; it is used like an optimizer")
+    return Known("unknown", names, "where it is made was not seen")
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+_FED = frozenset({"batch", "input", "made", "data"})
+_COMPUTED = frozenset({"output", "maybe_output", "loss"})
+
+
+def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event]) -> Known:
+    """What a step calls as its model."""
+    parts: list[Known] = []
+    for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
+        found = list(models_in(event.receiver))
+        made = [each for each in found if not isinstance(each, Opaque)]
+        if made:
+            parts.append(Known("seen", tuple(sorted({name_of(each) for each in made}))))
+        elif found:
+            parts.append(_by_use(found))
+    if parts:
+        return _joined(parts)
+    used = _called_unknowns(events)
+    if used:
+        return _by_use(used)
+    if _trains_tensors(updates):
+        return Known("seen", ("tensors",), "the step optimises tensors, no model")
+    return Known("unknown", (), "no call of a model was seen")
+
+
+def _called_unknowns(events: list[Event]) -> list[Value]:
+    """The unknown objects that a step calls as its model: used like one, else the first that the batch is given to."""
+    modelled: list[Value] = []
+    fed: list[Value] = []
+    further: list[Value] = []
+    for event in events:
+        if event.kind != "unknown_call" or event.arguments is None:
+            continue
+        called = [each for each in members(event.receiver) if isinstance(each, Opaque)]
+        roles = frozenset().union(*(tensor.roles for tensor in tensors_passed(event.arguments)))
+        modelled += [each for each in called if is_model(each)]
+        if roles & _COMPUTED:
+            further += called
+        elif roles & _FED:
+            fed += called
+    return modelled or fed or further
+
+
+def _by_use(values: Iterable[Value]) -> Known:
+    names = tuple(sorted({name_of(value) for value in values}))
+    return Known("inferred", names, "where it is made was not seen; it is called with the batch")
+
+
+def _trains_tensors(updates: Iterable[Event]) -> bool:
+    """Whether the optimizers of all updates were given tensors that no model holds."""
+    held: list[Value] = []
+    for event in updates:
+        found = [each for each in optimizers_in(concerned(event)) if isinstance(each, Made)]
+        if not found:
+            return False
+        for made in found:
+            passed = made.arguments.get("params", 0)
+            if passed is None:
+                return False
+            held += [each for each in flatten(passed.value, 4) if isinstance(each, (Tensor, Opaque, Instance, Made))]
+    return bool(held) and all(isinstance(each, Tensor) and each.source is None for each in held)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def data_known(analysis: Analysis, values: Iterable[Value | None], loaders: list[Site], kind: str) -> Known:
+    """What a step's data come out of."""
+    if kind == "unknown":
+        names = {
+            member.name for value in values for member in unwrapped(value) if isinstance(member, Opaque) and member.name
+        }
+        return Known("unknown", tuple(sorted(names)), "what the loop runs over was not seen being made")
+    if loaders:
+        return Known("seen", tuple(f"{site.path.name}:{site.line}" for site in loaders))
+    return Known("seen", (kind,))
