@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import string
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from turbofix.edits import Edit, Refuse
 from turbofix.nodes import walk
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets
+from turbofix.records import dataclass
 
 from ._pages import Page, page_of
 from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.program.model import Act, Optimizer, Passing, Step, TrainingProgram
+from turbofix.records import dataclass
 
 from ._precision import autocast_of, requote, test_beside
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from turbofix.edits import Edit, Refuse
 from turbofix.program.model import Sync
+from turbofix.records import dataclass
 
 from ._deferring import deferral
 from ._syncs import BatchLoop, loop_words, read_text, why_it_stays

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.model import Show, Sync
 from turbofix.program.names import walk_here
+from turbofix.records import dataclass
 
 from ._pages import Page, page_of
 from ._syncs import Action, BatchLoop, replacing, shows_in, why_shown

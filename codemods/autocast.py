@@ -72,7 +72,6 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
@@ -88,6 +87,7 @@ from turbofix.program.model import (
     Sync,
     TrainingProgram,
 )
+from turbofix.records import dataclass
 
 from ._precision import (
     CONVOLUTIONS,

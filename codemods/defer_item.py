@@ -50,12 +50,12 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Accumulator, Framework, Step, Sync, TrainingProgram
+from turbofix.records import dataclass
 
 from ._deferring import deferral, detached_sum
 from ._pages import page_of

@@ -43,12 +43,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, Optimizer, TrainingProgram
+from turbofix.records import dataclass
 
 from ._precision import requote, said, test_beside, version
 

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
@@ -63,6 +62,7 @@ from turbofix.program.model import (
     Step,
     TrainingProgram,
 )
+from turbofix.records import dataclass
 
 from ._batching import is_aligned, is_paced, leads_with, line_of_length
 from ._loaders import at, called, is_inside, is_telling, mend_help, node_of, whole

@@ -51,12 +51,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Argument, Framework, Loader, Region, TrainingProgram
+from turbofix.records import dataclass
 
 from ._guard import changed_in, left_behind, on_gpu_above
 from ._loaders import (

@@ -36,12 +36,12 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, Loader, TrainingProgram
+from turbofix.records import dataclass
 
 from ._loaders import called, copies_to_cuda, pinning
 

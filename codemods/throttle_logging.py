@@ -43,12 +43,12 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Show, TrainingProgram
+from turbofix.records import dataclass
 
 from ._pages import page_of
 from ._staying import Waiting, stays, stays_in_text

@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -19,6 +18,7 @@ from turbofix import __version__, project, registry
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
 from turbofix.findings import Risk
 from turbofix.project import Chosen, NothingToVerify, Outcome, shown
+from turbofix.records import dataclass
 from turbofix.report import renderer
 from turbofix.report.text import Style
 from turbofix.source import STDIN, Source, SourceError, Workspace, read_stdin

@@ -11,13 +11,14 @@ import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from turbofix.findings import Risk
 from turbofix.program.model import Target
+from turbofix.records import dataclass
 
 
 class ConfigError(Exception):

@@ -13,12 +13,13 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     import libcst as cst

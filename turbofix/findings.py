@@ -6,9 +6,11 @@ All of it is frozen data: the engine sorts, filters, prepares and reports it wit
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import total_ordering
 from pathlib import Path
+
+from turbofix.records import dataclass
 
 
 @total_ordering

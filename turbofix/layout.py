@@ -9,13 +9,14 @@ import ast
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import libcst as cst
 
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
 from turbofix.positions import Statement, Tree
+from turbofix.records import dataclass
 
 WIDTH, MOST = 100, 140
 """A line that would grow beyond so many characters is broken: as long as the file's longest, between these two."""

@@ -7,9 +7,10 @@ import builtins
 import keyword
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from turbofix.nodes import parse, walk
+from turbofix.records import dataclass
 
 Place = tuple[int, int]  # line from 1, column from 0 in UTF-8 bytes, as ``ast`` has them
 

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
 from turbofix.nodes import parse
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, target
 from turbofix.findings import Examined, InPlace, Risk, Site
 from turbofix.pipeline import FileReport, Keep, Rewriting
+from turbofix.records import dataclass
 from turbofix.source import (
     STDIN,
     Source,

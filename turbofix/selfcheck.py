@@ -13,11 +13,11 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.nodes import children, parse, walk
+from turbofix.records import dataclass
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"

@@ -13,8 +13,9 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from turbofix.records import dataclass
 
 STDIN = "-"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from turbofix.nodes import walk
@@ -15,6 +15,7 @@ from turbofix.program.fates import STORING, Fate, name_reads
 from turbofix.program.model import Accumulator, Read
 from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS, contains
+from turbofix.records import dataclass
 
 When = Literal["every_step", "every_n", "condition", "after_loop", "elsewhere"]
 _SEEN_IN_LOOP: dict[str, When] = {"every_n": "every_n", "condition": "condition", "except": "condition"}

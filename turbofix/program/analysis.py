@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.program.arguments import Reads
 from turbofix.program.execution import Execution
 from turbofix.program.facts import Facts
 from turbofix.program.guards import Guards
 from turbofix.program.placements import Devices
+from turbofix.records import dataclass
 
 
 @dataclass(eq=False)

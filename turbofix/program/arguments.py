@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -19,6 +19,7 @@ from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted, parameters
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Computed, Const, ModuleValue, Opaque, Option, Origin, Unknown, Value, members
+from turbofix.records import dataclass
 
 Carrier = tuple[str, object, str]
 """How a value travels: ("name", its scope, the name), ("attribute", None, its name) or ("key", None, the key)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from turbofix.program import access, externals, libraries, methods, options
@@ -52,6 +51,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.interpreter import Interpreter

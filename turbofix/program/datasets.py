@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -33,6 +33,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.records import dataclass
 
 _DECODERS = (
     "PIL.Image.open",

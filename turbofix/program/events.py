@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from turbofix.program.values import UNKNOWN, Value, join
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile

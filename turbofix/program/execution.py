@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from turbofix.program import calls, imports
@@ -14,6 +14,7 @@ from turbofix.program.interpreter import Interpreter, OutOfBudgetError
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.tensors import tensors_in, with_roles
 from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value
+from turbofix.records import dataclass
 
 __all__ = ["Execution", "ModuleFile", "Reader", "Scope", "execute"]
 

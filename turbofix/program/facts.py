@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
@@ -36,6 +36,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.events import LoopRecord

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -18,6 +18,7 @@ from turbofix.program.facts import Frame
 from turbofix.program.names import dotted, reads_of, targets
 from turbofix.program.sites import COMPREHENSIONS, contains
 from turbofix.program.values import Instance, members
+from turbofix.records import dataclass
 
 STORING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "setdefault", "push", "send"})
 """Methods that keep their argument."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.nodes import walk
 from turbofix.program.events import Event
@@ -18,6 +18,7 @@ from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
 from turbofix.program.values import External, Function, Host, Opaque, Option, Tensor, flatten, members
+from turbofix.records import dataclass
 
 _ORDER = ("always", "config", "rank", "every_n", "condition", "except")
 _UNCHANGING = {

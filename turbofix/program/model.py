@@ -8,12 +8,13 @@ needs more than is known refuses. Texts (``..._text``) are source texts that are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Literal
 
 from turbofix.findings import Site
+from turbofix.records import dataclass
 
 
 class Framework(Enum):

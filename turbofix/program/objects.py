@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -49,6 +49,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.records import dataclass
 
 _UNSURE = {"param", "maybe_output", "output"}
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)

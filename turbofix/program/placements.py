@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from turbofix.nodes import walk
@@ -24,6 +24,7 @@ from turbofix.program.values import (
     Value,
     members,
 )
+from turbofix.records import dataclass
 
 Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]

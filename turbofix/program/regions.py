@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
@@ -17,6 +16,7 @@ from turbofix.program.model import Region
 from turbofix.program.names import dotted, loaded, stored, walk_here
 from turbofix.program.sites import LOOPS, blocks, contains
 from turbofix.program.values import External, Instance, Made, ModuleValue, members
+from turbofix.records import dataclass
 
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from turbofix.program.values import Function, Value
+from turbofix.records import dataclass
 
 Reader = Callable[[Path], "str | None"]
 """The text of a file of the project, or None where there is none (or it cannot be read)."""

@@ -11,11 +11,12 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
 from turbofix.nodes import children
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
+
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.events import Arguments, Control

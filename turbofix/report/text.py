@@ -6,7 +6,8 @@ Loading the library that draws the progress bars would cost a short analysis a t
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+
+from turbofix.records import dataclass
 
 CODES = {
     "bold": "1",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from turbofix.findings import Risk
+from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.probe.thresholds import CLOSE, Tolerance
 from turbofix.verify.request import Progress, Request, Stage

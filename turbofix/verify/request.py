@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from turbofix.findings import Risk
+from turbofix.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from turbofix.records import dataclass
 from turbofix.verify.probe import limits
 from turbofix.verify.request import Options
 from turbofix.verify.result import Inconclusive

@@ -14,9 +14,9 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from turbofix.records import dataclass
 from turbofix.verify import signals
 
 SKIPPED = {

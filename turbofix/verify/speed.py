@@ -6,10 +6,10 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turbofix.records import dataclass
 from turbofix.verify.request import Options, Stage
 from turbofix.verify.result import STEP_PARTS, Interval, Measured
 from turbofix.verify.runner import Child

@@ -1,0 +1,126 @@
+"""Records behave as the standard library's dataclasses do: each case is run on both."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from turbofix import records
+
+MAKERS = [pytest.param(dataclasses.dataclass, id="standard"), pytest.param(records.dataclass, id="records")]
+Maker = Callable[..., Any]
+
+
+def point(make: Maker) -> Any:
+    class Point:
+        """A doc string."""
+
+        x: int
+        y: int = 2
+        tags: list[str] = dataclasses.field(default_factory=list)
+
+        @property
+        def total(self) -> int:
+            return self.x + self.y
+
+    return make(frozen=True)(Point)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_values_and_defaults(make: Maker) -> None:
+    made = point(make)
+    assert (made(1).x, made(1).y, made(1, y=5).total, made(x=3).x) == (1, 2, 6, 3)
+    assert made(1).tags == [] and made(1).tags is not made(1).tags
+    assert repr(made(1)).endswith("Point(x=1, y=2, tags=[])")
+    assert made.__doc__ == "A doc string."
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_wrong_values_raise(make: Maker) -> None:
+    made = point(make)
+    for call in (made, lambda: made(1, 2, [], 4), lambda: made(1, z=3)):
+        with pytest.raises(TypeError):
+            call()
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_frozen(make: Maker) -> None:
+    one = point(make)(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.x = 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del one.x
+    assert one.x == 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_equality_and_hash(make: Maker) -> None:
+    @make(frozen=True)
+    class Pair:
+        a: object = ()
+        b: object = ()
+
+    @make(frozen=True)
+    class Other:
+        a: object = ()
+        b: object = ()
+
+    assert Pair(1, 2) == Pair(1, b=2) and hash(Pair(1, 2)) == hash(Pair(1, 2))
+    assert Pair(1, 2) != Pair(2, 1) and Pair() != Other() and Pair() != ((), ())
+    assert len({Pair(1), Pair(1), Pair(2)}) == 2
+
+    @make(eq=False)
+    class Alone:
+        a: int = 0
+
+    assert Alone() != Alone() and len({Alone(), Alone()}) == 2
+
+    @make
+    class Loose:
+        a: int = 0
+
+    assert Loose() == Loose() and Loose.__hash__ is None
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_standard_functions_take_them(make: Maker) -> None:
+    one = point(make)(1)
+    assert dataclasses.is_dataclass(one)
+    assert [field.name for field in dataclasses.fields(one)] == ["x", "y", "tags"]
+    changed = dataclasses.replace(one, y=7)
+    assert (changed.x, changed.y, one.y) == (1, 7, 2)
+    assert dataclasses.asdict(one) == {"x": 1, "y": 2, "tags": []}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_fields_of_the_base_and_what_is_made_afterwards(make: Maker) -> None:
+    @make
+    class Base:
+        a: int
+
+    @make
+    class Derived(Base):
+        b: int = 1
+        c: int = dataclasses.field(init=False)
+
+        def __post_init__(self) -> None:
+            self.c = self.a + self.b
+
+    assert (Derived(1).c, Derived(1, 5).c, Derived(a=2, b=2).c) == (2, 6, 4)
+    assert Derived.__match_args__ == ("a", "b")
+    with pytest.raises(TypeError):
+        Derived(1, c=3)
+
+
+@records.dataclass(frozen=True)
+class Sent:
+    a: int
+    b: tuple[int, ...] = ()
+
+
+def test_a_record_goes_through_pickle() -> None:
+    assert pickle.loads(pickle.dumps(Sent(1, (2,)))) == Sent(1, (2,))
