@@ -31,18 +31,18 @@ def _record(cls: type, frozen: bool, eq: bool) -> type:
     made: dict[str, Any] = {
         "__dataclass_fields__": fields,
         "__match_args__": tuple(name for name, field in fields.items() if field.init),
-        "_defaults": {
+        "_record_defaults": {
             name: field.default for name, field in fields.items() if field.default is not dataclasses.MISSING
         },
-        "_factories": tuple(
+        "_record_factories": tuple(
             (name, field.default_factory)
             for name, field in fields.items()
             if field.default_factory is not dataclasses.MISSING
         ),
-        "_complete": sum(field.init for field in fields.values()),
-        "_names": frozenset(name for name, field in fields.items() if field.init),
-        "_finishes": hasattr(cls, "__post_init__"),
-        "_key": attrgetter(*fields) if fields else type,
+        "_record_complete": sum(field.init for field in fields.values()),
+        "_record_names": frozenset(name for name, field in fields.items() if field.init),
+        "_record_finishes": hasattr(cls, "__post_init__"),
+        "_record_key": attrgetter(*fields) if fields else type,
         "__init__": _init,
         "__repr__": _repr,
     }
@@ -78,29 +78,33 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 def _init(self: Any, *values: object, **named: object) -> None:
     cls = type(self)
     state = self.__dict__
-    state.update(cls._defaults)
+    state.update(cls._record_defaults)
     if values:
         state.update(zip(cls.__match_args__, values, strict=False))
     if named:
         state.update(named)
-    if cls._factories:
-        for name, factory in cls._factories:
+    if cls._record_factories:
+        for name, factory in cls._record_factories:
             if name not in state:
                 state[name] = factory()
-    if len(state) != cls._complete or len(values) > len(cls.__match_args__) or not named.keys() <= cls._names:
+    if (
+        len(state) != cls._record_complete
+        or len(values) > len(cls.__match_args__)
+        or not named.keys() <= cls._record_names
+    ):
         wanted = ", ".join(cls.__match_args__)
         raise TypeError(f"{cls.__name__}({wanted}) cannot be made of {len(values)} values and {sorted(named)}")
-    if cls._finishes:
+    if cls._record_finishes:
         self.__post_init__()
 
 
 def _eq(self: Any, other: Any) -> Any:
     cls = type(self)
-    return cls._key(self) == cls._key(other) if type(other) is cls else NotImplemented
+    return cls._record_key(self) == cls._record_key(other) if type(other) is cls else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(type(self)._key(self))
+    return hash(type(self)._record_key(self))
 
 
 def _repr(self: Any) -> str:
