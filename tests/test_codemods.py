@@ -14,6 +14,7 @@ from memory import ENTRY, ROOT, MemoryWorkspace
 
 from turbofix import config, pipeline, registry
 from turbofix.codemod import Codemod
+from turbofix.edits import Change
 from turbofix.findings import Risk
 from turbofix.program.model import Target
 
@@ -117,6 +118,14 @@ def test_refuses_with_the_reason(case: Case) -> None:
     assert len(reasons) == len(expected), reasons
     for reason, text in zip(reasons, expected, strict=True):
         assert text in reason
+
+
+def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
+    text = "a = 1  # \x0c is no newline\nf(a)\n"
+    start = text.index("f(a)")
+    changes = [Change(start, start, "b = 2\n"), Change(start, start, "    ")]
+    assert pipeline.shift(text, changes, 2, 0) == (3, 4)
+    assert pipeline.shift(text, changes, 1, 0) == (1, 0)
 
 
 @pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))

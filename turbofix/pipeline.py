@@ -420,17 +420,18 @@ def move(examined: Examined, edit: Edit) -> Examined | None:
 
 
 def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple[int, int]:
-    """Where a line (from 1) and column (from 0) of ``text`` stand after the changes were made."""
-    lines = text.splitlines(keepends=True)
-    offset = sum(len(each) for each in lines[: line - 1]) + column
-    new = list(text)
-    moved = offset
-    for change in sorted(changes, reverse=True):
-        new[change.start : change.end] = change.text
-        if change.end <= offset:
-            moved += len(change.text) - (change.end - change.start)
-    head = "".join(new)[:moved]
-    return head.count("\n") + 1, len(head) - (head.rfind("\n") + 1)
+    """Where a line (from 1) and column (from 0) of ``text`` stand after the changes, which are in order, were made."""
+    from turbofix.edits import changed
+
+    offset = line_starts(text)[line - 1] + column
+    head = changed(text[:offset], [change for change in changes if change.end <= offset])
+    starts = line_starts(head)
+    return len(starts), len(head) - starts[-1]
+
+
+def line_starts(text: str) -> list[int]:
+    """Where the lines begin, as Python counts them: a form feed begins none."""
+    return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
 
 
 def syntax_error(path: Path, text: str) -> str | None:

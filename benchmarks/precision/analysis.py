@@ -1,0 +1,99 @@
+"""What the tool says of the corpus's programs, each finding once, however many scripts reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.precision.corpus import Checkout, Program
+from benchmarks.precision.ledger import Key
+from benchmarks.precision.pool import TookTooLong, limited
+from turbofix import pipeline, registry
+from turbofix.findings import Examined, Risk
+from turbofix.program.model import Target
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What was said from one entry. ``error`` is a sentence where nothing could be said."""
+
+    program: Program
+    findings: tuple[Examined, ...] = ()
+    read: frozenset[Path] = frozenset()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """All findings of one codemod on one line. ``styles`` are those of the scripts that reach it."""
+
+    repository: str
+    commit: str
+    path: str
+    codemod: str
+    line: str
+    fixable: bool
+    risk: str
+    message: str
+    why_not: str
+    styles: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """What it is matched with judgements by."""
+        return self.repository, self.path, self.codemod, self.line
+
+
+def analyze(program: Program) -> Reached:
+    """What the tool says of one program."""
+    checkout = Checkout(program.folder)
+    try:
+        with limited():
+            report = pipeline.analyze(program.file, checkout, registry.load(), Target())
+    except TookTooLong as error:
+        return Reached(program, error=str(error))
+    notes = tuple(note.partition("\n")[0] for note in report.notes)
+    return Reached(program, report.findings, frozenset(checkout.seen), report.error or "; ".join(notes))
+
+
+def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:
+    """Every finding once; refused where one of the entries refuses it. ``styles`` by repository and path of entries.
+
+    Several findings of a codemod on one line are judged as one, fixable where one of them is.
+    """
+    sites: dict[tuple[str, Path, str, int, int], list[tuple[Program, Examined]]] = {}
+    for each in reached:
+        for finding in each.findings:
+            site = finding.site
+            place = (each.program.repository, site.path, finding.codemod, site.line, site.column)
+            sites.setdefault(place, []).append((each.program, finding))
+    rows: dict[Key, Found] = {}
+    for (repository, path, codemod, line, _), told in sites.items():
+        program, finding = min(told, key=lambda each: each[1].fixable)  # a refusal first
+        row = Found(
+            repository,
+            program.commit,
+            path.relative_to(program.folder).as_posix(),
+            codemod,
+            str(line),
+            finding.fixable,
+            finding.risk.value,
+            finding.message,
+            finding.why_not or "",
+            tuple(sorted({styles.get((entry.repository, entry.path), "other") for entry, _ in told})),
+        )
+        other = rows.get(row.key)
+        if other is None or row.fixable > other.fixable:
+            rows[row.key] = row
+    return sorted(rows.values(), key=order)
+
+
+def order(found: Found) -> tuple[str, str, list[int], str]:
+    """Findings by place."""
+    return found.repository, found.path, [int(part) for part in found.line.split(":")], found.codemod
+
+
+def fixable(found: Sequence[Found]) -> list[Found]:
+    """What ``apply`` rewrites without being asked twice."""
+    return [each for each in found if each.fixable and Risk(each.risk) <= Risk.EQUIVALENT]
