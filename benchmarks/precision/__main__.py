@@ -52,7 +52,9 @@ def sweep_command(
         for path in corpus.files(folder)
     ]
     random.Random(0).shuffle(programs)  # so that the long ones do not come together
-    results = sorted(pool.run(sweep.sweep, programs, jobs, "sweep"), key=lambda each: each.name)
+    listed = {(row.repository, row.path) for row in corpus.scripts()}
+    programs.sort(key=lambda each: (each.repository, each.path) not in listed)  # what matters most is told first
+    results = sorted(pool.run(sweep.sweep, programs, jobs, "sweep", tell_problems), key=lambda each: each.name)
     raise typer.Exit(show_sweep(results, limit))
 
 
@@ -177,6 +179,12 @@ def show_sweep(results: Sequence[sweep.Swept], limit: float) -> int:
         failed |= bool(bad)
         listing(what, bad)
     return int(failed)
+
+
+def tell_problems(result: sweep.Swept) -> None:
+    """What is wrong with a file, at once, on standard error."""
+    for sentence in sweep.problems(result):
+        typer.echo(sentence, err=True)
 
 
 def show_cost(cost: sweep.Cost | None, results: Sequence[sweep.Swept]) -> None:

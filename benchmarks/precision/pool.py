@@ -23,12 +23,22 @@ class TookTooLong(BaseException):
     """The limit is over. Not an ``Exception``: the engine would make a note of it and go on."""
 
 
-def run(function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int, label: str) -> list[Result]:
-    """The results in the order of the tasks, with a progress bar on a terminal."""
+def run(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    jobs: int,
+    label: str,
+    tell: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """The results in the order of the tasks, with a progress bar on a terminal; ``tell`` gets each as it comes."""
     # Spawned, as the tool itself does: every worker begins as a fresh interpreter does.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, jobs), context, initializer=prepare) as pool:
-        return list(shown(pool.map(function, tasks, chunksize=4), len(tasks), label))
+        results = []
+        for result in shown(pool.map(function, tasks, chunksize=4), len(tasks), label):
+            tell(result)
+            results.append(result)
+        return results
 
 
 def prepare() -> None:

@@ -70,8 +70,10 @@ def sweep(program: Program) -> Swept:
             first = pipeline.apply(program.file, checkout, codemods, Target(), RISK)
             seconds = clock()
         lines = sum(text.count("\n") + 1 for path in checkout.seen if (text := checkout.read(path)) is not None)
-        with limited():
-            second = pipeline.apply(program.file, checkout.with_texts(first.texts), codemods, Target(), RISK)
+        second = first
+        if first.texts:  # else the second apply is the first one again
+            with limited():
+                second = pipeline.apply(program.file, checkout.with_texts(first.texts), codemods, Target(), RISK)
     except TookTooLong as error:
         return Swept(name, torch=torch, seconds=seconds, crashes=(str(error),))
     report = first.report
@@ -93,7 +95,7 @@ def sweep(program: Program) -> Swept:
         crashes=tuple(dict.fromkeys(note.partition("\n")[0] for note in (*report.notes, *second.report.notes))),
         uncompilable=tuple(problem for problem in problems if problem),
         damaged=(*lost, *damages),
-        unstable=tuple(again(program, second)),
+        unstable=tuple(again(program, second)) if second is not first else (),
         memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
 
@@ -152,9 +154,18 @@ MUST_BE_EMPTY: tuple[tuple[str, Callable[[Swept], tuple[str, ...]]], ...] = (
 )
 
 
+def problems(result: Swept) -> Iterator[str]:
+    """Everything about a file that must not be."""
+    for what, ask in MUST_BE_EMPTY:
+        for sentence in ask(result):
+            yield f"{what}: {result.name}: {sentence}"
+
+
 def states(results: Iterable[Swept]) -> dict[str, Counter[str]]:
-    """How many findings of each codemod came to which end; one that several entries reach counts once, refused where
-    one of them refuses."""
+    """How many findings of each codemod came to which end.
+
+    One that several entries reach counts once, refused where one of them refuses.
+    """
     worst = ("fixed", "void", "riskier", "refused")
     merged: dict[tuple[str, str, int, int, str], str] = {}
     for each in (said for result in results for said in result.said):
