@@ -124,3 +124,16 @@ class Sent:
 
 def test_a_record_goes_through_pickle() -> None:
     assert pickle.loads(pickle.dumps(Sent(1, (2,)))) == Sent(1, (2,))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_field_may_have_any_name(make: Maker) -> None:
+    class Index:
+        _names: list[str] | None = None
+        _key: int = 1
+        _defaults: int = 2
+
+    index = make(Index)
+    assert dataclasses.astuple(index(_key=3)) == (None, 3, 2)
+    assert index() == index(None, 1, 2)
+    assert index() != index(["a"])
