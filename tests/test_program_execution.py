@@ -1662,3 +1662,18 @@ def test_a_part_of_an_output_may_be_none() -> None:
 def test_a_return_in_a_dead_branch_returns_nothing() -> None:
     execution = run("DEBUG = False\ndef f():\n    if DEBUG:\n        return 1\n    return 2\nx = f()\n")
     assert constant(named(execution, "x")) == 2
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "if __import__('sys').argv[1:]:\n    from small import Net\nelse:\n    from large import Net\n",
+        "try:\n    from small import Net\nexcept ImportError:\n    from large import Net\n",
+    ],
+)
+def test_a_class_imported_from_one_of_two_modules_is_either(choice: str) -> None:
+    module = "from torch import nn\nclass Net(nn.Module):\n    pass\n"
+    execution = run(choice + "net = Net()\nunused = 1\n", small=module, large=module)
+    found = members(named(execution, "net"))
+    assert {each.cls.module.name for each in found if isinstance(each, Instance)} == {"small", "large"}
+    assert all(isinstance(each, Instance) for each in found)

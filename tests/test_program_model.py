@@ -950,3 +950,21 @@ def test_a_number_of_workers_that_is_computed_from_the_machine_is_computed() -> 
         """,
     )
     assert found.loaders[0].argument("num_workers").state == "computed"
+
+
+def test_what_an_unknown_transfer_moves_is_only_likely() -> None:
+    found = program(
+        """
+        def train(network, opt, batches, device, other):
+            network.train()
+            for i, (x, y) in enumerate(batches):
+                x = x.to(device)
+                z = other.to(device)
+                opt.zero_grad()
+                loss = network(x, y, z).mean()
+                loss.backward()
+                opt.step()
+        """
+    )
+    told = {source(each.site): (each.what, each.likely) for each in only_step(found).transfers}
+    assert told == {"x.to(device)": ("unknown", "batch"), "other.to(device)": ("unknown", None)}

@@ -196,18 +196,26 @@ _IMPORTERS = 8
 
 
 def importers(module: Path, repository: Path) -> list[Path]:
-    """The files of the repository that may import a module, by the text: the nearest first."""
-    name = module.parent.name if module.name == "__init__.py" else module.stem
-    wanted = re.compile(rf"^\s*(from\s+[\w.]*\b{name}\b\s+import|(from|import)\s.*\b{name}\b)", re.MULTILINE)
-    found = []
-    for path in sorted(repository.rglob("*.py")):
-        if path != module:
-            source = read_source(path)
-            if isinstance(source, Source) and wanted.search(source.text):
-                found.append(path)
+    """The files of the repository that may import a module, by the text, through packages too: the nearest first."""
+    texts = {path: source.text for path in sorted(repository.rglob("*.py")) if (source := _source(path)) is not None}
+    waiting, known = [module], {module}
+    found: list[Path] = []
+    while waiting:
+        each = waiting.pop()
+        name = each.parent.name if each.name == "__init__.py" else each.stem
+        wanted = re.compile(rf"^\s*(from\s+[\w.]*\b{name}\b\s+import|(from|import)\s.*\b{name}\b)", re.MULTILINE)
+        for path, text in texts.items():
+            if path not in known and name in text and wanted.search(text):
+                known.add(path)
+                (waiting if path.name == "__init__.py" else found).append(path)
     near = [*module.parents]
     found.sort(key=lambda path: next(i for i, folder in enumerate(near) if path.is_relative_to(folder)))
     return found[:_IMPORTERS]
+
+
+def _source(path: Path) -> Source | None:
+    source = read_source(path)
+    return source if isinstance(source, Source) else None
 
 
 def completed(first: tuple[Answer, ...], second: tuple[Answer, ...], path: str) -> tuple[Answer, ...]:
@@ -232,13 +240,14 @@ def answers(program: TrainingProgram, entry: Path, tree: ast.Module, root: Path)
     for step in steps:
         yield from _values(step, root)
     for transfer in _transfers(steps, evaluations):
+        what, state = (transfer.what, "seen") if transfer.what != "unknown" else (transfer.likely, "inferred")
         yield Answer(
             "transfer",
             "in a step" if transfer.in_step else "in an evaluation",
             _below(transfer.site.path, root),
             transfer.site.line,
-            "unknown" if transfer.what == "unknown" else "seen",
-            f"column {transfer.site.column}: .{transfer.method}() moves {transfer.what}, to {transfer.to.where}",
+            state if what is not None else "unknown",  # type: ignore[arg-type]
+            f"column {transfer.site.column}: .{transfer.method}() moves {what or 'unknown'}, to {transfer.to.where}",
             transfer.site.column,
         )
     for loader in program.loaders:
@@ -423,7 +432,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision.resolution", description=__doc__)
     parser.add_argument("corpus", type=Path, help="the folder with the laid-out repositories")
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="what --draw draws")
+    parser.add_argument("kind", nargs="*", help=f"what --draw draws: {', '.join(KINDS)}")
     parser.add_argument("--misses", action="store_true", help="list every answer that is missing")
     parser.add_argument("--alone", action="store_true", help="do not ask the programs that import a file")
     parser.add_argument("--draw", type=int, metavar="N", help="print N answers, drawn at random")
@@ -432,8 +441,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only scripts whose path holds this text")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(arguments)
-    if given.draw is not None and given.kind is None:
-        parser.error(f"--draw needs a kind: {', '.join(KINDS)}")
+    if bool(given.kind) != (given.draw is not None) or set(given.kind) - set(KINDS):
+        parser.error(f"--draw takes a number, and the kinds {', '.join(KINDS)} stand after it")
     chosen = (
         [each for each in scripts(given.scripts) if given.only in "/".join(each)] if given.scripts.is_file() else []
     )
@@ -442,13 +451,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"skipped: none of the {len(chosen)} listed scripts is laid out below {given.corpus}")
         return 0
     resolved = resolve_all(corpus, chosen, given.processes, alone=given.alone)
-    if given.draw is not None:
-        for answer in drawn(resolved, given.kind, given.draw, given.seed):
-            print(f"{answer.path}:{answer.line}\t{answer.question}\t{answer.state}\t{answer.answer}")
-        return 0
     print("\n".join(table(resolved)))
     if given.misses:
         print("\n".join(misses(resolved)))
+    if given.draw is not None:
+        for answer in (each for kind in given.kind for each in drawn(resolved, kind, given.draw, given.seed)):
+            told = (answer.kind, f"{answer.path}:{answer.line}", answer.question, answer.state, answer.answer)
+            print("\t".join(told))
     return 0
 
 

@@ -180,7 +180,8 @@ def _transfer(transfer: Transfer) -> str:
     more += " pageable" if transfer.pageable else ""
     more += f" of {at(transfer.loader)}" if transfer.loader else ""
     where = f"to {place(transfer.to)}{guard(transfer.guard)}{more}"
-    return f"    transfer {at(transfer.site)} {transfer.method} {transfer.what} {where}"
+    what = f"{transfer.what} (likely {transfer.likely})" if transfer.likely else transfer.what
+    return f"    transfer {at(transfer.site)} {transfer.method} {what} {where}"
 
 
 def _sync(sync: Sync) -> str:

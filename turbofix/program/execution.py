@@ -13,7 +13,7 @@ from turbofix.program.events import Arguments, Control, Event, LoopRecord, Passe
 from turbofix.program.interpreter import Interpreter, OutOfBudgetError
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.tensors import tensors_in, with_roles
-from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value
+from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
 from turbofix.records import dataclass
 
 __all__ = ["Execution", "ModuleFile", "Reader", "Scope", "execute"]
@@ -145,6 +145,12 @@ def _as_input(value: Value | None) -> Value | None:
 def _settle(module: ModuleFile) -> None:
     """Names that were imported and never used stay unknown."""
     for name, value in module.scope.names.items():
-        if isinstance(value, Lazy):
-            settled: Value = Opaque(f"{value.module.name}.{value.name}", "import", Origin(value.node, module))
+        if any(isinstance(each, Lazy) for each in members(value)):
+            settled = join_all(
+                Opaque(f"{each.module.name}.{each.name}", "import", Origin(each.node, module))
+                if isinstance(each, Lazy)
+                else each
+                for each in members(value)
+            )
+            assert settled is not None
             module.scope.names[name] = settled

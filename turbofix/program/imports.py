@@ -10,7 +10,18 @@ from turbofix.nodes import parse
 from turbofix.program import access, libraries
 from turbofix.program.scopes import Lazy, ModuleFile
 from turbofix.program.syntax import changed_members
-from turbofix.program.values import Const, External, ModuleValue, Opaque, Origin, Value
+from turbofix.program.values import (
+    UNKNOWN,
+    Const,
+    External,
+    ModuleValue,
+    Opaque,
+    Origin,
+    Union,
+    Value,
+    join_all,
+    members,
+)
 
 if TYPE_CHECKING:
     from turbofix.program.interpreter import Interpreter
@@ -188,8 +199,8 @@ def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
     if value is None:
         run(interp, module)
         value = module.scope.names.get(name)
-    if isinstance(value, Lazy):
-        value = module.scope.names[name] = force(interp, value)
+    if isinstance(value, (Lazy, Union)):
+        value = module.scope.names[name] = settled(interp, value)
     if value is not None:
         return value
     if module.path.name == "__init__.py":
@@ -201,6 +212,14 @@ def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
         if name in libraries.STAR_NAMES.get(library, ()):
             return External(libraries.canonical(f"{library}.{name}"))
     return None
+
+
+def settled(interp: Interpreter, value: Value) -> Value:
+    """The value of a name, with what was imported lazily looked up; a test may choose between two imports."""
+    if not any(isinstance(each, Lazy) for each in members(value)):
+        return value
+    found = (force(interp, each) if isinstance(each, Lazy) else each for each in members(value))
+    return join_all(found) or UNKNOWN
 
 
 def force(interp: Interpreter, lazy: Lazy) -> Value:

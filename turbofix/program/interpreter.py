@@ -42,6 +42,7 @@ from turbofix.program.values import (
     Origin,
     Sequence,
     Tensor,
+    Union,
     Value,
     is_hashable,
     is_number,
@@ -372,6 +373,8 @@ class Interpreter:
             if value is not None:
                 if value.__class__ is Lazy:
                     value = scope.names[name] = imports.force(self, value)
+                elif value.__class__ is Union:
+                    value = scope.names[name] = imports.settled(self, value)
                 elif (
                     value.__class__ is Const
                     and (scope is not self.frame.scope or self.may_repeat)

@@ -72,8 +72,10 @@ def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event
         made = [each for each in found if not isinstance(each, Opaque)]
         if made:
             parts.append(Known("seen", tuple(sorted({name_of(each) for each in made}))))
-        elif found:
-            parts.append(_by_use(found))
+        else:
+            wrapping = [each for each in members(event.receiver) if isinstance(each, Made) and each.kind == "wrapper"]
+            if found or wrapping:
+                parts.append(_by_use(found or wrapping))
     if parts:
         return _joined(parts)
     used = _called_unknowns(events)
@@ -127,11 +129,12 @@ def _trains_tensors(updates: Iterable[Event]) -> bool:
 
 def data_known(analysis: Analysis, values: Iterable[Value | None], loaders: list[Site], kind: str) -> Known:
     """What a step's data come out of."""
+    unseen = {
+        member.name for value in values for member in unwrapped(value) if isinstance(member, Opaque) and member.name
+    }
     if kind == "unknown":
-        names = {
-            member.name for value in values for member in unwrapped(value) if isinstance(member, Opaque) and member.name
-        }
-        return Known("unknown", tuple(sorted(names)), "what the loop runs over was not seen being made")
-    if loaders:
-        return Known("seen", tuple(f"{site.path.name}:{site.line}" for site in loaders))
-    return Known("seen", (kind,))
+        return Known("unknown", tuple(sorted(unseen)), "what the loop runs over was not seen being made")
+    names = tuple(f"{site.path.name}:{site.line}" for site in loaders) or (kind,)
+    if unseen:
+        return Known("inferred", names, f"{min(unseen)} was not seen being made on every path")
+    return Known("seen", names)

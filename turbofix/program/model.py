@@ -186,6 +186,7 @@ class Transfer:
     dtype_only: bool = False
     pageable: bool = False  # from numpy or a freshly made host tensor: never pinned, non_blocking gains nothing
     loader: Site | None = None  # the loader whose batch it moves
+    likely: Literal["batch", "output"] | None = None  # where `what` is unknown: what its use makes it, not its making
     in_step: bool = False
     in_evaluation: bool = False
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.program.acts import is_model, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from
 from turbofix.program.events import Event
+from turbofix.program.facts import unwrapped
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import ABSENT, ALWAYS, Transfer
 from turbofix.program.names import dotted
@@ -106,6 +108,28 @@ def _is_built_here(node: ast.AST) -> bool:
     return (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
 
 
+def _likely(analysis: Analysis, value: Value | None, loop: ast.AST) -> Literal["batch", "output"] | None:
+    """What an unknown is by its use: an element of what the loop runs over, or what an unknown call made of tensors."""
+    iterated = {
+        id(member)
+        for record in analysis.execution.loops
+        if record.node is loop
+        for member in unwrapped(record.iterated)
+    }
+    found = set()
+    for member in members(value):
+        if isinstance(member, Tensor) and member.roles == {"maybe_output"}:
+            found.add("output")
+        elif isinstance(member, Opaque):
+            source: Value | None = member
+            while isinstance(source, Opaque) and source.how != "call":
+                source = source.source
+                if id(source) in iterated:
+                    found.add("batch")
+                    break
+    return found.pop() if len(found) == 1 else None  # type: ignore[return-value]
+
+
 def transfer_of(
     analysis: Analysis, event: Event, loop: ast.AST, loaders: Iterable[Site], *, in_step: bool
 ) -> Transfer | None:
@@ -140,6 +164,7 @@ def transfer_of(
         dtype_only=dtype_only,
         pageable=(pageable or _is_built_here(event.node)) and not _pinned(event.node),
         loader=loader,
+        likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
         in_evaluation=not in_step,
     )
@@ -177,6 +202,7 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
     return replace(
         first,
         what=what,
+        likely=first.likely if first.likely == second.likely and what == "unknown" else None,
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=first.pageable and second.pageable,
