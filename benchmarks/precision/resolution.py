@@ -440,7 +440,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scripts", type=Path, default=SCRIPTS, help="the list of the scripts")
     parser.add_argument("--only", default="", help="only scripts whose path holds this text")
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     if bool(given.kind) != (given.draw is not None) or set(given.kind) - set(KINDS):
         parser.error(f"--draw takes a number, and the kinds {', '.join(KINDS)} stand after it")
     chosen = (
