@@ -42,8 +42,8 @@ Use instead
             scaler.update()
 
 When refused
-    Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
-    convolutions. It is refused
+    Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
+    convolutions, and of steps that optimise an image or a latent code and no model. It is refused
 
     - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and before which a sigmoid in bfloat16
       is 1.0 from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
@@ -236,7 +236,10 @@ def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
 
 
 def nothing_gained(program: TrainingProgram, step: Step) -> bool:
-    """Whether the step holds no matrix product and no convolution."""
+    """Whether the step holds no matrix product and no convolution, or trains no model but what goes into one."""
+    optimizers = [optimizer for optimizer in program.optimizers if optimizer.site in step.optimizers]
+    if optimizers and all(optimizer.trains == "inputs" for optimizer in optimizers):
+        return True  # an image or a latent code is searched for: its small changes are the result
     return not may_contain(models_of(program, step), (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING)
 
 

@@ -663,6 +663,30 @@ class Photos(Dataset):
 
 
 @pytest.mark.parametrize(
+    ("call", "tokenizes"),
+    [
+        ('tokenizer.encode("one two")', True),
+        ("tokenizer.encode(self.lines[i])", True),
+        ('self.lines[i].encode("utf-8")', False),
+        ("self.lines[i].encode()", False),
+    ],
+)
+def test_bytes_of_a_string_are_no_tokens(call: str, tokenizes: bool) -> None:
+    text = f"""
+tokenizer = load_tokenizer()
+class Lines(Dataset):
+    def __init__(self):
+        self.lines = ["one", "two"]
+    def __len__(self):
+        return len(self.lines)
+    def __getitem__(self, i):
+        return torch.tensor(list({call})), 0
+"""
+    found = program(HEAD + text + FLAT[len(HEAD) :].replace("Pictures(64)", "Lines()")).loaders[0].dataset
+    assert ("tokenize" in found.work) == tokenizes
+
+
+@pytest.mark.parametrize(
     ("given", "collate"),
     [("", "default"), (", collate_fn=lambda items: items", "lambda"), (", collate_fn=pad", "function")],
 )

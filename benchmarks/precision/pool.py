@@ -30,26 +30,37 @@ def run(
     label: str,
     tell: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """The results in the order of the tasks, with a progress bar on a terminal; ``tell`` gets each as it comes."""
+    """The results in the order of the tasks, with a progress bar on a terminal; ``tell`` gets each as it comes.
+
+    Interrupted (Ctrl-C), it gives the results that there are.
+    """
     # Spawned, as the tool itself does: every worker begins as a fresh interpreter does.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, jobs), context, initializer=prepare) as pool:
-        results = []
-        for result in shown(pool.map(function, tasks, chunksize=4), len(tasks), label):
-            tell(result)
-            results.append(result)
+        results: list[Result] = []
+        try:
+            for result in shown(pool.map(function, tasks, chunksize=4), len(tasks), label):
+                tell(result)
+                results.append(result)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"interrupted after {len(results)} of {len(tasks)}\n")
+            pool.shutdown(wait=False, cancel_futures=True)
         return results
 
 
 def prepare() -> None:
-    """What holds in every worker: nothing is said of other people's invalid escapes."""
+    """What holds in every worker: nothing is said of other people's invalid escapes, and only the parent is stopped."""
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that collects the results
 
 
 def shown(results: Iterator[Result], total: int, label: str) -> Iterator[Result]:
     """The results as they come, with a progress bar where somebody looks."""
     if not sys.stderr.isatty():
-        yield from results
+        for number, result in enumerate(results, start=1):
+            yield result
+            if number % 100 == 0:
+                sys.stderr.write(f"{label}: {number} of {total}\n")
         return
     from rich.console import Console
     from rich.progress import track

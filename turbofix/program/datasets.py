@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 from collections.abc import Iterator
 from dataclasses import field, replace
 
@@ -67,6 +68,16 @@ _READERS = (
     "pathlib.Path.read",
     "gzip.open",
 )
+_OPENED = frozenset(
+    words(
+        """
+        builtins.open io.open lmdb.open lmdb.Environment h5py.File sqlite3.connect zipfile.ZipFile tarfile.open
+        tables.open_file netCDF4.Dataset cv2.VideoCapture decord.VideoReader av.open
+        """
+    )
+)
+"""What gives an open file or database, which another process can neither be sent nor safely share."""
+
 _RANDOM = (
     "random.", "numpy.random.", "torch.rand", "torch.bernoulli", "torch.multinomial", "torch.normal", "albumentations.",
     "imgaug.",
@@ -243,6 +254,8 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         for each in flatten(held, 1):
             if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
                 work.unpicklable = work.unpicklable or f"its attribute {name} is a lambda"
+            elif isinstance(each, Opaque) and (opened := _opened(value, each)) is not None:
+                work.unpicklable = work.unpicklable or f"its attribute {name} holds what {opened} opened"
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
@@ -260,6 +273,16 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         work.unpicklable,
         _stateful(analysis, value),
     )
+
+
+def _opened(instance: Instance, held: Opaque) -> str | None:
+    """What opened a file or database that the object has from its ``__init__`` on; None for anything else."""
+    init = _function(instance.cls.find("__init__"))
+    call = held.origin.node if held.origin is not None else None
+    if init is None or not isinstance(call, ast.Call) or not any(node is call for node in walk(init.node)):
+        return None
+    called = _callee(dotted(call.func) or "", init, instance)
+    return next((each.qualname for each in called if isinstance(each, External) and each.qualname in _OPENED), None)
 
 
 def _stateful(analysis: Analysis, instance: Instance) -> str | None:
@@ -446,7 +469,8 @@ def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instanc
         method = node.func.attr
         if method == "cuda" or (method == "to" and node.args and not _names_dtype(node.args[0])):
             work.on_device = True
-        if method in ("tokenize", "encode", "encode_plus", "batch_encode_plus", "batch_encode"):
+        encodes = method == "encode" and not _names_codec(node.args)
+        if encodes or method in ("tokenize", "encode_plus", "batch_encode_plus", "batch_encode"):
             work.kinds.add("tokenize")
     if name is None:
         return
@@ -469,6 +493,17 @@ def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instanc
                 work.random = True  # nobody can say that it is not
             elif "tokenizer" in last:
                 work.kinds.add("tokenize")
+
+
+def _names_codec(arguments: list[ast.expr]) -> bool:
+    """Whether ``encode`` with these arguments makes bytes of a string: ``key.encode()``, ``key.encode("utf-8")``."""
+    if not arguments or not isinstance(arguments[0], ast.Constant) or not isinstance(arguments[0].value, str):
+        return not arguments
+    try:
+        codecs.lookup(arguments[0].value)
+    except (LookupError, ValueError):
+        return False
+    return True
 
 
 def _callee(name: str, function: Function, instance: Instance | None) -> Iterator[Value]:
