@@ -356,7 +356,7 @@ def refuse_model(model: Model, half: str) -> None:
     if model.dtype == "float64":
         raise Refuse("the program computes in float64: it wants more precision, not less")
     if model.half:
-        raise Refuse("the model is converted to another precision as a whole already")
+        raise Refuse("the model, or a part of it, is converted to another precision already")
     if (model.wrapped or "").endswith("FullyShardedDataParallel"):
         raise Refuse("FullyShardedDataParallel has mixed precision of its own: pass it mixed_precision=")
     if half == "bfloat16" and model.wrapped == "torch.nn.DataParallel":

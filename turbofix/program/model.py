@@ -452,7 +452,7 @@ class Model:
     layers: frozenset[str]
     layers_complete: bool  # every layer was seen; False where part of it comes from elsewhere
     device: Placement = Placement("unknown")
-    half: bool = False  # .half(), .bfloat16() or .double() was called on it
+    half: bool = False  # .half(), .bfloat16() or .double() was called on it, or one of the first two on a part of it
     dtype: str | None = None  # "float64" where the program chose one
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel

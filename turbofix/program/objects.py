@@ -262,6 +262,9 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
     for event in facts.of("transfer", "cast", "wrap", "compile"):
         receiver = event.result or event.receiver if event.kind == "wrap" else event.receiver
         if not any(model is value for model in models_in(receiver) for value in values):
+            # `self.embed = nn.Embedding(...).bfloat16()`: what goes on from a part in 16 bits stays in 16 bits
+            is_part = event.kind in ("transfer", "cast") and any(id(each) in layers.seen for each in members(receiver))
+            half = half or (is_part and _cast_to(event) in ("float16", "bfloat16"))
             continue
         if event.kind == "wrap":
             wrapped = next((each.qualname for each in members(receiver) if isinstance(each, Made)), event.name)
