@@ -89,6 +89,12 @@ def test_a_place_in_a_notebook_and_a_row_without_a_verdict_are_rows() -> None:
     assert (row.line, row.verdict) == ("3:12", "")
 
 
+def test_only_rows_of_what_is_laid_out_at_its_commit_count() -> None:
+    row = judged(1, "right")
+    assert ledger.at_commits([row], {"a/b": COMMIT}) == [row]
+    assert ledger.at_commits([row], {"a/b": "f" * 40}) == ledger.at_commits([row], {"c/d": COMMIT}) == []
+
+
 def test_an_expectation_is_one_of_three() -> None:
     with pytest.raises(ValueError, match="none of fix, refuse, silent"):
         expected(1, "maybe")

@@ -61,8 +61,11 @@ def sweep_command(
 @app.command("check")
 def check_command(where: Corpus, jobs: Jobs = 2) -> None:
     """Precision against the ledger, recall against the readings, and every fixable finding that nobody judged."""
-    judged, expected = ledger.judgements(), ledger.expectations()
-    found = findings(where, jobs, judged, expected)
+    commits = corpus.commits(corpus.scripts())
+    folders = laid_out(where, commits)
+    here = {name: commits[name] for name in folders}
+    judged, expected = ledger.at_commits(ledger.judgements(), here), ledger.at_commits(ledger.expectations(), here)
+    found = findings(folders, jobs, [*judged, *expected])
     verdicts = score.verdicts(judged)
     show_precision("codemod", score.grouped(found, verdicts, lambda each: (each.codemod,)))
     show_precision("style", score.grouped(found, verdicts, lambda each: each.styles))
@@ -94,9 +97,9 @@ def draw_command(
     jobs: Jobs = 2,
 ) -> None:
     """Draw fixable findings at random, of every style and codemod, as rows for ledger.tsv without a verdict."""
-    judged = ledger.judgements()
-    known = {row.key for row in judged}
-    drawn = sample(findings(where, jobs, judged, []), seed, count)
+    known = {row.key for row in ledger.judgements()}
+    folders = laid_out(where, corpus.commits(corpus.scripts()))
+    drawn = sample(findings(folders, jobs, []), seed, count)
     rows = [Judgement(each.repository, each.commit, each.path, each.codemod, each.line, "", "") for each in drawn]
     new = [row for row in rows if row.key not in known]
     typer.echo(tables.lines(new), nl=False)
@@ -117,15 +120,13 @@ def laid_out(where: Path, wanted: Mapping[str, str]) -> dict[str, Path]:
         typer.echo(f"skipped: the corpus {where} is not laid out; see benchmarks/precision/README.md")
         raise typer.Exit(0)
     for repository, reason in reasons.items():
-        typer.echo(f"skipped: {repository} {reason}; see benchmarks/precision/README.md")
+        typer.echo(f"skipped: {repository} {reason}; see benchmarks/precision/README.md", err=True)
     return {name: corpus.folder_of(where, name) for name in wanted if name not in reasons}
 
 
-def findings(where: Path, jobs: int, judged: Sequence[Judgement], expected: Sequence[Expectation]) -> list[Found]:
+def findings(folders: Mapping[str, Path], jobs: int, rows: Sequence[Judgement | Expectation]) -> list[Found]:
     """What is said of the listed scripts, and of each file with a row in a table that none of them reaches."""
     scripts = corpus.scripts()
-    wanted = corpus.commits(scripts)
-    folders = laid_out(where, wanted)
     listed = [
         Program(row.repository, row.commit, folders[row.repository], row.path)
         for row in scripts
@@ -133,11 +134,7 @@ def findings(where: Path, jobs: int, judged: Sequence[Judgement], expected: Sequ
     ]
     reached = pool.run(analysis.analyze, listed, jobs, "scripts")
     read = {path for each in reached for path in each.read}
-    others = {
-        Program(row.repository, row.commit, folders[row.repository], row.path)
-        for row in (*judged, *expected)
-        if row.repository in folders and row.commit == wanted[row.repository]
-    }
+    others = {Program(row.repository, row.commit, folders[row.repository], row.path) for row in rows}
     more = sorted((each for each in others if each.file not in read), key=lambda each: (each.repository, each.path))
     reached += pool.run(analysis.analyze, more, jobs, "other files with rows") if more else []
     for each in reached:

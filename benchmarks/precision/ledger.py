@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -83,6 +83,11 @@ def judgements() -> list[Judgement]:
 def expectations() -> list[Expectation]:
     """The recall table. Raises TableError."""
     return unique(tables.read(READING, Expectation), READING.name)
+
+
+def at_commits(rows: Sequence[RowOfKey], commits: Mapping[str, str]) -> list[RowOfKey]:
+    """The rows on these repositories, at these commits."""
+    return [row for row in rows if commits.get(row.repository) == row.commit]
 
 
 def unique(rows: Sequence[RowOfKey], name: str) -> list[RowOfKey]:
