@@ -101,11 +101,11 @@ def test_missing_file_and_folder(run: Run, tmp_path: Path) -> None:
     assert run("verify", "data").code == 2
 
 
-def test_notebooks_are_said_to_be_unsupported(run: Run, tmp_path: Path) -> None:
+def test_a_notebook_that_is_none(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_text("{}")
     ran = run("analyze", "a.ipynb", "good.py")
     assert ran.code == 2
-    assert "notebooks are not supported yet" in ran.err
+    assert "a.ipynb: it has no list of cells, so it is no notebook" in ran.err
     assert "good.py" in ran.out
 
 

@@ -90,7 +90,7 @@ def test_reading_folders_pipes_and_nothing(tmp_path: Path) -> None:
     assert "regular" in sentence_of(read_source(tmp_path / "pipe.py"))
     assert "folder" in sentence_of(read_source(tmp_path))
     assert "no such file" in sentence_of(read_source(tmp_path / "none.py"))
-    assert "notebooks" in sentence_of(read_source(tmp_path / "a.ipynb"))
+    assert "no such file" in sentence_of(read_source(tmp_path / "none.ipynb"))
 
 
 def sentence_of(result: Source | SourceError | None) -> str:

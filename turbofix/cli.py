@@ -153,7 +153,7 @@ def checked(parse: Callable[[object], Any]) -> Callable[[str | None], str | None
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PATHS", help="Files, folders, or - for standard input. [default: .]"),
+    typer.Argument(metavar="PATHS", help="Files, notebooks, folders, or - for standard input. [default: .]"),
 ]
 Select = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to run (comma-separated).")]
 Ignore = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to leave out.")]
@@ -593,7 +593,8 @@ def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
         say("nothing to change")
     for rewriting in outcome.rewritings:
         for each in rewriting.void:
-            say(f"{shown(each.site.path)}:{each.site.line}: {each.codemod} was not applied: {each.why_not}")
+            where = rewriting.report.spot(each.site).start
+            say(f"{shown(each.site.path)}:{where}: {each.codemod} was not applied: {each.why_not}")
 
 
 def emit(result: str | bytes, file: Path | None = None) -> None:

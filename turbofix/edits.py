@@ -394,6 +394,9 @@ class Edit:
         return self._open[site.path]
 
     def _log(self, step: _Step) -> None:
+        tree = self._open[step.path]
+        for start, end in _ranges(step, tree):
+            _refuse_marks(tree.text[start:end], moved=isinstance(step, _Moved))
         if step not in self._steps:
             self._steps.append(step)
 
@@ -432,6 +435,30 @@ class Edit:
                 raise _conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
         changes += layout.deleted(tree, gone)
         return composed(tree.text, changes, shifts)
+
+
+def _ranges(step: _Step, tree: Tree) -> Iterator[tuple[int, int]]:
+    """The ranges of the text that a step rewrites or moves."""
+    match step:
+        case _Spliced():
+            yield from ((change.start, change.end) for change in step.changes)
+        case _Deleted():
+            yield tree.outer(step.statement)
+        case _Moved():
+            yield step.shift.start, step.shift.end
+        case _:
+            pass
+
+
+def _refuse_marks(text: str, moved: bool) -> None:
+    """Raise Refuse for a range over several cells of a notebook, or over what is not Python in one and would change."""
+    from turbofix.magics import MARK
+    from turbofix.notebook import FENCE_LINE  # here, since most runs edit nothing
+
+    if FENCE_LINE in text:
+        raise Refuse("the code to be changed is spread over several cells of the notebook")
+    if MARK in text and not moved:
+        raise Refuse("a magic or a shell line of the notebook stands in the code to be changed")
 
 
 # --- text --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ import enum
 from dataclasses import field
 from functools import total_ordering
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turbofix.notebook import Cells
 
 from turbofix.records import dataclass
 
@@ -56,6 +60,41 @@ class Site:
     end_line: int
     end_column: int
     kind: str
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place as results tell it: lines and columns from 1, the lines of a notebook within their cell (from 1).
+
+    ``file_line`` and ``file_end_line`` count in the file as it is on disk: for a notebook, in its JSON.
+    """
+
+    cell: int | None
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    file_line: int
+    file_end_line: int
+
+    @property
+    def start(self) -> str:
+        """``5``, in a notebook ``cell 3:5``."""
+        return f"{self.line}" if self.cell is None else f"cell {self.cell}:{self.line}"
+
+    def __str__(self) -> str:
+        """``5:10``, in a notebook ``cell 3:5:10``."""
+        return f"{self.start}:{self.column}"
+
+
+def spot(site: Site, cells: Cells | None = None) -> Spot:
+    """The place that a site means, given the cells of its file where that is a notebook."""
+    first, last = site.line, site.end_line
+    columns = site.column + 1, site.end_column + 1
+    if cells is None:
+        return Spot(None, first, columns[0], last, columns[1], first, last)
+    (cell, line), (_, end_line) = cells.place(first), cells.place(last)
+    return Spot(cell, line, columns[0], end_line, columns[1], cells.file_line(first), cells.file_line(last))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import libcst as cst
 
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
+from turbofix.notebook import FENCE_LINE
 from turbofix.positions import Statement, Tree
 from turbofix.records import dataclass
 
@@ -611,8 +612,20 @@ def deleted(tree: Tree, gone: Sequence[cst.CSTNode]) -> list[Change]:
         is_module = isinstance(tree.parent[tree.holder(node)], cst.Module)
         needs_pass = len(indexes) == len(siblings) and not is_module
         for run in _runs(indexes):
-            changes += _deleted_run(tree, siblings, run, needs_pass)
+            for part in _within_cells(tree, siblings, run):
+                changes += _deleted_run(tree, siblings, part, needs_pass)
     return changes
+
+
+def _within_cells(tree: Tree, siblings: Sequence[Statement], run: Sequence[int]) -> Iterator[list[int]]:
+    """The parts of a run of statements that stand in one cell of a notebook each."""
+    part: list[int] = []
+    for index in run:
+        if part and FENCE_LINE in tree.text[tree.outer(siblings[part[-1]])[1] : tree.outer(siblings[index])[0]]:
+            yield part
+            part = []
+        part.append(index)
+    yield part
 
 
 def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], needs_pass: bool) -> list[Change]:

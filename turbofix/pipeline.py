@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
-from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
 from turbofix.nodes import parse
 from turbofix.records import dataclass
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from turbofix.edits import Change, Edit
+    from turbofix.notebook import Cells
     from turbofix.program.model import Target, TrainingProgram
 
 PASSES = 4
@@ -67,7 +68,8 @@ class FileReport:
     """What was found from one entry script: sorted by path, line, column, codemod.
 
     ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
-    went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line.
+    went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
+    those of a notebook.
     """
 
     path: Path
@@ -77,6 +79,11 @@ class FileReport:
     in_place: tuple[InPlace, ...] = ()
     error: str | None = None
     notes: tuple[str, ...] = ()
+    cells: Cells | None = None
+
+    def spot(self, site: Site) -> Spot:
+        """Where a site is, as results tell it."""
+        return spot(site, self.cells if site.path == self.path else None)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix import pipeline, registry
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, target
-from turbofix.findings import Examined, InPlace, Risk, Site
+from turbofix.findings import Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
 from turbofix.source import (
@@ -31,6 +32,7 @@ from turbofix.source import (
 )
 
 if TYPE_CHECKING:
+    from turbofix.notebook import Cells
     from turbofix.verify import Options, Request, Stage
 
 
@@ -93,6 +95,14 @@ class Outcome:
         """What is right already, each once."""
         found = {each for report in self.reports for each in report.in_place}
         return tuple(sorted(found, key=_sort_key))
+
+    def spot(self, site: Site) -> Spot:
+        """Where a site is, as results tell it."""
+        return spot(site, self._cells.get(site.path))
+
+    @cached_property
+    def _cells(self) -> Mapping[Path, Cells]:
+        return {report.path: report.cells for report in self.reports if report.cells is not None}
 
     @property
     def errors(self) -> tuple[FileReport, ...]:
@@ -220,7 +230,54 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
     if error is None and report.notes and report.framework == "none":
         # The analysis itself broke: to say "nothing found" would be a lie.
         error = f"{shown(script.path)}: turbofix failed on this file ({report.notes[0].splitlines()[0]})"
-    return replace(report, error=error and error.replace(str(script.path), shown(script.path)))
+    cells = source.cells
+    if cells is not None:
+        report, error = told_in_cells(report, cells), error and _error_in_cell(error, script.path, cells)
+    return replace(report, error=error and error.replace(str(script.path), shown(script.path)), cells=cells)
+
+
+_QUOTED = re.compile(r"(`[^`]*`)")
+_LINES = re.compile(r"(\bon )?\blines? (\d+)(?: and (\d+))?\b")
+
+
+def told_in_cells(report: FileReport, cells: Cells) -> FileReport:
+    """A notebook's report with the lines that its sentences name counted in cells; its sites stay as they are."""
+
+    def told(sentence: str, site: Site) -> str:
+        return _in_cells(sentence, cells) if site.path == report.path else sentence
+
+    findings = tuple(
+        replace(
+            each,
+            message=told(each.message, each.site),
+            why_not=each.why_not and told(each.why_not, each.site),
+            chain=tuple(told(step, each.site) for step in each.chain),
+        )
+        for each in report.findings
+    )
+    in_place = tuple(replace(each, message=told(each.message, each.site)) for each in report.in_place)
+    return replace(report, findings=findings, in_place=in_place)
+
+
+def _in_cells(sentence: str, cells: Cells) -> str:
+    """A sentence of ours (never the code that it quotes) with ``cell 3, line 5`` for ``line 25``."""
+
+    def named(match: re.Match[str]) -> str:
+        places = [cells.place(int(line)) for line in match.groups()[1:] if line]
+        return ("in " if match[1] else "") + " and ".join(f"cell {cell}, line {line}" for cell, line in places)
+
+    parts = _QUOTED.split(sentence)
+    return "".join(part if at % 2 else _LINES.sub(named, part) for at, part in enumerate(parts))
+
+
+def _error_in_cell(error: str, path: Path, cells: Cells) -> str:
+    """The sentence that says where Python stopped reading a notebook."""
+    rest = error.removeprefix(f"{path}:")
+    match = re.match(r"(\d+):", rest)
+    if rest == error or match is None:
+        return error
+    cell, line = cells.place(int(match[1]))
+    return f"{path}:cell {cell}:{line}:{_in_cells(rest[match.end() :], cells)}"
 
 
 Pair = tuple[Script, FileReport]
@@ -320,7 +377,8 @@ def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: i
             keep_wanted(script.settings, blocked),
             report=report if fresh else None,
         )
-        rewritings.append(rewriting)
+        after = current.with_texts(rewriting.texts)
+        rewritings.append(replace(rewriting, report=replace(rewriting.report, cells=after.cells(script.path))))
         texts |= rewriting.texts
     return replace(outcome, rewritings=tuple(rewritings))
 
@@ -381,6 +439,11 @@ def write_together(contents: Mapping[Path, bytes], workspace: Workspace) -> tupl
 # --- verification -------------------------------------------------------------------------------------------------
 
 
+A_NOTEBOOK = (
+    "only scripts can be run; export the notebook (`jupyter nbconvert --to script` on it) and verify the script"
+)
+
+
 class NothingToVerify(Exception):  # noqa: N818  (an outcome, told to the user as a sentence)
     """There is no rewritten program to compare with; the argument is a sentence."""
 
@@ -397,6 +460,8 @@ def plan_verification(
     from turbofix.verify import Request, Stage
 
     path = Path(os.path.abspath(script))
+    if path.suffix == ".ipynb":
+        raise NothingToVerify(f"{shown(path)}: {A_NOTEBOOK}")
 
     def stages(without: frozenset[str]) -> tuple[Stage, ...]:
         outcome = rewrite([path], replace(chosen, ignore=(*chosen.ignore, *sorted(without))), workspace)

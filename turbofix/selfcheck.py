@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
+from turbofix.magics import MASKED
 from turbofix.nodes import children, parse, walk
+from turbofix.notebook import split
 from turbofix.records import dataclass
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -48,6 +50,7 @@ def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     return (
         _not_undone(path, old, new, changes)
         or _newlines_changed(path, old, new)
+        or _cells_changed(path, old, new)
         or _does_not_compile(path, old, new)
         or _lost_text(path, old, new, changes)
         or _backward_under_autocast(path, old, new)
@@ -73,6 +76,12 @@ def _newlines_changed(path: Path, old: str, new: str) -> str | None:
         return f"the line endings of {path.name} are not what they were"
     if old and new and old.endswith(("\n", "\r")) != new.endswith(("\n", "\r")):
         return f"the end of {path.name} is not what it was"
+    return None
+
+
+def _cells_changed(path: Path, old: str, new: str) -> str | None:
+    if len(split(old)) != len(split(new)) or MASKED.findall(old) != MASKED.findall(new):
+        return f"the cells of {path.name}, or lines in them that are not Python, are not what they were"
     return None
 
 

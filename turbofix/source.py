@@ -14,6 +14,10 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turbofix.notebook import Cells, Notebook
 
 from turbofix.records import dataclass
 
@@ -36,16 +40,32 @@ class SourceError:
 
 @dataclass(frozen=True)
 class Source:
-    """A Python file: its text without byte-order mark, and what is needed to write it back as it was."""
+    """A Python file: its text without byte-order mark, and what is needed to write it back as it was.
+
+    The text of a notebook is the code of its cells.
+    """
 
     path: Path
     text: str
     data: bytes
     encoding: str
     bom: bool
+    notebook: Notebook | None = None
+
+    @property
+    def cells(self) -> Cells | None:
+        """Where the lines of the text stand in the cells of the notebook, if it is one."""
+        return self.notebook.places if self.notebook is not None else None
 
     def encode(self, text: str) -> bytes | SourceError:
         """``text`` as bytes of this file's encoding, with its byte-order mark; an error where it does not encode."""
+        if self.notebook is not None:
+            from turbofix.notebook import NotReadable
+
+            try:
+                text = self.notebook.rewritten(text)
+            except NotReadable as error:
+                return SourceError(self.path, str(error))
         try:
             encoded = text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -60,6 +80,8 @@ class Source:
 
 def decode(path: Path, data: bytes) -> Source | SourceError:
     """The source that ``data`` holds, decoded as Python decodes it (PEP 263: cookie, byte-order mark, UTF-8)."""
+    if path.suffix == ".ipynb":
+        return _decode_notebook(path, data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return SourceError(path, "it is encoded as UTF-16, which Python does not read; save it as UTF-8")
     bom = data.startswith(codecs.BOM_UTF8)
@@ -90,6 +112,19 @@ def decode(path: Path, data: bytes) -> Source | SourceError:
     return source
 
 
+def _decode_notebook(path: Path, data: bytes) -> Source | SourceError:
+    from turbofix.notebook import NotReadable, read  # here, since most runs see none
+
+    bom = data.startswith(codecs.BOM_UTF8)
+    try:
+        notebook = read(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return SourceError(path, "it is not UTF-8, as notebooks are; open and save it in Jupyter")
+    except NotReadable as error:
+        return SourceError(path, str(error))
+    return Source(path, notebook.text, data, "utf-8", bom, notebook)
+
+
 _COOKIE = re.compile(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BLANK = re.compile(rb"[ \t\f]*(?:#.*)?$")
 
@@ -109,9 +144,7 @@ def _declared_encoding(data: bytes) -> str:
 
 
 def read_source(path: Path) -> Source | SourceError:
-    """Read a Python file; what stops it comes back as a sentence, nothing is raised."""
-    if path.suffix == ".ipynb":
-        return SourceError(path, "notebooks are not supported yet; export it as a script and give that")
+    """Read a Python file or a notebook; what stops it comes back as a sentence, nothing is raised."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -208,7 +241,7 @@ def _because(error: OSError) -> str:
 
 
 def python_files(folder: Path) -> list[Path]:
-    """The Python files below ``folder``, sorted; what git ignores and virtual environments are left out."""
+    """The Python files and notebooks below ``folder``, sorted, less what git ignores and virtual environments."""
     listed = _git_files(folder)
     files = _walk(folder) if listed is None else (path for path in listed if not _in_skipped_folder(path, folder))
     return sorted(set(files))
@@ -226,7 +259,9 @@ def _git_files(folder: Path) -> list[Path] | None:
         if subprocess.run([*git, "check-ignore", "-q", "."], capture_output=True, check=False).returncode == 0:
             return None
         result = subprocess.run(
-            [*git, "ls-files", "-z", "-co", "--exclude-standard", "--", "*.py"], capture_output=True, check=False
+            [*git, "ls-files", "-z", "-co", "--exclude-standard", "--", "*.py", "*.ipynb"],
+            capture_output=True,
+            check=False,
         )
     except OSError:
         return None
@@ -244,7 +279,7 @@ def _in_skipped_folder(path: Path, folder: Path) -> bool:
 def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(parent, name))]
-        yield from (Path(parent, name) for name in files if name.endswith(".py"))
+        yield from (Path(parent, name) for name in files if name.endswith((".py", ".ipynb")))
 
 
 def _skipped(folder: Path) -> bool:
@@ -275,6 +310,14 @@ class Workspace:
             return self._texts[path]
         source = self.source(path)
         return source.text if isinstance(source, Source) else None
+
+    def cells(self, path: Path) -> Cells | None:
+        """Where the lines of the current text of a notebook stand in its cells; None for any other file."""
+        source = self.source(path)
+        if path in self._texts and isinstance(source, Source) and source.notebook is not None:
+            encoded = source.encode(self._texts[path])
+            source = decode(path, encoded) if isinstance(encoded, bytes) else source
+        return source.cells if isinstance(source, Source) else None
 
     def with_texts(self, texts: Mapping[Path, str]) -> Workspace:
         """The same files with other texts on top; what was read already is shared."""

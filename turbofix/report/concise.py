@@ -9,7 +9,7 @@ def render(outcome: Outcome) -> str:
     """``path:line:column: codemod [*] message``; a refusal ends with its reason."""
     lines = []
     for each in outcome.findings:
-        where = f"{shown(each.site.path)}:{each.site.line}:{each.site.column + 1}"
+        where = f"{shown(each.site.path)}:{outcome.spot(each.site)}"
         mark = "[*] " if each.fixable else ""
         reason = f" (not rewritten: {each.why_not})" if each.why_not else ""
         lines.append(f"{where}: {each.codemod} {mark}{each.message}{reason}\n")

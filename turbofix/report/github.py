@@ -12,20 +12,22 @@ def render(outcome: Outcome) -> str:
         for report in outcome.errors
     ]
     for each in outcome.findings:
-        site = each.site
+        spot = outcome.spot(each.site)
+        # A notebook's lines are those of its JSON, where columns mean nothing; the text says which cell it is.
+        columns = (f"col={spot.column}", f"endColumn={spot.end_column}") if spot.cell is None else ()
+        where = "" if spot.cell is None else f"cell {spot.cell}, line {spot.line}: "
         place = ",".join(
             (
                 f"title={_property(f'turbofix ({each.codemod})')}",
-                f"file={_property(shown(site.path))}",
-                f"line={site.line}",
-                f"endLine={site.end_line}",
-                f"col={site.column + 1}",
-                f"endColumn={site.end_column + 1}",
+                f"file={_property(shown(each.site.path))}",
+                f"line={spot.file_line}",
+                f"endLine={spot.file_end_line}",
+                *columns,
             )
         )
         level = "warning" if each.fixable else "notice"
         reason = f" (not rewritten: {each.why_not})" if each.why_not else ""
-        lines.append(f"::{level} {place}::{_data(each.message + reason)}\n")
+        lines.append(f"::{level} {place}::{_data(where + each.message + reason)}\n")
     return "".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from turbofix.findings import Examined
+from turbofix.findings import Examined, Spot
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome, shown
 
@@ -14,7 +14,11 @@ VERSION = 1
 
 def render(outcome: Outcome) -> str:
     """Findings and what is in place, with one entry per input and per file that a finding stands in."""
-    document = {"version": VERSION, "files": files(outcome), "findings": [finding(each) for each in outcome.findings]}
+    document = {
+        "version": VERSION,
+        "files": files(outcome),
+        "findings": [finding(each, outcome.spot(each.site)) for each in outcome.findings],
+    }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -27,7 +31,7 @@ def files(outcome: Outcome) -> list[dict[str, Any]]:
             entries.setdefault(path, _file(path, report))
     for each in outcome.in_place:
         entries[shown(each.site.path)]["in_place"].append(
-            {"codemod": each.codemod, "line": each.site.line, "message": each.message}
+            {"codemod": each.codemod, **_place(outcome.spot(each.site)), "message": each.message}
         )
     return [entries[path] for path in sorted(entries)]
 
@@ -36,17 +40,22 @@ def _file(path: str, report: FileReport) -> dict[str, Any]:
     return {"path": path, "framework": report.framework, "error": report.error, "in_place": []}
 
 
-def finding(each: Examined) -> dict[str, Any]:
+def _place(spot: Spot) -> dict[str, Any]:
+    """The line; for a notebook the cell, too."""
+    return {"line": spot.line} if spot.cell is None else {"cell": spot.cell, "line": spot.line}
+
+
+def finding(each: Examined, spot: Spot) -> dict[str, Any]:
     """One finding; lines and columns count from 1, ``gain`` is a range of factors or null."""
     return {
         "codemod": each.codemod,
         "group": each.group,
         "message": each.message,
         "path": shown(each.site.path),
-        "line": each.site.line,
-        "column": each.site.column + 1,
-        "end_line": each.site.end_line,
-        "end_column": each.site.end_column + 1,
+        **_place(spot),
+        "column": spot.column,
+        "end_line": spot.end_line,
+        "end_column": spot.end_column,
         "risk": each.risk.value,
         "fixable": each.fixable,
         "why_not": each.why_not,

@@ -11,7 +11,7 @@ def render(outcome: Outcome) -> str:
     if outcome.findings:
         rows = ["| where | codemod | risk | finding | rewritten by `apply` |", "| --- | --- | --- | --- | --- |"]
         for each in outcome.findings:
-            where = f"`{shown(each.site.path)}:{each.site.line}:{each.site.column + 1}`"
+            where = f"`{shown(each.site.path)}:{outcome.spot(each.site)}`"
             fix = "yes" if each.fixable else f"no: {each.why_not}"
             cells = (where, f"`{each.codemod}`", each.risk.value, each.message, fix)
             rows.append(f"| {' | '.join(map(_cell, cells))} |")
@@ -19,7 +19,10 @@ def render(outcome: Outcome) -> str:
     else:
         parts.append("turbofix found nothing to fix.")
     if outcome.in_place:
-        done = (f"- `{shown(e.site.path)}:{e.site.line}` `{e.codemod}`: {e.message}" for e in outcome.in_place)
+        done = (
+            f"- `{shown(e.site.path)}:{outcome.spot(e.site).start}` `{e.codemod}`: {e.message}"
+            for e in outcome.in_place
+        )
         parts.append("Already right:\n\n" + "\n".join(done))
     if outcome.errors:
         parts.append("Not read:\n\n" + "\n".join(f"- {report.error}" for report in outcome.errors))

@@ -69,7 +69,7 @@ def _script(
     if in_place:
         yield f"  {style.paint('right already', 'bold')}"
         for right in in_place:
-            place = f"{_where(report, right.site.path)}{right.site.line}"
+            place = f"{_where(report, right.site.path)}{report.spot(right.site).start}"
             yield style.wrap(f"{place}  {right.message}", 4, right.codemod, "cyan")
         yield ""
 
@@ -81,7 +81,7 @@ def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], ver
     gain = f"  {_factor(first.gain.low, first.gain.high)}" if first.gain is not None and first.fixable else ""
     yield f"    {style.paint(first.codemod, 'cyan')}  {style.paint(worst.value, RISK_STYLES[worst])}{gain}"
     for (message, why_not), same in _grouped(findings, lambda each: (each.message, each.why_not)):
-        places = ", ".join(f"{_where(report, each.site.path)}{each.site.line}:{each.site.column + 1}" for each in same)
+        places = ", ".join(f"{_where(report, each.site.path)}{report.spot(each.site)}" for each in same)
         yield style.wrap(message, 6, places, "dim")
         if why_not:
             yield style.wrap(f"why not: {why_not}", 8)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from turbofix import __version__, registry
-from turbofix.findings import Examined
+from turbofix.findings import Examined, Spot
 from turbofix.project import Outcome, shown
 
 
@@ -44,27 +44,32 @@ def render(outcome: Outcome) -> str:
                 ],
             }
         ],
-        "results": [_result(each) for each in outcome.findings],
+        "results": [_result(each, outcome.spot(each.site)) for each in outcome.findings],
     }
     document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _result(each: Examined) -> dict[str, Any]:
+def _result(each: Examined, spot: Spot) -> dict[str, Any]:
+    region = {
+        "startLine": spot.file_line,
+        "startColumn": spot.column,
+        "endLine": spot.file_end_line,
+        "endColumn": spot.end_column,
+    }
+    where = ""
+    if spot.cell is not None:  # lines are those of the notebook's JSON, where columns mean nothing
+        region = {"startLine": spot.file_line, "endLine": spot.file_end_line}
+        where = f"Cell {spot.cell}, line {spot.line}: "
     return {
         "ruleId": each.codemod,
         "level": "warning" if each.fixable else "note",
-        "message": {"text": each.message + (f" Not rewritten: {each.why_not}" if each.why_not else "")},
+        "message": {"text": where + each.message + (f" Not rewritten: {each.why_not}" if each.why_not else "")},
         "locations": [
             {
                 "physicalLocation": {
                     "artifactLocation": {"uri": _uri(shown(each.site.path))},
-                    "region": {
-                        "startLine": each.site.line,
-                        "startColumn": each.site.column + 1,
-                        "endLine": each.site.end_line,
-                        "endColumn": each.site.end_column + 1,
-                    },
+                    "region": region,
                 }
             }
         ],
