@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
-from turbofix.program.events import Arguments, Passed
+from turbofix.program.answers import everything, once_per_node
+from turbofix.program.events import Arguments, Control, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
 from turbofix.program.model import ABSENT, Argument
@@ -25,42 +24,58 @@ Carrier = tuple[str, object, str]
 """How a value travels: ("name", its scope, the name), ("attribute", None, its name) or ("key", None, the key)."""
 
 
+@dataclass(frozen=True, eq=False)
+class TextReads:
+    """What the text of one file reads: names, attributes, and constant keys, in the order of ``walk``."""
+
+    names: dict[str, list[ast.Name]]
+    attributes: dict[str, list[ast.Attribute]]
+    keys: dict[str, list[ast.expr]]
+
+
+@once_per_node
+def reads_in(tree: ast.Module) -> TextReads:
+    """The index of a file's reads."""
+    found = TextReads({}, {}, {})
+    for node in everything(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.names.setdefault(node.id, []).append(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found.attributes.setdefault(node.attr, []).append(node)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                found.keys.setdefault(node.slice.value, []).append(node)
+        elif isinstance(node, ast.Call) and (key := _got_key(node)) is not None:
+            found.keys.setdefault(key, []).append(node)
+    return found
+
+
 @dataclass(eq=False)
 class Reads:
     """Who reads a value that is written in one place."""
 
     facts: Facts
-    _names: dict[str, list[tuple[ast.Name, ModuleFile]]] | None = None
-    _attributes: dict[str, list[tuple[ast.Attribute, ModuleFile]]] = field(default_factory=dict)
-    _keys: dict[str, list[tuple[ast.expr, ModuleFile]]] = field(default_factory=dict)
-    _calls: dict[int, list[tuple[ast.AST, bool]]] = field(default_factory=dict)
+    _called: dict[int, list[tuple[ast.AST, bool]]] | None = None
 
-    def _index(self) -> None:
-        if self._names is not None:
-            return
-        self._names = {}
-        for module in self.facts.execution.modules.values():
-            for node in walk(module.tree):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                    self._names.setdefault(node.id, []).append((node, module))
-                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    self._attributes.setdefault(node.attr, []).append((node, module))
-                elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-                    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                        self._keys.setdefault(node.slice.value, []).append((node, module))
-                elif isinstance(node, ast.Call) and (key := _got_key(node)) is not None:
-                    self._keys.setdefault(key, []).append((node, module))
-        for event in self.facts.events:
-            for frame in self.facts.frames(event):
-                if frame.call is not None:
-                    known = self._calls.setdefault(id(frame.call), [])
+    @property
+    def _calls(self) -> dict[int, list[tuple[ast.AST, bool]]]:
+        """By call: the functions of the project that it executes, and whether each is a method."""
+        if self._called is None:
+            self._called = {}
+            seen: set[Control | None] = set()
+            for event in self.facts.events:
+                for frame in self.facts.frames(event):
+                    if frame.call is None or frame.opener in seen:
+                        continue
+                    seen.add(frame.opener)
+                    known = self._called.setdefault(id(frame.call), [])
                     if not any(scope is frame.scope for scope, _ in known):
                         method = frame.function is not None and frame.function.cls is not None
                         known.append((frame.scope, method))
+        return self._called
 
     def other_reads(self, origin: Origin, uses: Iterable[ast.AST]) -> list[tuple[ast.AST, ModuleFile]]:
         """The places that read what is written at ``origin``, other than those on the way to ``uses``."""
-        self._index()
         found: list[tuple[ast.AST, ModuleFile]] = []
         self._follow(self.carriers(origin.node, origin.module), list(uses), found, set())
         return found
@@ -173,15 +188,16 @@ class Reads:
     def _readers(self, carrier: Carrier) -> Iterator[tuple[ast.expr, ModuleFile]]:
         kind, scope, name = carrier
         if kind == "attribute":
-            for attribute, module in self._attributes.get(name, ()):
+            for attribute, module in self._attributes(name):
                 parent = self.facts.places.parent(attribute, module)
                 if not (isinstance(parent, ast.Call) and parent.func is attribute):
                     yield attribute, module
         elif kind == "key":
-            yield from self._keys.get(name, ())
+            for module in self._modules():
+                for entry in reads_in(module.tree).keys.get(name, ()):
+                    yield entry, module
         else:
-            assert self._names is not None
-            for node, module in self._names.get(name, ()):
+            for node, module in self._names(name):
                 if self.facts.bindings.owner(name, node, module) is scope:
                     yield node, module
             if isinstance(scope, ast.Module):
@@ -189,21 +205,31 @@ class Reads:
 
     def _imported(self, tree: ast.Module, name: str) -> Iterator[tuple[ast.expr, ModuleFile]]:
         """Reads of a module's constant in the files that import it."""
-        assert self._names is not None
-        for module in self.facts.execution.modules.values():
+        for module in self._modules():
             if module.tree is tree:
                 continue
             for alias, statement in _imports_of(module, name):
                 source = (statement.module or "").rpartition(".")[2]
                 if any(other.tree is tree and other.name.rpartition(".")[2] == source for other in self._modules()):
-                    for node, place in self._names.get(alias, ()):
-                        if place is module:
-                            yield node, module
-        for attribute, module in self._attributes.get(name, ()):
+                    for node in reads_in(module.tree).names.get(alias, ()):
+                        yield node, module
+        for attribute, module in self._attributes(name):
             if isinstance(attribute.value, ast.Name):
                 base = module.scope.names.get(attribute.value.id)
                 if any(isinstance(each, ModuleValue) and each.module.tree is tree for each in members(base)):
                     yield attribute, module
+
+    def _names(self, name: str) -> Iterator[tuple[ast.Name, ModuleFile]]:
+        """The reads of a name in the program."""
+        for module in self._modules():
+            for node in reads_in(module.tree).names.get(name, ()):
+                yield node, module
+
+    def _attributes(self, name: str) -> Iterator[tuple[ast.Attribute, ModuleFile]]:
+        """The reads of an attribute in the program."""
+        for module in self._modules():
+            for node in reads_in(module.tree).attributes.get(name, ()):
+                yield node, module
 
     def _modules(self) -> Iterable[ModuleFile]:
         return self.facts.execution.modules.values()

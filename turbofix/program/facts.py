@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.program.answers import everything, once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
 from turbofix.program.names import Bindings, body_of, default_of, parameters, stores
-from turbofix.program.scopes import Lazy
-from turbofix.program.sites import FUNCTIONS, LOOPS, Places, contains
+from turbofix.program.scopes import Lazy, Scope
+from turbofix.program.sites import FUNCTIONS, LOOPS, Places, contains, parents_in
 from turbofix.program.values import (
     NUMBER,
     UNKNOWN,
@@ -72,15 +73,21 @@ class Facts:
     dead: list[Event] = field(init=False)
     _kinds: dict[str, list[Event]] = field(default_factory=dict)
     _frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    _callers: dict[Control, tuple[Frame, ...]] = field(default_factory=dict)  # by the call or module that they entered
+    _loops: dict[Control, tuple[LoopRecord, ...]] = field(default_factory=dict)
+    _by_loop: dict[int, list[Event]] | None = None
+    _by_function: dict[int, list[Event]] | None = None
     _nodes: dict[int, list[Event]] | None = None
-    _attributes: list[tuple[str, ast.AST, ast.AST, ModuleFile]] | None = None
+    _recordings: dict[ast.AST, list[Scope]] | None = None
+    _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
     _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
 
     def __post_init__(self) -> None:
         self.bindings = Bindings(self.places)
         ordered = sorted(self.execution.events, key=lambda event: event.order)
-        self.events = [event for event in ordered if not is_dead(event.control)]
-        self.dead = [event for event in ordered if is_dead(event.control)]
+        dead = dead_levels(event.control for event in ordered)
+        self.events = [event for event in ordered if not dead[event.control]]
+        self.dead = [event for event in ordered if dead[event.control]]
         for event in self.events:
             self._kinds.setdefault(event.kind, []).append(event)
 
@@ -114,38 +121,73 @@ class Facts:
         """The frames that an event happened in, outermost first."""
         found = self._frames.get(id(event))
         if found is None:
-            found = self._frames[id(event)] = tuple(self._unwind(event.control, event.node, event.module))
+            opener, loops = self._entered(event.control)
+            if opener is None:
+                found = ()
+            else:
+                found = (*self._outer_frames(opener), self._frame(opener, event.node, event.module, loops))
+            self._frames[id(event)] = found
         return found
 
-    def _unwind(self, control: Control, node: ast.AST, module: ModuleFile) -> list[Frame]:
-        levels = control.chain()
-        openers = [i for i, level in enumerate(levels) if level.kind in ("call", "module")]
-        frames: list[Frame] = []
-        for position, start in enumerate(openers):
-            end = openers[position + 1] if position + 1 < len(openers) else len(levels)
-            opener = levels[start]
-            function = opener.detail if isinstance(opener.detail, Function) else None
-            if isinstance(opener.detail, Bound):
-                function = opener.detail.function
-            if function is not None:
-                scope: ast.AST = function.node
-                here = function.module
+    def _entered(self, control: Control | None) -> tuple[Control | None, tuple[ast.AST, ...]]:
+        """The innermost call or module at or above a level, and the loops that were entered in it."""
+        loops: list[ast.AST] = []
+        for level in control.upwards() if control is not None else ():
+            if level.kind in ("call", "module"):
+                return level, tuple(reversed(loops))
+            if is_loop(level):
+                loops.append(level.detail.node)  # type: ignore[attr-defined]
+        return None, ()
+
+    def _outer_frames(self, opener: Control) -> tuple[Frame, ...]:
+        """The frames around the one that a call or module opens, outermost first."""
+        found = self._callers.get(opener)
+        if found is None:
+            above, loops = self._entered(opener.up)
+            if above is None or opener.node is None:  # a function that nobody calls begins a stack of its own
+                found = ()
             else:
-                here = opener.module or module
-                scope = here.tree
-            anchor = node if end == len(levels) else levels[end].node
-            if anchor is None:  # a function that nobody calls begins a stack of its own
-                frames = []
-                continue
-            loops = tuple(level.detail.node for level in levels[start:end] if is_loop(level))  # type: ignore[attr-defined]
-            frames.append(
-                Frame(scope, here, anchor, opener.node if opener.kind == "call" else None, loops, function, opener)
-            )
-        return frames
+                assert opener.module is not None
+                found = (*self._outer_frames(above), self._frame(above, opener.node, opener.module, loops))
+            self._callers[opener] = found
+        return found
+
+    def _frame(self, opener: Control, anchor: ast.AST, module: ModuleFile, loops: tuple[ast.AST, ...]) -> Frame:
+        """The frame that ``opener`` opened, while execution stands at ``anchor``."""
+        function = opener.detail if isinstance(opener.detail, Function) else None
+        if isinstance(opener.detail, Bound):
+            function = opener.detail.function
+        if function is not None:
+            scope: ast.AST = function.node
+            module = function.module
+        else:
+            module = opener.module or module
+            scope = module.tree
+        return Frame(scope, module, anchor, opener.node if opener.kind == "call" else None, loops, function, opener)
 
     def inside(self, event: Event, loop: ast.AST) -> bool:
         """Whether an event happens in an iteration of a loop, through calls too."""
         return any(loop is each for frame in self.frames(event) for each in frame.loops)
+
+    def events_in(self, loop: ast.AST) -> list[Event]:
+        """The live events that happen in an iteration of a loop, through calls too, in program order."""
+        if self._by_loop is None:
+            self._by_loop = {}
+            for event in self.events:
+                loops = {id(each) for frame in self.frames(event) for each in frame.loops}
+                for each in loops:
+                    self._by_loop.setdefault(each, []).append(event)
+        return self._by_loop.get(id(loop), [])
+
+    def events_in_functions(self, functions: Iterable[ast.AST]) -> list[Event]:
+        """The live events that happen in calls of these functions, or in what they call, in program order."""
+        if self._by_function is None:
+            self._by_function = {}
+            for event in self.events:
+                for each in {id(frame.scope) for frame in self.frames(event)}:
+                    self._by_function.setdefault(each, []).append(event)
+        found = {event.order: event for each in functions for event in self._by_function.get(id(each), ())}
+        return [found[order] for order in sorted(found)]
 
     def frames_within(self, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
         """The event's frames from the one that holds the loop inwards; empty outside it."""
@@ -155,9 +197,20 @@ class Facts:
                 return frames[index:]
         return ()
 
-    def loops(self, event: Event) -> list[LoopRecord]:
+    def loops(self, event: Event) -> tuple[LoopRecord, ...]:
         """The loops that an event happens in, outermost first, through calls."""
-        return [level.detail for level in event.control.chain() if is_loop(level)]  # type: ignore[misc]
+        return self._loops_at(event.control)
+
+    def _loops_at(self, control: Control | None) -> tuple[LoopRecord, ...]:
+        if control is None:
+            return ()
+        found = self._loops.get(control)
+        if found is None:
+            found = self._loops_at(control.up)
+            if is_loop(control):
+                found = (*found, control.detail)  # type: ignore[arg-type]
+            self._loops[control] = found
+        return found
 
     def enclosing_loops(self, loop: ast.AST, event: Event) -> list[LoopRecord]:
         """The loops around a loop that an event happens in, outermost first."""
@@ -168,32 +221,23 @@ class Facts:
             found.append(record)
         return found
 
-    def attribute_writes(self) -> list[tuple[str, ast.AST, ast.AST, ModuleFile]]:
-        """Every write of an attribute in the program: its last name, the writing node, its scope, its file."""
+    def attribute_writes(self, name: str) -> list[tuple[ast.AST, ast.AST, ModuleFile]]:
+        """Every write in the program of an attribute with this (last) name: the writing node, its scope, its file."""
         if self._attributes is None:
-            self._attributes = []
+            self._attributes = {}
             for module in self.execution.modules.values():
-                for scope in walk(module.tree):
-                    if isinstance(scope, (*FUNCTIONS, ast.Module)):
-                        for statement in body_of(scope):
-                            for name, node in stores(statement):
-                                if "." in name:
-                                    self._attributes.append((name.rpartition(".")[2], node, scope, module))
-        return self._attributes
+                for attribute, node, scope in attribute_writes_in(module.tree):
+                    self._attributes.setdefault(attribute, []).append((node, scope, module))
+        return self._attributes.get(name, [])
 
     def changes_in_loops(self) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
         """What may change an object in some loop's text: method calls, and attributes that are assigned to."""
         if self._changes is None:
             found: dict[ast.Call | ast.Attribute, ModuleFile] = {}
             for module in self.execution.modules.values():
-                for loop in walk(module.tree):
-                    if isinstance(loop, LOOPS) and not self._is_inner(loop, module):
-                        found.update((node, module) for node in walk(loop) if _may_change(node))
+                found.update((node, module) for node in changes_in_loops_of(module.tree))
             self._changes = list(found.items())
         return self._changes
-
-    def _is_inner(self, loop: ast.AST, module: ModuleFile) -> bool:
-        return any(isinstance(each, LOOPS) for each in self.places.ancestors(loop, module))
 
     # --- the value of an expression -----------------------------------------------------------------------------
 
@@ -270,11 +314,12 @@ class Facts:
         scopes = self.execution.scopes
         if frame.opener is not None and owner is frame.scope and frame.opener in scopes:
             return settled_name(scopes[frame.opener].names.get(name))
-        found: Value | None = None
-        for control, scope in scopes.items():
-            if isinstance(control.detail, Function) and control.detail.node is owner:
-                found = join(found, settled_name(scope.names.get(name)))
-        return found
+        if self._recordings is None:
+            self._recordings = {}
+            for control, scope in scopes.items():
+                if isinstance(control.detail, Function):
+                    self._recordings.setdefault(control.detail.node, []).append(scope)
+        return join_all(settled_name(scope.names.get(name)) for scope in self._recordings.get(owner, ()))
 
     def _evaluate_parameter(self, name: str, frames: tuple[Frame, ...], depth: int) -> Value | None:
         frame = frames[-1]
@@ -335,6 +380,34 @@ class Facts:
         )
 
 
+@once_per_node
+def attribute_writes_in(tree: ast.Module) -> list[tuple[str, ast.AST, ast.AST]]:
+    """Every write of an attribute in a file: its last name, the writing node, its scope."""
+    return [
+        (name.rpartition(".")[2], node, scope)
+        for scope in everything(tree)
+        if isinstance(scope, (*FUNCTIONS, ast.Module))
+        for statement in body_of(scope)
+        for name, node in stores(statement)
+        if "." in name
+    ]
+
+
+@once_per_node
+def changes_in_loops_of(tree: ast.Module) -> list[ast.Call | ast.Attribute]:
+    """What may change an object in the text of a file's outermost loops."""
+    parents = parents_in(tree)
+
+    def is_inner(loop: ast.AST) -> bool:
+        above = parents.get(loop)
+        while above is not None and not isinstance(above, LOOPS):
+            above = parents.get(above)
+        return above is not None
+
+    outermost = [each for each in everything(tree) if isinstance(each, LOOPS) and not is_inner(each)]
+    return list(dict.fromkeys(node for loop in outermost for node in walk(loop) if _may_change(node)))
+
+
 def _may_change(node: ast.AST) -> TypeGuard[ast.Call | ast.Attribute]:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Attribute)
@@ -353,9 +426,20 @@ def is_loop(level: Control) -> bool:
     return level.kind == "loop" and level.detail is not None
 
 
-def is_dead(control: Control) -> bool:
-    """Whether something stands in a branch that a constant test excludes."""
-    return any(level.kind == "if" and level.detail == "dead" for level in control.upwards())
+def dead_levels(levels: Iterable[Control]) -> dict[Control, bool]:
+    """Whether each level (and those above it) stands in a branch that a constant test excludes."""
+    found: dict[Control, bool] = {}
+    for each in levels:
+        path: list[Control] = []
+        level: Control | None = each
+        while level is not None and level not in found:
+            path.append(level)
+            level = level.up
+        dead = found[level] if level is not None else False
+        for level in reversed(path):
+            dead = dead or (level.kind == "if" and level.detail == "dead")
+            found[level] = dead
+    return found
 
 
 def attribute(value: Value, name: str) -> Value | None:

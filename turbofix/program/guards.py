@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from turbofix.nodes import walk
+from turbofix.program.answers import everything, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for, settled
 from turbofix.program.model import ALWAYS, Guard
-from turbofix.program.names import dotted, loads, parameters
+from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
 from turbofix.program.values import External, Function, Host, Opaque, Option, Tensor, flatten, members
 from turbofix.records import dataclass
@@ -348,12 +349,7 @@ class Guards:
 
     def _global_varies(self, name: str, module: ModuleFile) -> bool:
         """Whether a function declares the module's name global and writes it."""
-        for scope in walk(module.tree):
-            is_function = isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
-            declared = is_function and name in self.facts.bindings.outer_names(scope)
-            if declared and self.facts.bindings.writes(scope, name):
-                return True
-        return False
+        return name in _globals_written(module.tree)
 
     def _attribute_varies(self, name: str, frames: tuple[Frame, ...]) -> bool:
         """Whether an attribute of this name may be written while the frames' outermost loop runs."""
@@ -363,9 +359,7 @@ class Guards:
         outermost = loops[0]
         start = next(i for i, frame in enumerate(frames) if frame.loops)
         called = self._called_in(outermost)
-        for attribute, node, scope, module in self.facts.attribute_writes():
-            if attribute != name:
-                continue
+        for node, scope, module in self.facts.attribute_writes(name):
             if scope is frames[start].scope:
                 if self.facts.owns_loop(outermost, module, node):
                     return True
@@ -389,15 +383,7 @@ class Guards:
     def _named_in(self, function: ast.AST, frames: tuple[Frame, ...]) -> bool:
         """Whether a function's name is called in the text of a function that the loop runs in."""
         name = getattr(function, "name", None)
-        return any(
-            isinstance(each, ast.Call)
-            and (
-                (isinstance(each.func, ast.Name) and each.func.id == name)
-                or (isinstance(each.func, ast.Attribute) and each.func.attr == name)
-            )
-            for frame in frames
-            for each in walk(frame.scope)
-        )
+        return any(name in _names_called(frame.scope) for frame in frames)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -457,6 +443,28 @@ class Guards:
             if isinstance(write, (ast.Assign, ast.AnnAssign)) and self.is_rank(write.value, frames, depth - 1):
                 return True
         return False
+
+
+@once_per_node
+def _globals_written(tree: ast.Module) -> frozenset[str]:
+    """The names that some function of a file declares global (or nonlocal) and writes."""
+    found: set[str] = set()
+    for scope in everything(tree):
+        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = names_of(scope)
+            found.update(name for name in names.outer if name in names.writes)
+    return frozenset(found)
+
+
+@once_per_node
+def _names_called(scope: ast.AST) -> frozenset[str]:
+    """The names of functions and methods that are called in the text of a function or file."""
+    called = (each.func for each in walk(scope) if isinstance(each, ast.Call))
+    return frozenset(
+        each.id if isinstance(each, ast.Name) else each.attr
+        for each in called
+        if isinstance(each, (ast.Name, ast.Attribute))
+    )
 
 
 def _modulo(test: ast.expr) -> tuple[ast.BinOp, bool] | None:

@@ -11,10 +11,15 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from turbofix.nodes import children
+from turbofix.program.answers import once_per_node
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
+from turbofix.records import dataclass
 
 if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
+
+
+_CLOSED = (*FUNCTIONS, ast.ClassDef)
 
 
 def dotted(node: ast.AST | None) -> str | None:
@@ -30,10 +35,12 @@ def dotted(node: ast.AST | None) -> str | None:
 
 def walk_here(node: ast.AST) -> Iterator[ast.AST]:
     """The node and what lies in it, in source order, not entering functions, lambdas and classes."""
-    yield node
-    if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        for child in children(node):
-            yield from walk_here(child)
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if not isinstance(each, _CLOSED):
+            waiting.extend(reversed(children(each)))
 
 
 def targets(node: ast.expr) -> Iterator[ast.expr]:
@@ -47,11 +54,14 @@ def targets(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def stores(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+@once_per_node
+def stores(node: ast.AST) -> tuple[tuple[str, ast.AST], ...]:
     """The dotted names that a statement writes, with the writing node. A subscript writes its container."""
+    found: list[tuple[str, ast.AST]] = []
     for each in walk_here(node):
-        for name in _plain_names(each):
-            yield name, each
+        if each.__class__ not in _WRITING:
+            continue
+        found += [(name, each) for name in _plain_names(each)]
         for target in _targets_of(each):
             for single in targets(target):
                 base: ast.expr = single
@@ -59,7 +69,17 @@ def stores(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                     base = base.value
                 written = dotted(base)
                 if written is not None:
-                    yield written, each
+                    found.append((written, each))
+    return tuple(found)
+
+
+_WRITING = frozenset(
+    (
+        *(ast.Assign, ast.Delete, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.AnnAssign, ast.withitem),
+        *(ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
+    )
+)
 
 
 def _targets_of(node: ast.AST) -> list[ast.expr]:
@@ -103,13 +123,14 @@ def loads(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
         yield from loads(child)
 
 
-def loaded(node: ast.AST) -> set[str]:
+@once_per_node
+def loaded(node: ast.AST) -> frozenset[str]:
     """The dotted names that a node reads, and the names that these begin with (``a.b`` reads ``a``)."""
     found: set[str] = set()
     for each in loads(node):
         parts = (dotted(each) or "").split(".")
         found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return found
+    return frozenset(found)
 
 
 def reads_of(name: str, node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
@@ -159,52 +180,69 @@ def body_of(scope: ast.AST) -> list[ast.stmt] | list[ast.expr]:
     return list(getattr(scope, "body", []))
 
 
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The names of one scope: what writes each, and which of them it declares to belong further out."""
+
+    parameters: frozenset[str]
+    writes: dict[str, list[ast.AST]]
+    outer: frozenset[str]
+
+
+@once_per_node
+def names_of(scope: ast.AST) -> Names:
+    """The names of a function, class or module."""
+    writes: dict[str, list[ast.AST]] = {}
+    for statement in body_of(scope):
+        for name, node in stores(statement):
+            writes.setdefault(name, []).append(node)
+    return Names(frozenset(each.arg for each in parameters(scope)), writes, _declared(scope))
+
+
+@once_per_node
+def _captured(scope: ast.AST) -> frozenset[str]:
+    """The names that functions nested in a scope read, or write by declaration."""
+    found: set[str] = set()
+    for statement in body_of(scope):
+        for each in walk_here(statement):
+            if isinstance(each, FUNCTIONS):
+                found |= loaded(each) - {parameter.arg for parameter in parameters(each)}
+                found |= {name for inner in body_of(each) for name, _ in stores(inner)} & _declared(each)
+    return frozenset(found)
+
+
 class Bindings:
-    """Which names belong to which scope, worked out once per scope."""
+    """Which names belong to which scope."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._locals: dict[ast.AST, tuple[dict[str, list[ast.AST]], set[str], set[str]]] = {}
-
-    def _read(self, scope: ast.AST) -> tuple[dict[str, list[ast.AST]], set[str], set[str]]:
-        found = self._locals.get(scope)
-        if found is None:
-            writes: dict[str, list[ast.AST]] = {}
-            outer: set[str] = set()
-            captured: set[str] = set()
-            for statement in body_of(scope):
-                for name, node in stores(statement):
-                    writes.setdefault(name, []).append(node)
-                for each in walk_here(statement):
-                    if isinstance(each, (ast.Global, ast.Nonlocal)):
-                        outer.update(each.names)
-                    if isinstance(each, FUNCTIONS):
-                        own = {parameter.arg for parameter in parameters(each)}
-                        captured |= loaded(each) - own
-                        captured |= {name for inner in body_of(each) for name, _ in stores(inner)} & _declared(each)
-            found = self._locals[scope] = (writes, outer, captured)
-        return found
+        self._owners: dict[tuple[str, ast.AST], ast.AST] = {}
 
     def writes(self, scope: ast.AST, name: str) -> list[ast.AST]:
         """The nodes that write a dotted name in a scope itself, in source order."""
-        return self._read(scope)[0].get(name, [])
+        return names_of(scope).writes.get(name, [])
 
-    def outer_names(self, scope: ast.AST) -> set[str]:
+    def outer_names(self, scope: ast.AST) -> frozenset[str]:
         """The names that a function declares ``global`` or ``nonlocal``."""
-        return self._read(scope)[1]
+        return names_of(scope).outer
 
-    def captured(self, scope: ast.AST) -> set[str]:
+    def captured(self, scope: ast.AST) -> frozenset[str]:
         """The names that functions nested in the scope read, or write by declaration."""
-        return self._read(scope)[2]
+        return _captured(scope)
 
     def is_local(self, name: str, scope: ast.AST) -> bool:
         """Whether a plain name is the scope's own: a parameter, or written in it."""
-        if name in self.outer_names(scope):
-            return False
-        return any(each.arg == name for each in parameters(scope)) or bool(self.writes(scope, name))
+        names = names_of(scope)
+        return name not in names.outer and (name in names.parameters or name in names.writes)
 
     def owner(self, name: str, node: ast.AST, module: ModuleFile) -> ast.AST:
         """The scope that a plain name, read or written at ``node``, belongs to; the module where nobody writes it."""
+        found = self._owners.get((name, node))
+        if found is None:
+            found = self._owners[name, node] = self._owner(name, node, module)
+        return found
+
+    def _owner(self, name: str, node: ast.AST, module: ModuleFile) -> ast.AST:
         child: ast.AST = node
         innermost = True
         for each in self._places.ancestors(node, module):
@@ -219,20 +257,22 @@ class Bindings:
         return module.tree
 
 
-def _own_names(comprehension: ast.AST) -> set[str]:
+@once_per_node
+def _own_names(comprehension: ast.AST) -> frozenset[str]:
     """The names that a comprehension makes for itself."""
-    return {
+    return frozenset(
         dotted(single) or ""
         for generator in getattr(comprehension, "generators", ())
         for single in targets(generator.target)
-    }
+    )
 
 
-def _declared(function: ast.AST) -> set[str]:
-    return {
+@once_per_node
+def _declared(scope: ast.AST) -> frozenset[str]:
+    return frozenset(
         name
-        for statement in body_of(function)
+        for statement in body_of(scope)
         for each in walk_here(statement)
         if isinstance(each, (ast.Global, ast.Nonlocal))
         for name in each.names
-    }
+    )

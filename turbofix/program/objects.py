@@ -10,6 +10,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import everything
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
@@ -631,7 +632,7 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
         if scaler is not None:
             found.setdefault(site, scaler)
     for module in facts.execution.modules.values():
-        for decorated in walk(module.tree):
+        for decorated in everything(module.tree):
             if isinstance(decorated, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 for decorator in decorated.decorator_list:
                     site = facts.places.site(decorator, module)

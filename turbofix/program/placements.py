@@ -204,8 +204,8 @@ class Devices:
             return [each.value for each in writes if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value]
         return [
             write.value
-            for attribute, write, _, module in self.facts.attribute_writes()
-            if attribute == name.attr and module is frame.module
+            for write, _, module in self.facts.attribute_writes(name.attr)
+            if module is frame.module
             if isinstance(write, (ast.Assign, ast.AnnAssign)) and write.value is not None
             if _says_available(write.value)
         ]

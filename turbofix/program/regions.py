@@ -188,8 +188,8 @@ class Search:
         """The names whose values the backward starts from, as seen at the anchor."""
         if anchor is self.backward.node:
             expression = loss_expression(self.analysis, self.backward)
-            return loaded(expression if expression is not None else anchor)
-        return loaded(anchor.args[0] if isinstance(anchor, ast.Call) and anchor.args else anchor)
+            return set(loaded(expression if expression is not None else anchor))
+        return set(loaded(anchor.args[0] if isinstance(anchor, ast.Call) and anchor.args else anchor))
 
 
 def _mutated(statement: ast.stmt) -> set[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
 from turbofix.nodes import children
+from turbofix.program.answers import once_per_node
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ class Page:
 
     module: ModuleFile
     lines: list[str] = field(init=False)
-    _parents: dict[ast.AST, ast.AST] | None = None
     _comments: dict[int, str] | None = None
 
     def __post_init__(self) -> None:
@@ -45,17 +45,7 @@ class Page:
     @property
     def parents(self) -> dict[ast.AST, ast.AST]:
         """The parent of every node of the file."""
-        if self._parents is None:
-            found: dict[ast.AST, ast.AST] = {}
-            waiting: list[ast.AST] = [self.module.tree]
-            while waiting:
-                node = waiting.pop()
-                for child in children(node):
-                    if not isinstance(child, _UNPLACED):
-                        found[child] = node
-                        waiting.append(child)
-            self._parents = found
-        return self._parents
+        return parents_in(self.module.tree)
 
     @property
     def comments(self) -> dict[int, str]:
@@ -187,12 +177,26 @@ class Places:
         return [statement]
 
 
+@once_per_node
+def parents_in(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    """The parent of every node of a file, without the shared nodes (contexts, operators)."""
+    found: dict[ast.AST, ast.AST] = {}
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for child in children(node):
+            if not isinstance(child, _UNPLACED):
+                found[child] = node
+                waiting.append(child)
+    return found
+
+
 def outside(child: ast.AST, scope: ast.AST) -> bool:
     """Whether a child of a function or class is evaluated outside its body: decorators, defaults, bases."""
     if isinstance(scope, ast.Lambda):
         return child is scope.args
     if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return not any(child is each for each in scope.body)
+        return not isinstance(child, ast.stmt)  # the statements right inside are the body
     return False
 
 

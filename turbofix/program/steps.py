@@ -15,6 +15,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type, everything, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
@@ -121,7 +122,7 @@ def _at_least(execution: Execution, target: Target) -> Target:
     for module in execution.modules.values():
         if "torch.accelerator" not in module.text or "hasattr(torch" in module.text:
             continue
-        if any(isinstance(node, ast.Attribute) and dotted(node) == "torch.accelerator" for node in walk(module.tree)):
+        if any(dotted(node) == "torch.accelerator" for node in by_type(module.tree).get(ast.Attribute, ())):
             return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
     return target
 
@@ -131,12 +132,19 @@ def _libraries(execution: Execution) -> frozenset[str]:
     own = {module.name.partition(".")[0] for module in execution.modules.values()}
     found: set[str] = set()
     for module in execution.modules.values():
-        for node in walk(module.tree):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
+        found |= _packages_imported(module.tree)
     return frozenset(found - own)
+
+
+@once_per_node
+def _packages_imported(tree: ast.Module) -> frozenset[str]:
+    found: set[str] = set()
+    for node in everything(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return frozenset(found)
 
 
 def _completeness(execution: Execution, analysis: Analysis) -> tuple[bool, str | None]:
@@ -221,7 +229,7 @@ def _step(
 ) -> Step:
     facts = analysis.facts
     loop = record.node
-    events = [event for event in facts.events if facts.inside(event, loop)]
+    events = facts.events_in(loop)
     evaluating = _evaluation_nodes(analysis, events, loop)
     training = [event for event in events if not any(facts.inside(event, each) for each in evaluating)]
     sources = _sources(analysis, record, backwards, training)
@@ -675,18 +683,15 @@ def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Lo
 def _inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
     """What happens in the forward passes of the models that the events call, in whatever call it was followed."""
     forwards = {
-        id(function.node)
+        function.node
         for event in events
         if event.kind in ("forward", "criterion")
         for model in models_in(event.receiver)
         if isinstance(model, Instance)
         if isinstance(function := model.cls.find("forward"), Function)
     }
-    return [
-        event
-        for event in analysis.facts.of("criterion", "call", "forward")
-        if any(id(frame.scope) in forwards for frame in analysis.facts.frames(event))
-    ]
+    inside = analysis.facts.events_in_functions(forwards)
+    return [event for event in inside if event.kind in ("criterion", "call", "forward")]
 
 
 def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
@@ -851,7 +856,7 @@ def _evaluations(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model
             chosen.setdefault(id(data[-1].node), data[-1])
     found = []
     for record in chosen.values():
-        events = [event for event in facts.events if facts.inside(event, record.node)]
+        events = facts.events_in(record.node)
         if any(event.kind == "backward" for event in events):
             continue
         if any(event.kind == "step" and stepper(event.receiver) == "optimizer" for event in events):

@@ -11,6 +11,7 @@ from turbofix.nodes import walk
 from turbofix.program.accumulators import accumulator_of
 from turbofix.program.acts import stepper, wider
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.fates import Fate
 from turbofix.program.meters import harmful_methods
@@ -265,12 +266,16 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
 
 def _methods_called(analysis: Analysis) -> set[str]:
     """The names of methods that the program calls, on whatever object."""
-    return {
+    return {name for module in analysis.execution.modules.values() for name in _methods_called_in(module.tree)}
+
+
+@once_per_node
+def _methods_called_in(tree: ast.Module) -> frozenset[str]:
+    return frozenset(
         node.func.attr
-        for module in analysis.execution.modules.values()
-        for node in walk(module.tree)
+        for node in by_type(tree).get(ast.Call, ())
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    }
+    )
 
 
 def _use(fate: Fate, event: Event) -> str:

@@ -9,9 +9,9 @@ takes, and a program of a thousand lines makes ten thousand). ``join`` is what a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from turbofix.records import dataclass
 
@@ -362,32 +362,31 @@ def flatten(value: Value | None, depth: int = 3) -> Iterator[Value]:
 
 
 def identity(value: Value) -> object:
-    """A key under which two values count as the same in a union."""
-    if isinstance(value, Const):
-        try:
-            hash(value.value)
-        except TypeError:
-            return id(value)
-        return ("const", type(value.value), value.value)
-    if isinstance(value, External):
-        return ("external", value.qualname)
-    if isinstance(value, Unknown):
-        return ("unknown", value.number)
-    if isinstance(value, Function):
-        return ("function", id(value.node))
-    if isinstance(value, Tensor):
-        return "tensor"
-    if isinstance(value, Host):
-        return "host"
-    if isinstance(value, Option):
-        return ("option", value.name, id(value.origin.node) if value.origin else None)
-    if isinstance(value, Computed):
-        return ("computed", id(value.origin.node) if value.origin else None)
-    if isinstance(value, Bound):
-        return ("bound", id(value.receiver), id(value.function.node))
-    if isinstance(value, Method):
-        return ("method", id(value.receiver), value.name)
-    return id(value)
+    """A key under which two values count as the same in a union; values of different classes never do."""
+    key = _KEYS.get(value.__class__)
+    return id(value) if key is None else key(value)
+
+
+def _constant_key(value: Const) -> object:
+    try:
+        hash(value.value)
+    except TypeError:
+        return id(value)
+    return ("const", type(value.value), value.value)
+
+
+_KEYS: dict[type[Value], Callable[[Any], object]] = {
+    Const: _constant_key,
+    External: lambda value: ("external", value.qualname),
+    Unknown: lambda value: ("unknown", value.number),
+    Function: lambda value: ("function", id(value.node)),
+    Tensor: lambda _: "tensor",
+    Host: lambda _: "host",
+    Option: lambda value: ("option", value.name, id(value.origin.node) if value.origin else None),
+    Computed: lambda value: ("computed", id(value.origin.node) if value.origin else None),
+    Bound: lambda value: ("bound", id(value.receiver), id(value.function.node)),
+    Method: lambda value: ("method", id(value.receiver), value.name),
+}
 
 
 def join(first: Value | None, second: Value | None) -> Value | None:
@@ -410,6 +409,9 @@ def join(first: Value | None, second: Value | None) -> Value | None:
     ):
         items = [join(a, b) or UNKNOWN for a, b in zip(first.items, second.items, strict=True)]
         return Sequence(items, first.made_at, first.origin)
+    if not isinstance(first, Union) and not isinstance(second, Union):
+        same = first.__class__ is second.__class__ and identity(first) == identity(second)
+        return first if same else Union((first, second))
     found: dict[object, Value] = {}
     for member in members(first) + members(second):
         key = identity(member)

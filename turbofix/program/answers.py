@@ -1,0 +1,46 @@
+"""Questions about the syntax alone, answered once for each node.
+
+The answers are kept on the nodes, as their children are (``nodes``): they live as long as the tree does, so that the
+analyses of a file's unchanged text, one after each rewrite, share them. Nobody may change an answer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TypeVar
+
+from turbofix.nodes import walk
+
+Node = TypeVar("Node", bound=ast.AST)
+Answer = TypeVar("Answer")
+
+
+def once_per_node(question: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
+    """The question, a pure function of a node and what lies below it, with its answers remembered."""
+    key = f"_turbofix_{question.__module__}_{question.__qualname__}"
+
+    def ask(node: Node) -> Answer:
+        kept: dict[str, Answer] = node.__dict__
+        if key in kept:
+            return kept[key]
+        answer = kept[key] = question(node)
+        return answer
+
+    ask.__doc__ = question.__doc__
+    return ask
+
+
+@once_per_node
+def everything(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a file, in the order of ``walk``."""
+    return tuple(walk(tree))
+
+
+@once_per_node
+def by_type(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
+    """The nodes of a file by their exact type, each type in the order of ``walk``."""
+    found: dict[type[ast.AST], list[ast.AST]] = {}
+    for node in everything(tree):
+        found.setdefault(node.__class__, []).append(node)
+    return found
