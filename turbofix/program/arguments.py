@@ -188,7 +188,7 @@ class Reads:
     def _readers(self, carrier: Carrier) -> Iterator[tuple[ast.expr, ModuleFile]]:
         kind, scope, name = carrier
         if kind == "attribute":
-            for attribute, module in self._attributes(name):
+            for attribute, module in self._attributes_read(name):
                 parent = self.facts.places.parent(attribute, module)
                 if not (isinstance(parent, ast.Call) and parent.func is attribute):
                     yield attribute, module
@@ -197,7 +197,7 @@ class Reads:
                 for entry in reads_in(module.tree).keys.get(name, ()):
                     yield entry, module
         else:
-            for node, module in self._names(name):
+            for node, module in self._names_read(name):
                 if self.facts.bindings.owner(name, node, module) is scope:
                     yield node, module
             if isinstance(scope, ast.Module):
@@ -213,19 +213,19 @@ class Reads:
                 if any(other.tree is tree and other.name.rpartition(".")[2] == source for other in self._modules()):
                     for node in reads_in(module.tree).names.get(alias, ()):
                         yield node, module
-        for attribute, module in self._attributes(name):
+        for attribute, module in self._attributes_read(name):
             if isinstance(attribute.value, ast.Name):
                 base = module.scope.names.get(attribute.value.id)
                 if any(isinstance(each, ModuleValue) and each.module.tree is tree for each in members(base)):
                     yield attribute, module
 
-    def _names(self, name: str) -> Iterator[tuple[ast.Name, ModuleFile]]:
+    def _names_read(self, name: str) -> Iterator[tuple[ast.Name, ModuleFile]]:
         """The reads of a name in the program."""
         for module in self._modules():
             for node in reads_in(module.tree).names.get(name, ()):
                 yield node, module
 
-    def _attributes(self, name: str) -> Iterator[tuple[ast.Attribute, ModuleFile]]:
+    def _attributes_read(self, name: str) -> Iterator[tuple[ast.Attribute, ModuleFile]]:
         """The reads of an attribute in the program."""
         for module in self._modules():
             for node in reads_in(module.tree).attributes.get(name, ()):
