@@ -31,6 +31,15 @@ def once_per_node(question: Callable[[Node], Answer]) -> Callable[[Node], Answer
     return ask
 
 
+def kept(node: ast.AST, what: str, answer: Callable[[], Answer]) -> Answer:
+    """The same for a question that needs the file's text as well: the answer under the name ``what`` of a node."""
+    key = f"_turbofix_{what}"
+    known: dict[str, Answer] = node.__dict__
+    if key not in known:
+        known[key] = answer()
+    return known[key]
+
+
 @once_per_node
 def everything(tree: ast.Module) -> tuple[ast.AST, ...]:
     """All nodes of a file, in the order of ``walk``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.nodes import parse
 from turbofix.program import access, libraries
+from turbofix.program.answers import kept
 from turbofix.program.scopes import Lazy, ModuleFile
 from turbofix.program.syntax import changed_members
 from turbofix.program.values import (
@@ -50,7 +51,7 @@ def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
             tree = None
         if tree is not None:
             module = ModuleFile(path, name, text, tree)
-            interp.changed |= changed_members(text)
+            interp.changed |= kept(tree, "changed_members", lambda: changed_members(text))
             module.scope.names["__name__"] = Const(name)
             module.scope.names["__file__"] = Opaque("__file__", "free")
     interp.modules[path] = module

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from turbofix.nodes import walk
+from turbofix.program.answers import kept, once_per_node
 from turbofix.program.scopes import ModuleFile
 
 Member = tuple[str, object, bool]
@@ -43,56 +44,29 @@ def changed_members(text: str) -> set[str]:
 
 
 class Glance:
-    """The remembered answers; nodes are compared by identity."""
+    """The answers about nodes of modules; those that need a module's text split it once."""
 
     def __init__(self) -> None:
-        self._assigned: dict[ast.AST, tuple[frozenset[str], frozenset[Member]]] = {}
-        self._generators: dict[ast.AST, bool] = {}
-        self._training: dict[ast.AST, bool] = {}
-        self._changing: dict[ast.AST, frozenset[str]] = {}
-        self._outer: dict[ast.AST, frozenset[str]] = {}
         self._lines: dict[ModuleFile, list[str]] = {}
 
     def assigned(self, loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
         """What a loop assigns: names; and in objects (the object's name, attribute or constant key, whether a key)."""
-        found = self._assigned.get(loop)
-        if found is None:
-            names: set[str] = set()
-            inside: set[Member] = set()
-            for node in own_nodes(loop):
-                if not isinstance(getattr(node, "ctx", None), ast.Store):
-                    continue
-                if isinstance(node, ast.Name):
-                    names.add(node.id)
-                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    inside.add((node.value.id, node.attr, False))
-                elif (
-                    isinstance(node, ast.Subscript)
-                    and isinstance(node.value, ast.Name)
-                    and isinstance(node.slice, ast.Constant)
-                ):
-                    inside.add((node.value.id, node.slice.value, True))
-            found = self._assigned[loop] = (frozenset(names), frozenset(inside))
-        return found
+        return _assigned(loop)
 
     def is_generator(self, function: ast.AST, module: ModuleFile) -> bool:
         """Whether a function yields."""
-        found = self._generators.get(function)
-        if found is None:
-            found = (
-                not isinstance(function, ast.Lambda)
-                and "yield" in self._text(function, module)
-                and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
-            )
-            self._generators[function] = found
-        return found
+        return kept(function, "is_generator", lambda: self._yields(function, module))
+
+    def _yields(self, function: ast.AST, module: ModuleFile) -> bool:
+        return (
+            not isinstance(function, ast.Lambda)
+            and "yield" in self._text(function, module)
+            and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
+        )
 
     def mentions_training(self, node: ast.AST, module: ModuleFile) -> bool:
         """Whether a word of a training step stands in a function or class."""
-        found = self._training.get(node)
-        if found is None:
-            found = self._training[node] = _TRAINING.search(self._text(node, module)) is not None
-        return found
+        return kept(node, "mentions_training", lambda: _TRAINING.search(self._text(node, module)) is not None)
 
     def _text(self, node: ast.AST, module: ModuleFile) -> str:
         """The lines that a node stands on."""
@@ -103,25 +77,46 @@ class Glance:
 
     def changing_attributes(self, cls: ast.ClassDef) -> frozenset[str]:
         """Attributes of ``self`` that a class changes after it set them: their first value is not their value."""
-        found = self._changing.get(cls)
-        if found is None:
-            found = self._changing[cls] = frozenset(_changing_attributes(cls))
-        return found
+        return _changing_attributes(cls)
 
     def changing_names(self, module: ModuleFile) -> frozenset[str]:
         """Names of a module that its functions assign outside themselves (``global``, ``nonlocal``)."""
-        found = self._outer.get(module.tree)
-        if found is None:
-            declared = ("global ", "nonlocal ")
-            nodes = walk(module.tree) if any(word in module.text for word in declared) else ()
-            found = frozenset(
-                name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-            )
-            self._outer[module.tree] = found
-        return found
+        return kept(module.tree, "changing_names", lambda: frozenset(_declared_outside(module)))
 
 
-def _changing_attributes(cls: ast.ClassDef) -> Iterator[str]:
+def _declared_outside(module: ModuleFile) -> Iterator[str]:
+    if any(word in module.text for word in ("global ", "nonlocal ")):
+        for node in walk(module.tree):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                yield from node.names
+
+
+@once_per_node
+def _assigned(loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
+    names: set[str] = set()
+    inside: set[Member] = set()
+    for node in own_nodes(loop):
+        if not isinstance(getattr(node, "ctx", None), ast.Store):
+            continue
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            inside.add((node.value.id, node.attr, False))
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Constant)
+        ):
+            inside.add((node.value.id, node.slice.value, True))
+    return frozenset(names), frozenset(inside)
+
+
+@once_per_node
+def _changing_attributes(cls: ast.ClassDef) -> frozenset[str]:
+    return frozenset(_changed_again(cls))
+
+
+def _changed_again(cls: ast.ClassDef) -> Iterator[str]:
     written: dict[str, set[str]] = {}
     for statement in cls.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
