@@ -161,9 +161,10 @@ def test_a_draw_of_more_than_there_is_takes_everything() -> None:
 # --- analysis -------------------------------------------------------------------------------------------------------
 
 
-def examined(path: Path, line: int, column: int, fixable: bool) -> Examined:
+def examined(path: Path, line: int, column: int, fixable: bool) -> tuple[str, Examined]:
     site = Site(path, line, column, line, column + 5, "Call")
-    return Examined("pin-memory", "data", site, "slow", Risk.EXACT, fixable, None if fixable else "no", None)
+    told = Examined("pin-memory", "data", site, "slow", Risk.EXACT, fixable, None if fixable else "no", None)
+    return str(line), told
 
 
 def test_a_shared_module_s_finding_counts_once_and_is_refused_where_one_script_refuses(tmp_path: Path) -> None:
@@ -186,6 +187,16 @@ def test_two_findings_on_a_line_are_judged_as_one(tmp_path: Path) -> None:
     reached = [Reached(program, (examined(file, 3, 0, False), examined(file, 3, 20, True)))]
     (row,) = analysis.merge(reached, {})
     assert (row.line, row.fixable, row.styles) == ("3", True, ("other",))
+
+
+def test_a_place_in_a_notebook_is_its_cell_and_line(tmp_path: Path) -> None:
+    imports, rest = TRAINING.split("\n\n", 1)
+    cells = [{"cell_type": "code", "source": each, "outputs": [], "metadata": {}} for each in (imports, rest)]
+    (tmp_path / "train.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}))
+    program = Program("a/b", COMMIT, tmp_path, "train.ipynb")
+    lines = {(each.codemod, each.line) for each in analysis.merge([analysis.analyze(program)], {})}
+    assert lines >= {("fused-optimizer", "2:2"), ("pin-memory", "2:3")}
+    assert sweep.sweep(program).rewritten == 1
 
 
 # --- the sweep ------------------------------------------------------------------------------------------------------

@@ -154,7 +154,6 @@ def show_sweep(results: Sequence[sweep.Swept], limit: float) -> int:
         "that train": sum(each.trains for each in results),
         "that are rewritten": sum(each.rewritten > 0 for each in results),
         "that Python cannot read": sum(bool(each.unreadable) for each in results),
-        "not supported": sum(bool(each.unsupported) for each in results),
     }
     show_table(["files", ""], [[name, str(number)] for name, number in files.items()])
     counts = sweep.states(results)
@@ -165,8 +164,6 @@ def show_sweep(results: Sequence[sweep.Swept], limit: float) -> int:
         + [["all", *(str(sum(states[column] for states in counts.values())) for column in columns)]],
     )
     listing("what Python cannot read", [f"{each.name}: {each.unreadable}" for each in results if each.unreadable])
-    for sentence, number in Counter(each.unsupported for each in results if each.unsupported).items():
-        typer.echo(f"{number} files not supported: {sentence}")
     show_cost(sweep.cost(results), results)
     slow = sweep.too_slow(results, limit)
     failed = bool(slow)

@@ -10,8 +10,9 @@ from benchmarks.precision.corpus import Checkout, Program
 from benchmarks.precision.ledger import Key
 from benchmarks.precision.pool import TookTooLong, limited
 from turbofix import pipeline, registry
-from turbofix.findings import Examined, Risk
+from turbofix.findings import Examined, Risk, Site, spot
 from turbofix.program.model import Target
+from turbofix.source import Source
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Reached:
     """What was said from one entry. ``error`` is a sentence where nothing could be said."""
 
     program: Program
-    findings: tuple[Examined, ...] = ()
+    findings: tuple[tuple[str, Examined], ...] = ()  # each with its line as tables hold it
     read: frozenset[Path] = frozenset()
     error: str = ""
 
@@ -54,7 +55,15 @@ def analyze(program: Program) -> Reached:
     except TookTooLong as error:
         return Reached(program, error=str(error))
     notes = tuple(note.partition("\n")[0] for note in report.notes)
-    return Reached(program, report.findings, frozenset(checkout.seen), report.error or "; ".join(notes))
+    findings = tuple((line_of(each.site, checkout), each) for each in report.findings)
+    return Reached(program, findings, frozenset(checkout.seen), report.error or "; ".join(notes))
+
+
+def line_of(site: Site, checkout: Checkout) -> str:
+    """The line as tables hold it: ``12``, in a notebook ``3:12``."""
+    source = checkout.files.source(site.path)
+    place = spot(site, source.cells if isinstance(source, Source) else None)
+    return str(place.line) if place.cell is None else f"{place.cell}:{place.line}"
 
 
 def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:
@@ -62,11 +71,10 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
 
     Several findings of a codemod on one line are judged as one, fixable where one of them is.
     """
-    sites: dict[tuple[str, Path, str, int, int], list[tuple[Program, Examined]]] = {}
+    sites: dict[tuple[str, Path, str, str, int], list[tuple[Program, Examined]]] = {}
     for each in reached:
-        for finding in each.findings:
-            site = finding.site
-            place = (each.program.repository, site.path, finding.codemod, site.line, site.column)
+        for line, finding in each.findings:
+            place = (each.program.repository, finding.site.path, finding.codemod, line, finding.site.column)
             sites.setdefault(place, []).append((each.program, finding))
     rows: dict[Key, Found] = {}
     for (repository, path, codemod, line, _), told in sites.items():
@@ -76,7 +84,7 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
             program.commit,
             path.relative_to(program.folder).as_posix(),
             codemod,
-            str(line),
+            line,
             finding.fixable,
             finding.risk.value,
             finding.message,

@@ -35,7 +35,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of one file. All sentences but ``unreadable`` and ``unsupported`` are bugs of the tool."""
+    """What came of one file. All sentences but ``unreadable`` are bugs of the tool."""
 
     name: str
     lines: int = 0  # of all files that were read for it
@@ -45,7 +45,6 @@ class Swept:
     rewritten: int = 0
     said: tuple[Said, ...] = ()
     unreadable: str = ""
-    unsupported: str = ""
     crashes: tuple[str, ...] = ()
     uncompilable: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
@@ -59,8 +58,6 @@ def sweep(program: Program) -> Swept:
     checkout = Checkout(program.folder)
     source = checkout.files.source(program.file)
     if isinstance(source, SourceError):
-        if "not supported" in source.sentence:
-            return Swept(name, unsupported=source.sentence)
         return Swept(name, unreadable=source.sentence)
     torch = b"torch" in source.data
     codemods = registry.load()
