@@ -75,6 +75,7 @@ MASKED = [
     ("%matplotlib inline", "__________________"),
     ("x = 1\n!ls -l\ny = 2\n", "x = 1\n______\ny = 2\n"),
     ("for x in y:\n\t%time f(x)\n\t!ls\n", "for x in y:\n\t__________\n\t___\n"),
+    ("if x:\n    %run setup.py\n    %run a\ny", "if x:\n    exec(_______)\n    ______\ny"),
     ("files = !ls data", "files = ________"),
     ("a, b = %sql select 1", "a, b = _____________"),
     ("!pip install a \\\n    b\nimport b", "________________\n_____\nimport b"),
@@ -571,6 +572,28 @@ def test_every_format_renders_nothing() -> None:
 
 def cells_of(parts: Sequence[str]) -> bytes:
     return written(*(code(part) for part in parts))
+
+
+def test_a_file_that_is_run_in_the_notebook_may_change_any_name(tmp_path: Path) -> None:
+    new, outcome = rewritten(cells_of([PARTS[0], PARTS[1], "%run settings.py", PARTS[2]]), tmp_path)
+    assert b"torch.autocast" not in new
+    reason = next(each.why_not for each in outcome.findings if each.codemod == "autocast")
+    assert "cell 3, line 1 of book.ipynb runs other code" in (reason or "")
+
+
+def test_what_follows_an_exit_is_not_looked_at(tmp_path: Path) -> None:
+    _, outcome = rewritten(cells_of([PARTS[0], PARTS[1], "exit()", PARTS[2]]), tmp_path)
+    assert not outcome.findings
+
+
+def test_a_switch_goes_behind_the_imports_where_torch_is_only_called_by_helpers(tmp_path: Path) -> None:
+    helper = "def make(n):\n    return torch.zeros(n)"
+    new, _ = rewritten(cells_of([PARTS[0], "n = 3", helper, "make(n)", PARTS[1], PARTS[2]]), tmp_path)
+    cells = ["".join(cell["source"]) for cell in json.loads(new)["cells"]]
+    assert cells[1] == 'torch.set_float32_matmul_precision("high")\nn = 3'
+    new, _ = rewritten(cells_of([PARTS[0], helper, "make(n)", PARTS[1], PARTS[2]]), tmp_path)
+    cells = ["".join(cell["source"]) for cell in json.loads(new)["cells"]]
+    assert cells[2] == 'torch.set_float32_matmul_precision("high")\nmake(n)', "no statement stands behind the imports"
 
 
 def test_a_name_that_a_later_cell_binds_anew(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import re
 import warnings
 
 MARK = "\u02cd"  # MODIFIER LETTER LOW MACRON: an identifier may be made of it
-MASKED = re.compile(rf"(?:#(?:%%)?)?{MARK}+")
-"""One masked stretch. ``#%%`` stands before the line of a cell magic, above which nothing may be put."""
+MASKED = re.compile(rf"exec\({MARK}+\)|(?:#(?:%%)?)?{MARK}+")
+"""One masked stretch. ``#%%`` stands before the line of a cell magic, above which nothing may be put; ``exec`` for the
+magic that runs another file in the notebook's names."""
 
 # Those that run their cell as Python, in the names of the notebook. The body of every other one is hidden.
 _PYTHON = frozenset({"capture", "debug", "memit", "prun", "pyinstrument", "snakeviz", "time", "wandb"})
@@ -20,6 +21,7 @@ _CELL_MAGIC = re.compile(r"\s*%%(\w*)")
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _INDENT = re.compile(r"[ \t\f]*")
+_RUN = re.compile(r"%run[ \t]+\S")
 _ESCAPE = re.compile(r"[!%?]|[/,;](?=[^\W\d])")
 _TOKEN = re.compile(
     r"""
@@ -79,7 +81,7 @@ def _masked_lines(text: str) -> str:
             pad = indent.group() if indent is not None else ""
             parts.append(text[at:found])
             lines = _LINE.findall(text[found:end])
-            parts.append(_marked(lines[0], ""))
+            parts.append(_run(lines[0]) if _RUN.match(lines[0]) else _marked(lines[0], ""))
             parts += [_marked(line, pad) for line in lines[1:] if line]
         at = end
     return "".join(parts)
@@ -125,6 +127,11 @@ def _marked(line: str, pad: str) -> str:
     """A line of marks behind an indentation; one that is not longer than that is a comment."""
     length = len(_body(line))
     return pad + MARK * (length - len(pad)) + line[length:] if length > len(pad) else _commented(line)
+
+
+def _run(line: str) -> str:
+    length = len(_body(line))
+    return f"exec({MARK * (length - 6)})" + line[length:] if length > 6 else _marked(line, "")
 
 
 def _commented(line: str) -> str:

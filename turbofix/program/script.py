@@ -116,6 +116,7 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
     """
     facts = analysis.facts
     found: tuple[int, ast.stmt, ast.AST] | None = None
+    direct = False
     training = {id(frame.call) for event in facts.of("backward") for frame in facts.frames(event)}
     for event in facts.events:
         if not _sets_up(event):
@@ -138,8 +139,29 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
         if statement is None or isinstance(statement, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)):
             continue
         if found is None or event.order < found[0]:
-            found = (event.order, statement, chosen.scope)
-    return (found[1], found[2]) if found is not None else None
+            found, direct = (event.order, statement, chosen.scope), len(frames) == 1
+    if found is None:
+        return None
+    if module.path.suffix == ".ipynb" and not direct:
+        # A cell that tries a helper out is no set-up code: what follows the imports is.
+        return _behind_imports(module) or found[1:]
+    return found[1:]
+
+
+def _behind_imports(module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
+    """The statement behind the first imports of torch and those that follow on them, where it defines nothing."""
+    body = module.tree.body
+    first = next((i for i, each in enumerate(body) if "torch" in _imported(each)), len(body))
+    rest = (each for each in body[first:] if not isinstance(each, (ast.Import, ast.ImportFrom)))
+    statement = next(rest, None)
+    return (statement, module.tree) if statement is not None and not isinstance(statement, _DEFINITIONS) else None
+
+
+def _imported(statement: ast.stmt) -> set[str]:
+    """The packages that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return {alias.name.partition(".")[0] for alias in statement.names}
+    return {(statement.module or "").partition(".")[0]} if isinstance(statement, ast.ImportFrom) else set()
 
 
 def _is_main_call(analysis: Analysis, frame: Frame, module: ModuleFile) -> bool:
