@@ -376,7 +376,9 @@ class Guards:
         found = self._called.get(id(loop))
         if found is None:
             found = self._called[id(loop)] = {
-                id(frame.scope) for event in self.facts.events for frame in self.facts.frames_within(event, loop)[1:]
+                id(frame.scope)
+                for event in self.facts.events_in(loop)
+                for frame in self.facts.frames_within(event, loop)[1:]
             }
         return found
 

@@ -37,7 +37,7 @@ from turbofix.program.model import (
     TrainingProgram,
     Transfer,
 )
-from turbofix.program.names import body_of, dotted, parameters
+from turbofix.program.names import body_of, dotted, names_of
 from turbofix.program.objects import (
     is_autocast_decorator,
     model_sites,
@@ -622,19 +622,9 @@ def _valid(analysis: Analysis, text: str, scope: tuple[ast.AST, ModuleFile]) -> 
 def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str | None:
     """A name of the function or its module that holds a device, and nothing else ever."""
     node, module = scope
-    bindings = analysis.facts.bindings
     frame = Frame(node, module, node, None, ())
     for holder in dict.fromkeys((node, module.tree)):
-        names = {each.arg for each in parameters(holder)}
-        names |= {
-            target.id
-            for statement in body_of(holder)
-            for target in walk(statement)
-            if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
-        }
-        for name in sorted(names):
-            if len(bindings.writes(holder, name)) > 1 or not bindings.is_local(name, holder):
-                continue
+        for name in _set_once(holder):
             value = analysis.facts.named(name, holder, frame)
             found = members(value)
             if found and all(
@@ -642,6 +632,20 @@ def _device_name(analysis: Analysis, scope: tuple[ast.AST, ModuleFile]) -> str |
             ):
                 return name
     return None
+
+
+@once_per_node
+def _set_once(scope: ast.AST) -> tuple[str, ...]:
+    """The names of a function or file that are its parameters or are assigned to, in one place at most."""
+    names = names_of(scope)
+    stored = {
+        target.id
+        for statement in body_of(scope)
+        for target in walk(statement)
+        if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+    }
+    own = names.parameters | (stored & names.writes.keys())
+    return tuple(sorted(name for name in own - names.outer if len(names.writes.get(name, ())) <= 1))
 
 
 def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
