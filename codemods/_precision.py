@@ -73,8 +73,8 @@ def may_contain(models: Iterable[Model], steps: Iterable[Step], layers: frozense
 
 def autocast_of(program: TrainingProgram, step: Step) -> Site | None:
     """The autocast that a step's forward pass runs under, leaving out one that is switched off for good."""
-    parts = [part for part in program.precision if part.kind == "autocast" and part.site == step.autocast]
-    return None if any(is_off(part) for part in parts) else step.autocast
+    part = program.part(step.autocast)
+    return None if part is not None and part.kind == "autocast" and is_off(part) else step.autocast
 
 
 def is_off(part: Scaler) -> bool:

@@ -83,6 +83,7 @@ from turbofix.program.model import (
     Model,
     Placement,
     Region,
+    Scaler,
     Step,
     Sync,
     TrainingProgram,
@@ -155,7 +156,8 @@ FILLS = ("Tensor.masked_fill", "torch.masked_fill")
 FLOAT16_MAX = 65504.0
 ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
 QUANTIZERS = frozenset(("pytorch_quantization", "nncf", "brevitas", "torchao", "auto_gptq"))
-PARTS = {"apex": "apex", "scaler": "a gradient scaler", "autocast": "autocast"}
+OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
+PARTS = {"scaler": "a gradient scaler", "autocast": "autocast"}
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
+    if any(part.kind in ("apex", "framework") for part in program.precision):
+        return  # another library has taken over the precision: a second mechanism would fight with it
     if program.target.capability < VOLTA or not program.device.reaches_cuda:
         return
     half = "bfloat16" if program.target.capability >= AMPERE else "float16"
@@ -218,21 +222,30 @@ def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
         if site is None or site in told:
             continue
         told.add(site)
-        switch = next((part for part in program.precision if part.kind == "autocast" and part.site == site), None)
-        if switch is not None and switch.enabled.option is not None and not any(switch.enabled.values):
-            yield codemod.refuse(
-                site,
-                "the forward pass runs in float32 unless an option is passed",
-                f"autocast is there and {said(switch.enabled)} turns it on: pass it",
-            )
-        elif switch is not None and switch.enabled.state == "value" and not switch.enabled.values[0]:
-            yield codemod.refuse(
-                site,
-                "the forward pass runs in float32: autocast is there, and switched off",
-                f"`{switch.enabled.text}` turns it on: set that instead",
-            )
-        else:
-            yield codemod.in_place(site, "the forward pass runs under autocast")
+        yield judged(program.part(site), site, "autocast", "the forward pass runs under autocast")
+    for part in program.precision:
+        if part.kind == "apex" and part.qualname.endswith(".initialize"):
+            yield judged(part, part.site, "apex's mixed precision", "the model computes in mixed precision (apex)")
+        elif part.kind == "framework" and part.qualname.partition(".")[0] in OWN_PRECISION:
+            what = part.qualname.rpartition(".")[2]
+            yield judged(part, part.site, what, f"{what} sets the precision of the model")
+
+
+def judged(part: Scaler | None, site: Site, what: str, right: str) -> Refusal | InPlace:
+    """What to say of mixed precision that is there: it is in force, or it is switched off and by what."""
+    if part is None or not part.off:
+        return codemod.in_place(site, right)
+    if part.enabled.option is not None:
+        return codemod.refuse(
+            site,
+            "the forward pass runs in float32 unless an option is passed",
+            f"{what} is there and {said(part.enabled)} turns it on: pass it",
+        )
+    return codemod.refuse(
+        site,
+        f"the forward pass runs in float32: {what} is there, and switched off",
+        f"`{part.enabled.text}` turns it on: set that instead",
+    )
 
 
 def nothing_gained(program: TrainingProgram, step: Step) -> bool:

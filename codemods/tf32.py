@@ -117,6 +117,8 @@ def nothing_gained(program: TrainingProgram) -> bool:
     """Whether no float32 matrix product is left that TF32 could speed up."""
     if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
         return True
+    if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
+        return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
     return not may_contain(program.models, program.steps, MATMULS, PRODUCTS)

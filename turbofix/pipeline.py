@@ -35,7 +35,10 @@ PASSES = 4
 COLLIDES = "its edit collides with another one"
 FAILED_CHECK = "its edit did not pass turbofix's own check, a bug of turbofix: please report it"
 
-TRAINING_WORDS = re.compile(r"\b(torch|lightning|pytorch_lightning|transformers|accelerate|deepspeed|ignite|timm)\b")
+TRAINING_WORDS = re.compile(
+    r"\b(torch|lightning|pytorch_lightning|lightning_fabric|transformers|sentence_transformers|setfit|trl|accelerate"
+    r"|deepspeed|ignite|timm)\b"
+)
 
 
 class Workspace(Protocol):

@@ -1,33 +1,60 @@
-"""Which framework owns the training: what is imported and called, not what is merely imported."""
+"""Which framework owns the training: what is called, derived from or handed the loss, never what is merely imported."""
 
 from __future__ import annotations
 
-from turbofix.program.analysis import Analysis
-from turbofix.program.model import Framework
-from turbofix.program.values import Instance, Made, members
+import ast
+from collections.abc import Iterator
 
-_CALLS = (
-    ("deepspeed.initialize", Framework.DEEPSPEED),
-    ("deepspeed.DeepSpeedEngine", Framework.DEEPSPEED),
-    ("accelerate.Accelerator", Framework.ACCELERATE),
-    ("lightning.fabric.Fabric", Framework.FABRIC),
-    ("lightning.Fabric", Framework.FABRIC),
-    ("lightning_fabric.Fabric", Framework.FABRIC),
-    ("pytorch_lightning.Trainer", Framework.LIGHTNING),
-    ("lightning.pytorch.Trainer", Framework.LIGHTNING),
-    ("lightning.Trainer", Framework.LIGHTNING),
-    ("ignite.engine.", Framework.IGNITE),
-    ("transformers.Trainer", Framework.TRANSFORMERS),
-    ("transformers.Seq2SeqTrainer", Framework.TRANSFORMERS),
-    ("trl.", Framework.TRANSFORMERS),
-)
-_BASES = (
-    ("pytorch_lightning.LightningModule", Framework.LIGHTNING),
-    ("lightning.pytorch.LightningModule", Framework.LIGHTNING),
-    ("lightning.LightningModule", Framework.LIGHTNING),
-    ("transformers.Trainer", Framework.TRANSFORMERS),
-    ("transformers.Seq2SeqTrainer", Framework.TRANSFORMERS),
-)
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.model import Framework
+from turbofix.program.values import Class, External, Instance, Made, Tensor, members
+
+_OWNERS = {
+    "deepspeed.initialize": Framework.DEEPSPEED,
+    "deepspeed.DeepSpeedEngine": Framework.DEEPSPEED,
+    "accelerate.Accelerator": Framework.ACCELERATE,
+    "lightning.fabric.Fabric": Framework.FABRIC,
+    "lightning.Fabric": Framework.FABRIC,
+    "lightning_fabric.Fabric": Framework.FABRIC,
+    "lightning.lite.LightningLite": Framework.FABRIC,
+    "pytorch_lightning.lite.LightningLite": Framework.FABRIC,
+    "lightning.Trainer": Framework.LIGHTNING,
+    "lightning.pytorch.Trainer": Framework.LIGHTNING,
+    "lightning.pytorch.cli.LightningCLI": Framework.LIGHTNING,
+    "pytorch_lightning.Trainer": Framework.LIGHTNING,
+    "pytorch_lightning.cli.LightningCLI": Framework.LIGHTNING,
+    "pytorch_lightning.utilities.cli.LightningCLI": Framework.LIGHTNING,
+    "ignite.engine.Engine": Framework.IGNITE,
+    "ignite.engine.create_supervised_trainer": Framework.IGNITE,
+    "ignite.engine.create_supervised_evaluator": Framework.IGNITE,
+    "ignite.engine.engine.Engine": Framework.IGNITE,
+    "transformers.Trainer": Framework.TRANSFORMERS,
+    "transformers.Seq2SeqTrainer": Framework.TRANSFORMERS,
+    "sentence_transformers.SentenceTransformerTrainer": Framework.TRANSFORMERS,
+    "sentence_transformers.trainer.SentenceTransformerTrainer": Framework.TRANSFORMERS,
+    "setfit.Trainer": Framework.TRANSFORMERS,
+}
+"""What starts a framework where it is called, where a constructor of its own (``Trainer.from_argparse_args``) is, and where
+an object of a class derived from it is made."""
+
+_MODULES = {
+    "lightning.LightningModule": Framework.LIGHTNING,
+    "lightning.pytorch.LightningModule": Framework.LIGHTNING,
+    "pytorch_lightning.LightningModule": Framework.LIGHTNING,
+}
+"""What a framework trains: to derive from it is to write for the framework."""
+
+_ENGINES = {
+    "deepspeed": Framework.DEEPSPEED,
+    "accelerate": Framework.ACCELERATE,
+    "lightning": Framework.FABRIC,
+    "lightning_fabric": Framework.FABRIC,
+    "pytorch_lightning": Framework.FABRIC,
+}
+"""Packages whose objects take the loss (``accelerator.backward(loss)``), by the name under which they are imported."""
+
 _ORDER = (
     Framework.DEEPSPEED,
     Framework.ACCELERATE,
@@ -43,21 +70,60 @@ def framework_of(analysis: Analysis, trains: bool) -> Framework:
     found: set[Framework] = set()
     torch = trains
     for event in analysis.facts.events:
+        names: set[str] = set()
         if event.kind in ("make", "call"):
-            names = {event.name}
+            names.add(event.name)
             names |= {member.qualname for member in members(event.result) if isinstance(member, Made)}
-            for name in names:
-                torch = torch or name.startswith("torch.")
-                for prefix, framework in _CALLS:
-                    if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
-                        found.add(framework)
         elif event.kind == "construct":
             for member in members(event.result):
                 if isinstance(member, Instance):
-                    for base in member.cls.externals():
-                        torch = torch or base.startswith("torch.")
-                        found |= {framework for name, framework in _BASES if base == name}
+                    names.update(member.cls.externals())
+        elif event.kind == "backward" and takes_loss(event):
+            found |= {_ENGINES[package] for package in imported(event.module) if package in _ENGINES}
+        torch = torch or any(name.startswith("torch.") for name in names)
+        found |= {framework for name in names for framework in _owned_by(name)}
+    if not found and not trains:
+        found |= {framework for name in _derived(analysis) for framework in _owned_by(name)}
     for framework in _ORDER:
         if framework in found:
             return framework
     return Framework.PYTORCH if torch else Framework.NONE
+
+
+def takes_loss(event: Event) -> bool:
+    """Whether a backward is called on something else than the loss, which it is given: ``engine.backward(loss)``.
+
+    ``output.backward(gradient)`` is none: its gradient is made for it.
+    """
+    if event.name != "engine" or event.arguments is None or not event.arguments.positions:
+        return False
+    roles = {role for each in members(event.receiver) if isinstance(each, Tensor) for role in each.roles}
+    return not (roles and roles <= {"made", "grad"})
+
+
+def imported(module: ModuleFile) -> set[str]:
+    """The packages that names of a file's top level come from."""
+    values = [member for value in module.scope.names.values() for member in members(value)]
+    return {value.qualname.partition(".")[0] for value in values if isinstance(value, External)}
+
+
+def _owned_by(name: str) -> Iterator[Framework]:
+    """The framework that a called or derived-from name belongs to."""
+    if name in _MODULES:
+        yield _MODULES[name]
+    owner = name if name in _OWNERS else name.rpartition(".")[0]
+    if owner in _OWNERS:
+        yield _OWNERS[owner]
+    elif name.startswith("trl.") and name.endswith("Trainer"):
+        yield Framework.TRANSFORMERS
+
+
+def _derived(analysis: Analysis) -> Iterator[str]:
+    """What the entry file's own classes derive from: a file of classes alone is run by another one."""
+    module = analysis.execution.entry
+    if not any(isinstance(statement, ast.ClassDef) for statement in module.tree.body):
+        return
+    for value in list(module.scope.names.values()):
+        for member in members(value):
+            if isinstance(member, Class) and member.module is module:
+                yield from member.externals()

@@ -518,13 +518,23 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Scaler:
-    """A ``GradScaler``, an ``autocast`` or another part of a mixed-precision set-up that the program has already."""
+    """A ``GradScaler``, an ``autocast`` or another part of a mixed-precision set-up that the program has already.
+
+    ``framework``: an engine or wrapper of a library that owns the precision. ``enabled`` is the argument of that name,
+    or the test under which the part is made; ``entered`` are the places that put something under it.
+    """
 
     site: Site
     qualname: str
     kind: Literal["scaler", "autocast", "apex", "half", "framework"]
     enabled: Argument = ABSENT
     dtype: str | None = None
+    entered: tuple[Site, ...] = ()
+
+    @property
+    def off(self) -> bool:
+        """Whether it is certainly switched off, as the program stands."""
+        return self.enabled.state in ("value", "option") and not any(self.enabled.values)
 
 
 @dataclass(frozen=True)
@@ -593,6 +603,11 @@ class TrainingProgram:
     def model(self, site: Site | None) -> Model | None:
         """The model constructed at ``site``."""
         return next((model for model in self.models if model.site == site), None)
+
+    def part(self, site: Site | None) -> Scaler | None:
+        """The part of mixed precision that is made, or entered, at ``site``; one that is on before one that is off."""
+        parts = [part for part in self.precision if site == part.site or site in part.entered]
+        return min(parts, key=lambda part: part.off, default=None)
 
     def setting(self, name: str) -> tuple[Setting, ...]:
         """Every place that sets the switch of that qualified name."""

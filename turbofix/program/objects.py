@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -15,6 +15,7 @@ from turbofix.program.arguments import argument_from, argument_of, bound_argumen
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
+from turbofix.program.frameworks import takes_loss
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
 from turbofix.program.model import (
@@ -34,6 +35,7 @@ from turbofix.program.model import (
 from turbofix.program.names import dotted, parameters
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
+from turbofix.program.switches import switch_of
 from turbofix.program.values import (
     Const,
     External,
@@ -610,6 +612,13 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
     """The parts of a mixed-precision set-up that the program has already, dead branches included."""
     facts = analysis.facts
     found: dict[Site, Scaler] = {}
+    entered: dict[Site, set[Site]] = {}
+    for event in facts.of("enter"):
+        for member in members(event.receiver):
+            if isinstance(member, Made) and member.kind == "autocast":
+                made = facts.origin_site(member.origin)
+                if made is not None:
+                    entered.setdefault(made, set()).add(facts.site(event))
     for event in (*facts.events, *facts.dead):
         scaler: Scaler | None = None
         site = facts.site(event)
@@ -623,12 +632,21 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                         kind,  # type: ignore[arg-type]
                         _enabled(analysis, event, member),
                         _dtype_text(member.arguments),
+                        tuple(sorted(entered.get(site, ()))),
                     )
+                elif isinstance(member, Made) and member.qualname in _OWN_PRECISION:
+                    scaler = Scaler(site, member.qualname, "framework", switch_of(analysis, event))
         elif event.kind == "call" and event.name.startswith("apex.amp."):
-            scaler = Scaler(site, event.name, "apex")
+            scaler = Scaler(site, event.name, "apex", _apex_switch(analysis, event))
+        elif event.kind == "call" and event.name in _OWN_PRECISION:
+            scaler = Scaler(site, event.name, "framework", switch_of(analysis, event))
         elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
             named = "float16" if event.name == "half" else event.name
-            scaler = Scaler(site, f"torch.nn.Module.{event.name}", "half", ABSENT, named)
+            scaler = Scaler(site, f"torch.nn.Module.{event.name}", "half", switch_of(analysis, event), named)
+        elif event.kind == "backward" and (takes_loss(event) or _is_owned(event)):
+            scaler = Scaler(site, receiver_name(event), "framework")
+        elif event.kind == "step" and stepper(event.receiver) == "scaler" and not _made(event.receiver):
+            scaler = Scaler(site, receiver_name(event), "scaler")
         if scaler is not None:
             found.setdefault(site, scaler)
     for module in facts.execution.modules.values():
@@ -639,6 +657,46 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                     if is_autocast_decorator(decorator, module) and site not in found:
                         found[site] = Scaler(site, "torch.autocast", "autocast")
     return tuple(found[site] for site in sorted(found))
+
+
+_OWN_PRECISION = frozenset(
+    f"{package}.{name}"
+    for package, names in (
+        ("torch.distributed.fsdp", ("MixedPrecision", "MixedPrecisionPolicy")),
+        ("torch.distributed._composable.fsdp", ("MixedPrecisionPolicy",)),
+        ("intel_extension_for_pytorch", ("optimize",)),
+        ("transformer_engine.pytorch", ("autocast", "fp8_autocast")),
+        ("ray.train.torch", ("accelerate", "backward")),
+    )
+    for name in names
+)
+"""Calls by which another library (or torch's sharding) takes over the precision."""
+
+
+def _is_owned(event: Event) -> bool:
+    """``optimizer.backward(loss)`` of an optimizer that scales the loss itself, as apex's FP16_Optimizer."""
+    return event.name == "optimizer" and event.arguments is not None and bool(event.arguments.positions)
+
+
+def _made(value: Value | None) -> bool:
+    """Whether a value was seen being made."""
+    return any(isinstance(member, (Made, Instance)) for member in members(value))
+
+
+def receiver_name(event: Event) -> str:
+    """What the call of an event is made on, as it is written: ``engine`` of ``engine.backward(loss)``."""
+    function = event.node.func if isinstance(event.node, ast.Call) else None
+    return dotted(function) or event.name if function is not None else event.name
+
+
+def _apex_switch(analysis: Analysis, event: Event) -> Argument:
+    """Whether apex's mixed precision is on: by ``enabled``, by ``opt_level="O0"``, or by the tests around the call."""
+    for name in ("enabled", "opt_level"):
+        passed = event.arguments.get(name) if event.arguments is not None else None
+        given = argument_from(passed, event.module, analysis.facts, analysis.reads)
+        if given.state in ("value", "option") and set(given.values) <= {False, "O0"}:
+            return replace(given, values=(False,))
+    return switch_of(analysis, event)
 
 
 def is_autocast_decorator(node: ast.expr, module: ModuleFile) -> bool:
@@ -660,7 +718,9 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
     if made.kind == "autocast":
         position = 2 if made.qualname == "torch.autocast" else 0
     passed = made.arguments.get("enabled", position)
-    return argument_from(passed, event.module, analysis.facts, analysis.reads)
+    given = argument_from(passed, event.module, analysis.facts, analysis.reads)
+    switch = switch_of(analysis, event)
+    return switch if switch.state != "absent" and (given.state == "absent" or not any(switch.values)) else given
 
 
 def _dtype_text(arguments: Arguments) -> str | None:

@@ -16,6 +16,17 @@ Key = TypeVar("Key", bound=Hashable)
 RISK_STYLES = {Risk.EXACT: "green", Risk.EQUIVALENT: "yellow", Risk.RECIPE: "magenta"}
 
 
+OWNERS = {
+    "accelerate": "Accelerate",
+    "deepspeed": "DeepSpeed",
+    "fabric": "Lightning Fabric",
+    "ignite": "Ignite",
+    "lightning": "Lightning",
+    "transformers": "The Transformers Trainer",
+}
+"""The frameworks that own what plain PyTorch leaves to the script, as people call them."""
+
+
 def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -> str:  # noqa: B008  (frozen)
     """The findings as text; ``verbose`` adds what was resolved on the way."""
     findings, in_place = set(outcome.findings), set(outcome.in_place)
@@ -27,7 +38,7 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
         # Shared modules are shown once, under the first script that reaches them.
         findings.difference_update(mine)
         in_place.difference_update(right)
-        if mine or right:
+        if mine or right or report.framework in OWNERS:
             lines += _script(style, report, mine, right, verbose)
         if any(each.fixable for each in report.findings):
             ladders.append(report)
@@ -53,6 +64,9 @@ def _script(
     style: Style, report: FileReport, findings: Sequence[Examined], in_place: Sequence[InPlace], verbose: bool
 ) -> Iterator[str]:
     yield f"{style.paint(shown(report.path), 'bold', 'underline')}  {style.paint(report.framework, 'dim')}"
+    if report.framework in OWNERS:
+        owner = f"{OWNERS[report.framework]} runs this training: precision, placement and stepping are left to it"
+        yield style.wrap(owner, 2)
     yield ""
     fixable = [each for each in findings if each.fixable]
     refused = [each for each in findings if not each.fixable]

@@ -1,0 +1,350 @@
+"""Every framework against every codemod: it is recognised by what is called, and no second mechanism is added to it."""
+
+from __future__ import annotations
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import pipeline, registry
+from turbofix.findings import Risk
+from turbofix.program.model import Target
+
+OWNED = {"autocast", "tf32", "fused-optimizer", "larger-batch", "pin-memory", "non-blocking"}
+"""Codemods of precision, placement and stepping: a framework's business where there is one."""
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+{imports}
+
+def main():
+    device = torch.device("cuda")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = datasets.ImageFolder("leaves", transforms.ToTensor())
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+    {prepare}
+    for epoch in range(10):
+        total = 0.0
+        for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            {backward}
+            {step}
+            total += loss.item()
+        print(total / len(loader))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+PREPARED = "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)"
+LITE = "class Lite(LightningLite):\n    def run(self):\n        pass\n"
+INITIALIZED = 'model, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config="zero.json")'
+
+LOOPS = {
+    "accelerate": (
+        "from accelerate import Accelerator",
+        f"accelerator = Accelerator(); {PREPARED}",
+        "accelerator.backward(loss)",
+        "optimizer.step()",
+    ),
+    "accelerate, by its package": (
+        "import accelerate",
+        f'accelerator = accelerate.Accelerator(mixed_precision="bf16"); {PREPARED}',
+        "accelerator.backward(loss)",
+        "optimizer.step()",
+    ),
+    "fabric": (
+        "import lightning as L",
+        "fabric = L.Fabric(); model, optimizer = fabric.setup(model, optimizer)",
+        "fabric.backward(loss)",
+        "optimizer.step()",
+    ),
+    "fabric, its own package": (
+        "from lightning_fabric import Fabric",
+        "fabric = Fabric(); model, optimizer = fabric.setup(model, optimizer)",
+        "fabric.backward(loss)",
+        "optimizer.step()",
+    ),
+    "fabric, as it was called before": (
+        f"from pytorch_lightning.lite import LightningLite\n{LITE}",
+        "fabric = Lite(); model, optimizer = fabric.setup(model, optimizer)",
+        "fabric.backward(loss)",
+        "optimizer.step()",
+    ),
+    "deepspeed": ("import deepspeed", INITIALIZED, "model.backward(loss)", "model.step()"),
+    "deepspeed, when it is asked for": (
+        "import deepspeed, sys",
+        f'if "--deepspeed" in sys.argv: {INITIALIZED}',
+        "loss.backward()",
+        "optimizer.step()",
+    ),
+}
+
+WITHOUT_A_LOOP = {
+    "lightning": """
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+class Classifier(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = torch.nn.Linear(2, 2)
+    def training_step(self, batch, index):
+        images, labels = batch
+        optimizer = self.optimizers()
+        for _ in range(2):
+            loss = torch.nn.functional.cross_entropy(self.net(images), labels)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        self.log("loss", loss.item())
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+def main():
+    loader = DataLoader(datasets.ImageFolder("leaves", transforms.ToTensor()), batch_size=4)
+    pl.Trainer(accelerator="gpu").fit(Classifier(), loader)
+
+main()
+""",
+    "lightning, from the command line": """
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LightningCLI
+
+class Classifier(LightningModule):
+    def training_step(self, batch, index):
+        return self(batch).mean()
+
+LightningCLI(Classifier)
+""",
+    "lightning, by its own constructor": """
+import argparse
+import pytorch_lightning as pl
+
+trainer = pl.Trainer.from_argparse_args(argparse.ArgumentParser().parse_args())
+trainer.fit(None)
+""",
+    "lightning, a file of modules": """
+import torch
+from lightning import LightningModule
+
+class Classifier(LightningModule):
+    def training_step(self, batch, index):
+        return self(batch).mean()
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+""",
+    "transformers": """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+class Weighted(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        return model(**inputs).loss
+
+Weighted(model=AutoModelForCausalLM.from_pretrained("gpt2"), args=TrainingArguments("out")).train()
+""",
+    "transformers, by trl": """
+from trl import SFTTrainer
+
+SFTTrainer("gpt2", train_dataset=None).train()
+""",
+    "ignite": """
+import torch
+from ignite.engine import Engine
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+model = torch.nn.Linear(10, 2).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(datasets.ImageFolder("leaves", transforms.ToTensor()), batch_size=4)
+
+def step(engine, batch):
+    images, labels = batch
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+Engine(step).run(loader, max_epochs=3)
+""",
+}
+
+PLAIN = ("", "pass", "loss.backward()", "optimizer.step()")
+MERELY_IMPORTED = {
+    "accelerate": "from accelerate import Accelerator",
+    "deepspeed": "import deepspeed",
+    "lightning": "import lightning as L",
+    "ignite's metrics": "from ignite.metrics import Accuracy\naccuracy = Accuracy()",
+    "transformers": "from transformers import Trainer",
+    "seeding by lightning": "import lightning as L\nL.seed_everything(1)",
+}
+
+
+def program(imports: str, prepare: str, backward: str, step: str) -> str:
+    return PROGRAM.format(imports=imports, prepare=prepare, backward=backward, step=step)
+
+
+def report(text: str) -> pipeline.FileReport:
+    return pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+
+
+def fixable(found: pipeline.FileReport) -> set[str]:
+    return {each.codemod for each in found.findings if each.fixable}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_under_a_framework_keeps_to_the_framework(name: str) -> None:
+    text = program(*LOOPS[name])
+    found = report(text)
+    assert found.framework == name.partition(",")[0]
+    assert not {each.codemod for each in found.findings} & OWNED
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace.of(text), registry.load(), Target(), Risk.RECIPE)
+    after = rewriting.texts.get(ENTRY, text)
+    assert [word for word in ("autocast", "GradScaler", "fused", "pin_memory", "non_blocking") if word in after] == []
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_LOOP)
+def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> None:
+    found = report(WITHOUT_A_LOOP[name])
+    assert found.framework == name.partition(",")[0]
+    assert found.trains
+    assert not fixable(found)
+
+
+def test_a_loader_under_accelerate_stays_the_users_own() -> None:
+    assert "loader-workers" in fixable(report(program(*LOOPS["accelerate"])))
+
+
+@pytest.mark.parametrize("name", MERELY_IMPORTED)
+def test_what_is_merely_imported_owns_nothing(name: str) -> None:
+    found = report(program(MERELY_IMPORTED[name], *PLAIN[1:]))
+    assert found.framework == "pytorch"
+    assert fixable(found) >= {"autocast", "tf32", "fused-optimizer", "pin-memory", "non-blocking"}
+
+
+@pytest.mark.parametrize(
+    ("imports", "framework"),
+    [
+        ("from accelerate import Accelerator", "accelerate"),
+        ("import lightning as L", "fabric"),
+        ("import deepspeed", "deepspeed"),
+        ("", "pytorch"),
+    ],
+)
+def test_an_engine_that_is_passed_in_takes_the_loss(imports: str, framework: str) -> None:
+    text = f"""
+import torch
+{imports}
+
+def train_one_epoch(engine, loader, optimizer):
+    model = torch.nn.Linear(10, 2).cuda()
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+        engine.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    found = report(text)
+    assert found.framework == framework
+    assert not {"autocast", "tf32"} & {each.codemod for each in found.findings}
+
+
+def test_a_gradient_that_is_passed_to_backward_is_no_engine() -> None:
+    text = program(*PLAIN).replace("loss.backward()", "loss.backward(torch.ones_like(loss))")
+    assert report(text).framework == "pytorch"
+    assert {"autocast", "tf32"} <= {each.codemod for each in report(text).findings}
+
+
+PRECISION = {
+    "apex": (
+        "from apex import amp",
+        'model, optimizer = amp.initialize(model, optimizer, opt_level="O1")',
+        "with amp.scale_loss(loss, optimizer) as scaled: scaled.backward()",
+        "optimizer.step()",
+    ),
+    "apex's optimizer": (
+        "from apex.fp16_utils import FP16_Optimizer",
+        "optimizer = FP16_Optimizer(optimizer)",
+        "optimizer.backward(loss)",
+        "optimizer.step()",
+    ),
+    "sharding": (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision",
+        "model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))",
+        "loss.backward()",
+        "optimizer.step()",
+    ),
+    "sharding, second version": (
+        "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
+        "fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
+        "loss.backward()",
+        "optimizer.step()",
+    ),
+    "an engine of another library": (
+        "import bmtrain",
+        "manager = bmtrain.optim.OptimManager(loss_scale=1024)",
+        "manager.backward(loss)",
+        "manager.step()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRECISION)
+def test_precision_that_a_library_has_taken_over_is_not_doubled(name: str) -> None:
+    found = report(program(*PRECISION[name]))
+    assert not {"autocast", "tf32"} & {each.codemod for each in found.findings}
+    if name in ("apex", "sharding", "sharding, second version"):
+        assert [each.site.line for each in found.in_place if each.codemod == "autocast"] == [14]
+
+
+OWN_SCALER = """
+class Scaler:
+    def __init__(self):
+        self.inner = torch.cuda.amp.GradScaler()
+    def __call__(self, loss, optimizer):
+        self.inner.scale(loss).backward()
+        self.inner.step(optimizer)
+        self.inner.update()
+"""
+
+SCALERS = {
+    "timm": (
+        "from timm.utils import NativeScaler",
+        "scaler = NativeScaler()",
+        "scaler(loss, optimizer, clip_grad=1.0, parameters=model.parameters())",
+        "pass",
+    ),
+    "the script's own": (
+        OWN_SCALER,
+        "scaler = Scaler()",
+        "scaler(loss, optimizer)",
+        "pass",
+    ),
+    "another library's": (
+        "from fairscale.optim.grad_scaler import ShardedGradScaler",
+        "scaler = ShardedGradScaler()",
+        "scaler.scale(loss).backward()",
+        "scaler.step(optimizer); scaler.update()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALERS)
+def test_a_scaler_steps_and_gets_no_second_one(name: str) -> None:
+    found = report(program(*SCALERS[name]))
+    refusals = [each.why_not for each in found.findings if each.codemod == "autocast"]
+    assert len(refusals) == 1
+    assert "a gradient scaler" in (refusals[0] or "")
+    wrapped = program(*SCALERS[name]).replace("loss = nn.", 'with torch.autocast("cuda"): loss = nn.')
+    assert [each.codemod for each in report(wrapped).in_place if each.codemod == "autocast"] == ["autocast"]
