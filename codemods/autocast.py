@@ -75,7 +75,8 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_forward
 from turbofix.program.model import (
     Called,
     Evaluation,
@@ -202,16 +203,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         try:
             plan = plan_for(program, step, taken)
         except Refuse as refuse:
-            yield codemod.refuse(place, message, str(refuse))
+            yield codemod.refuse(place, message, str(refuse), evidence=of_forward(step))
             continue
         trained = len(step.forwards)
-        chain = tuple(
-            f"the forward pass on line {wrap.region.first.line} goes along"
-            + (", for the evaluation" if number >= trained else "")
-            for number, wrap in enumerate(plan.wraps)
+        along = [
+            Evidence("the forward pass" + (" of the evaluation" if number >= trained else "") + " goes along", place)
+            for number, place in enumerate(wrap.region.first for wrap in plan.wraps)
             if number
-        )
-        yield codemod.finding(place, message, plan=plan, chain=chain)
+        ]
+        yield codemod.finding(place, message, plan=plan, evidence=(*of_forward(step), *along))
 
 
 def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:

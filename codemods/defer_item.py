@@ -54,6 +54,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_guard, of_loop, of_sum
 from turbofix.program.model import Accumulator, Framework, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
@@ -88,12 +89,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(sync.site)
             reason = unknown or why_it_stays(sync) or stays(waiting, but=sync)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
+            seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
             if reason is not None:
                 if isinstance(loop, Step) or (sync.use in ("summed", "meter", "stored") and sync.how == "item"):
-                    yield codemod.refuse(sync.site, message, reason)
+                    yield codemod.refuse(sync.site, message, reason, evidence=seen)
             else:
                 risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
-                yield codemod.finding(sync.site, message, plan=Plan(waiting, sync), risk=risk)
+                yield codemod.finding(sync.site, message, plan=Plan(waiting, sync), risk=risk, evidence=seen)
     if program.framework is Framework.PYTORCH and program.complete:
         yield from leaks(program)
 
@@ -112,8 +114,9 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
     loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
     sums = {total.update: total for loop in loops for total in loop.leaks}
     for total in sums.values():
+        around = next(loop for loop in loops if total in loop.leaks)
         message = f"`{total.text}` keeps the graph of every step in memory until it is set anew"
-        yield codemod.finding(total.update, message, plan=Plan(None, None, total))
+        yield codemod.finding(total.update, message, plan=Plan(None, None, total), evidence=(of_loop(around),))
 
 
 @codemod.rewrite

@@ -48,6 +48,7 @@ from dataclasses import replace
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, TrainingProgram
 from turbofix.records import dataclass
 
@@ -95,6 +96,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
             continue
         message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
+        seen = of_optimizer(program, optimizer)
         if program.target.torch < since:
             reason: str | None = (
                 f"the project serves torch {version(program.target.torch)}; "
@@ -103,7 +105,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             reason = why_not(program, optimizer)
         if reason is not None:
-            yield codemod.refuse(optimizer.site, message, reason)
+            yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
             continue
         if any(step.device.mps for step in program.steps if optimizer.site in step.optimizers):
             optimizer = replace(optimizer, device=replace(optimizer.device, mps=True))  # noqa: PLW2901
@@ -111,10 +113,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if value is None:
             since = ON_MPS if optimizer.device.mps else ON_CPU
             why = f"fused needs a CUDA GPU before torch {version(since)}, and no test here tells whether there is one"
-            yield codemod.refuse(optimizer.site, message, why)
+            yield codemod.refuse(optimizer.site, message, why, evidence=seen)
             continue
         loads = tuple(load.site for load in optimizer.state_loads)
-        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads))
+        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads), evidence=seen)
 
 
 def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:

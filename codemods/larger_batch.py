@@ -51,6 +51,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse, walk
+from turbofix.program.evidence import of_loader, of_value
 from turbofix.program.model import (
     Accumulation,
     Argument,
@@ -145,7 +146,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 "a larger batch is another training: the learning rate would have to grow with it "
                 "(in proportion for SGD, with its square root for Adam), which is yours to decide",
                 risk=Risk.RECIPE,
-                chain=(origin("batch_size", loader.argument("batch_size")),),
+                evidence=of_loader(program, loader, "batch_size"),
             )
 
 
@@ -183,11 +184,14 @@ def accumulated(
         f"every update takes {many} forward and backward passes over batches of {size}; "
         f"with batches of {size * factor} it takes {left} (and the memory of {size * factor} samples)"
     )
-    told = (origin("batch_size", batch), origin("the number of accumulated batches", accumulation.steps))
+    told = (
+        *of_loader(program, loader, "batch_size"),
+        of_value("the number of accumulated batches", accumulation.steps, accumulation.guard),
+    )
     reason = why_not(program, loader, step, accumulation, size)
     if reason is not None or factor == 1:
         if factor > 1 and reason is not None:
-            yield codemod.refuse(place(loader), message, reason, chain=told)
+            yield codemod.refuse(place(loader), message, reason, evidence=told)
         return
     different = why_recipe(program, loader, step, size * many) or why_validated(program, loader, size, size * factor)
     if different is not None:
@@ -207,14 +211,7 @@ def accumulated(
         loader.name,
     )
     risk = Risk.EQUIVALENT if different is None else Risk.RECIPE
-    yield codemod.finding(place(loader), message, plan=plan, risk=risk, chain=told)
-
-
-def origin(name: str, argument: Argument) -> str:
-    """Where a value comes from."""
-    source = f"the default of {argument.option}, " if argument.option else ""
-    where = at(argument.edit_at.line) if argument.edit_at is not None else "its place unknown"
-    return f"{name} is {argument.values[0]}, {source}{where}"
+    yield codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=told)
 
 
 # --- what makes it wrong ------------------------------------------------------------------------------------------

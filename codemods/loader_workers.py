@@ -54,7 +54,8 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Framework, Loader, Region, TrainingProgram
 from turbofix.records import dataclass
 
@@ -142,7 +143,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loaders = [loader for loader in program.loaders if place(loader) == site]
         reasons = [reason for loader in loaders if (reason := why_not(program, loader)) is not None]
         if reasons:
-            yield codemod.refuse(site, message(loaders), reasons[0])
+            yield codemod.refuse(site, message(loaders), reasons[0], evidence=evidence(program, loaders))
         else:
             fixable[site] = loaders
     guard = None if program.script.guarded or is_notebook(program) else program.script.unguarded
@@ -151,7 +152,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         value = loaders[0].argument("num_workers").edit_at
         extras = tuple(extra(program, loader) for loader in loaders)
         plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard)
-        yield codemod.finding(site, message(loaders), plan=plan, chain=chain(loaders))
+        yield codemod.finding(site, message(loaders), plan=plan, evidence=evidence(program, loaders))
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
 
@@ -217,17 +218,20 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     verb = "start" if len(loaders) > 1 else "starts"
     said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every one of the short epochs"
     entry = loaders[0].mapping_entries.get("num_workers")
+    seen = evidence(program, loaders)
     if program.processes:
         reason = "the script trains in several processes, each of which would keep its workers"
-        return codemod.refuse(site, said, reason)
+        return codemod.refuse(site, said, reason, evidence=seen)
     if loaders[0].dataset.stateful is not None:
-        return codemod.refuse(site, said, f"{loaders[0].dataset.stateful}, which workers that are kept do not see")
+        return codemod.refuse(
+            site, said, f"{loaders[0].dataset.stateful}, which workers that are kept do not see", evidence=seen
+        )
     if entry is None and (workers.state != "value" or loaders[0].unpacks):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
-        return codemod.refuse(site, said, reason)
+        return codemod.refuse(site, said, reason, evidence=seen)
     only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name)
     plan = Plan(None, False, (only,), epochs=epochs(program))
-    return codemod.finding(site, said, plan=plan)
+    return codemod.finding(site, said, plan=plan, evidence=seen)
 
 
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
@@ -352,13 +356,9 @@ def numbers(workers: Argument) -> str:
     return f"{said} worker process" if said == "1" else f"{said} worker processes"
 
 
-def chain(loaders: list[Loader]) -> tuple[str, ...]:
-    """Where the number comes from."""
-    workers = loaders[0].argument("num_workers")
-    if workers.edit_at is None:
-        return ("num_workers is not passed, and its default is 0",)
-    source = f"the default of {workers.option}, " if workers.option else ""
-    return (f"num_workers is {workers.values[0]}, {source}{at(workers.edit_at.line)}",)
+def evidence(program: TrainingProgram, loaders: list[Loader]) -> tuple[Evidence, ...]:
+    """Where the number comes from, what is read, and in which loop."""
+    return (*of_loader(program, loaders[0], "num_workers"), *of_data(loaders[0]))
 
 
 def extra(program: TrainingProgram, loader: Loader) -> Extra:

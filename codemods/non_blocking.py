@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_copy
 from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 from turbofix.records import dataclass
 
@@ -71,17 +72,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if flag.state != "absent" or any(pinning(loader) not in ("pinned", "can be") for loader in loaders):
             continue
         message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
+        seen = of_copy(program, transfer.site, transfer.to, loaders)
         if transfer.what == "object" or any(loader.batch == "object" for loader in loaders):
             yield codemod.refuse(
-                transfer.site, message, "the batch is an object of its own class, whose `to` may not take non_blocking"
+                transfer.site,
+                message,
+                "the batch is an object of its own class, whose `to` may not take non_blocking",
+                evidence=seen,
             )
         elif transfer.what == "batch" and transfer.method in ("to", "cuda"):
             value = cuda_test(transfer.to) if transfer.to.mps else "True"
             if value is None:
                 why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
-                yield codemod.refuse(transfer.site, message, why)
+                yield codemod.refuse(transfer.site, message, why, evidence=seen)
             else:
-                yield codemod.finding(transfer.site, message, plan=Plan(value))
+                yield codemod.finding(transfer.site, message, plan=Plan(value), evidence=seen)
 
 
 def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, list[Loader]]]:

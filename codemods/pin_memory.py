@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_device, of_loader
 from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.records import dataclass
 
@@ -79,13 +80,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
             f"(line {copies[0].site.line})"
         )
+        seen = (*of_loader(program, loader, "pin_memory"), *of_device(copies[0].to, copies[0].site))
         reason = why_not(loader) if state != "maybe" else None
         if reason is not None:
-            yield codemod.refuse(loader.site, message, reason)
+            yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be":
             pin = loader.argument("pin_memory")
             plan = Plan(loader.site, pin.edit_at or pin.site, any(copy.to.where != "cuda" for copy in copies))
-            yield codemod.finding(plan.value or loader.site, message, plan=plan)
+            yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen)
 
 
 def why_not(loader: Loader) -> str | None:

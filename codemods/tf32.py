@@ -43,6 +43,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
+from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
 
 from ._precision import MATMULS, PRODUCTS, autocast_of, called, deterministic, may_contain, requote, said, version
@@ -85,12 +86,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         f"the float32 matrix products of {called(program.models)} run without the tensor cores: "
         "torch keeps full precision unless told otherwise"
     )
+    seen = (*of_models(program.models, MATMULS), *map(of_loop, program.steps[:1]))
     reason = why_not(program)
     if reason is not None:
-        yield codemod.refuse(place, message, reason)
+        yield codemod.refuse(place, message, reason, evidence=seen)
         return
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    yield codemod.finding(place, message, plan=newer)
+    yield codemod.finding(place, message, plan=newer, evidence=seen)
 
 
 def judge(setting: Setting) -> InPlace | Refusal:

@@ -47,6 +47,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import Show, TrainingProgram
 from turbofix.records import dataclass
 
@@ -75,14 +76,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         for show in shows_in(loop, waiting.syncs):
             reason = None if program.complete else program.incomplete_because or "the program could not be followed"
             reason = reason or why_shown(show, show.guard) or stays(waiting)
+            seen = (of_loop(loop), *of_guard(show.guard))
             for place, message in places(loop, waiting, show, refused=reason is not None):
                 if place in told or (waiting.every is None and reason is None):
                     continue
                 told.add(place)
                 if reason is not None:
-                    yield codemod.refuse(place, message, reason)
+                    yield codemod.refuse(place, message, reason, evidence=seen)
                 else:
-                    yield codemod.finding(place, message, plan=Plan(waiting, place))
+                    yield codemod.finding(place, message, plan=Plan(waiting, place), evidence=seen)
 
 
 def places(loop: BatchLoop, waiting: Waiting, show: Show, *, refused: bool) -> Iterator[tuple[Site, str]]:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
 
 if TYPE_CHECKING:
     from turbofix.edits import Edit
@@ -111,16 +111,16 @@ class Codemod:
         plan: object = None,
         risk: Risk | None = None,
         gain: Gain | None = None,
-        chain: tuple[str, ...] = (),
+        evidence: tuple[Evidence, ...] = (),
     ) -> Finding:
         """A finding of this codemod; risk and gain are the codemod's own unless given."""
-        return Finding(self.name, self.group, site, message, risk or self.risk, gain or self.gain, plan, chain)
+        return Finding(self.name, self.group, site, message, risk or self.risk, gain or self.gain, plan, evidence)
 
     def refuse(
-        self, site: Site, message: str, why_not: str, *, risk: Risk | None = None, chain: tuple[str, ...] = ()
+        self, site: Site, message: str, why_not: str, *, risk: Risk | None = None, evidence: tuple[Evidence, ...] = ()
     ) -> Refusal:
         """A refusal of this codemod: worth saying, not rewritten, with the reason."""
-        return Refusal(self.name, self.group, site, message, why_not, risk or self.risk, self.gain, chain)
+        return Refusal(self.name, self.group, site, message, why_not, risk or self.risk, self.gain, evidence)
 
     def in_place(self, site: Site, message: str) -> InPlace:
         """Something that the program does right already."""

@@ -6,7 +6,6 @@ All of it is frozen data: the engine sorts, filters, prepares and reports it wit
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from functools import total_ordering
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,11 +97,24 @@ def spot(site: Site, cells: Cells | None = None) -> Spot:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """Something that was seen on the way to a finding, and where, so that a person can check it.
+
+    ``text`` reads on with the place: "`batch_size` is 4, from --batch-size's default", "on line 12". ``steps`` is how a
+    value came to where it is used, one place after another.
+    """
+
+    text: str
+    site: Site | None = None
+    steps: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something that slows the program down and that the codemod offers to rewrite.
 
-    ``plan`` is the codemod's own frozen data for its ``rewrite``; the engine never looks into it. ``chain`` is
-    what was resolved on the way, one sentence each ("batch_size is 4, from --batch-size's default on line 12").
+    ``plan`` is the codemod's own frozen data for its ``rewrite``; the engine never looks into it.
+    ``evidence`` is what it rests on: the loop, the loader, the values that were resolved.
     """
 
     codemod: str
@@ -112,7 +124,7 @@ class Finding:
     risk: Risk
     gain: Gain | None = None
     plan: object = None
-    chain: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,7 @@ class Refusal:
     why_not: str
     risk: Risk
     gain: Gain | None = None
-    chain: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,4 +162,4 @@ class Examined:
     fixable: bool
     why_not: str | None
     gain: Gain | None
-    chain: tuple[str, ...] = field(default=())
+    evidence: tuple[Evidence, ...] = ()

@@ -395,7 +395,7 @@ def judged(finding: Finding, why_not: str | None) -> Examined:
         why_not is None,
         why_not,
         finding.gain,
-        finding.chain,
+        finding.evidence,
     )
 
 
@@ -410,7 +410,7 @@ def refused(refusal: Refusal) -> Examined:
         False,
         refusal.why_not,
         refusal.gain,
-        refusal.chain,
+        refusal.evidence,
     )
 
 

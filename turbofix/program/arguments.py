@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from turbofix.findings import Site
+from turbofix.findings import Evidence, Site
 from turbofix.program.answers import everything, once_per_node
 from turbofix.program.events import Arguments, Control, Passed
 from turbofix.program.execution import ModuleFile
@@ -19,6 +19,8 @@ from turbofix.program.names import dotted, parameters
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Computed, Const, ModuleValue, Opaque, Option, Origin, Unknown, Value, members
 from turbofix.records import dataclass
+
+_LONGEST = 60
 
 Carrier = tuple[str, object, str]
 """How a value travels: ("name", its scope, the name), ("attribute", None, its name) or ("key", None, the key)."""
@@ -77,8 +79,24 @@ class Reads:
     def other_reads(self, origin: Origin, uses: Iterable[ast.AST]) -> list[tuple[ast.AST, ModuleFile]]:
         """The places that read what is written at ``origin``, other than those on the way to ``uses``."""
         found: list[tuple[ast.AST, ModuleFile]] = []
-        self._follow(self.carriers(origin.node, origin.module), list(uses), found, set())
+        self._follow(self.carriers(origin.node, origin.module), list(uses), found, set(), [])
         return found
+
+    def way(self, origin: Origin, uses: Iterable[ast.AST]) -> tuple[Evidence, ...]:
+        """The statements that carry what is written at ``origin`` to ``uses``, in this order."""
+        trail: list[tuple[ast.AST, ModuleFile]] = []
+        self._follow(self.carriers(origin.node, origin.module), list(uses), [], set(), trail)
+        places = self.facts.places
+        found: dict[Site, Evidence] = {}
+        for node, module in reversed(trail):
+            statement = places.statement(node, module)
+            simple = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return))
+            text = " ".join(places.text(statement if simple and statement is not None else node, module).split())
+            if len(text) > _LONGEST:
+                text = f"{text[: _LONGEST - 3]}..."
+            site = places.site(node, module)
+            found.setdefault(site, Evidence(f"carried on by `{text}`", site))
+        return tuple(found.values())
 
     def _follow(
         self,
@@ -86,8 +104,12 @@ class Reads:
         uses: list[ast.AST],
         found: list[tuple[ast.AST, ModuleFile]],
         seen: set[Carrier],
+        trail: list[tuple[ast.AST, ModuleFile]],
     ) -> bool:
-        """Add the reads of the carriers, and of what they fill, to ``found``; whether one of ``uses`` was met."""
+        """Add the reads of the carriers, and of what they fill, to ``found``; whether one of ``uses`` was met.
+
+        Those that lead to ``uses`` are added to ``trail``, the last one first.
+        """
         met = False
         for carrier in carriers:
             if carrier in seen:
@@ -99,7 +121,9 @@ class Reads:
                     continue
                 further = self._passed_on(node, module)
                 inner: list[tuple[ast.AST, ModuleFile]] = []
-                reached = bool(further) and self._follow(further, uses, inner, seen)
+                reached = bool(further) and self._follow(further, uses, inner, seen, trail)
+                if reached:
+                    trail.append((node, module))
                 met = met or reached
                 if reached or (further and not self._is_entry(node, module)):
                     found += [each for each in inner if not any(each[0] is other for other, _ in found)]
@@ -312,6 +336,7 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
         state = "may"
     edit_at: Site | None = None
     others: tuple[Site, ...] = ()
+    way: tuple[Evidence, ...] = ()
     if len(origins) == 1 and state in ("value", "option", "may", "computed"):
         origin = origins[0]
         declared = option is not None and isinstance(origin.node, ast.Call)  # an option without a default of its own
@@ -320,6 +345,7 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
             comment = places.comment(origin.node, origin.module) or comment
             uses = [each for each in (node, passed.entry) if each is not None]
             others = tuple(sorted({places.site(each, where) for each, where in reads.other_reads(origin, uses)}))
+            way = reads.way(origin, uses) if edit_at is not None else ()
     return Argument(
         state,  # type: ignore[arg-type]
         values,
@@ -330,6 +356,7 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
         option,
         others,
         comment,
+        way,
     )
 
 

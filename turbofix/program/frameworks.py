@@ -36,8 +36,8 @@ _OWNERS = {
     "sentence_transformers.trainer.SentenceTransformerTrainer": Framework.TRANSFORMERS,
     "setfit.Trainer": Framework.TRANSFORMERS,
 }
-"""What starts a framework: a call of it or of a constructor of its own (``Trainer.from_argparse_args``), or an object of
-a class that derives from it."""
+"""What starts a framework: a call of it, or of a constructor of its own (``Trainer.from_argparse_args``), or an object
+of a class that derives from it."""
 
 _MODULES = {
     "lightning.LightningModule": Framework.LIGHTNING,

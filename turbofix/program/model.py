@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from turbofix.findings import Site
+from turbofix.findings import Evidence, Site
 from turbofix.records import dataclass
 
 
@@ -63,6 +63,7 @@ class Argument:
     option: str | None = None  # the option's name as the user of the script writes it: "--batch-size"
     reads: tuple[Site, ...] = ()  # every other place that reads the name (or option) which carries this value
     comment: str | None = None  # the comment on the line of edit_at or of the call's argument, if any
+    way: tuple[Evidence, ...] = ()  # the statements that carry the value from edit_at to the call
 
     @property
     def known(self) -> bool:

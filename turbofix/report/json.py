@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from turbofix.findings import Examined, Spot
+from turbofix.findings import Evidence, Examined, Spot
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome, shown
 
@@ -61,4 +61,15 @@ def finding(each: Examined, spot: Spot) -> dict[str, Any]:
         "why_not": each.why_not,
         "gain": None if each.gain is None else [each.gain.low, each.gain.high],
         "gain_source": None if each.gain is None else each.gain.source,
+        "evidence": [_evidence(seen) for seen in each.evidence],
+    }
+
+
+def _evidence(seen: Evidence) -> dict[str, Any]:
+    """What a finding rests on, and where that stands; ``steps`` is the way of a value to where it is used."""
+    return {
+        "text": seen.text,
+        "path": None if seen.site is None else shown(seen.site.path),
+        "line": None if seen.site is None else seen.site.line,
+        "steps": [_evidence(step) for step in seen.steps],
     }

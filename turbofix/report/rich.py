@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from turbofix.findings import Examined, InPlace, Risk
+from turbofix.findings import Evidence, Examined, InPlace, Risk
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome, shown
 from turbofix.report.text import Style
@@ -99,9 +99,21 @@ def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], ver
         yield style.wrap(message, 6, places, "dim")
         if why_not:
             yield style.wrap(f"why not: {why_not}", 8)
+        seen = list(dict.fromkeys(step for each in same for step in each.evidence))
         if verbose:
-            for step in dict.fromkeys(step for each in same for step in each.chain):
-                yield style.wrap(f"since {step}", 8)
+            for each in seen:
+                yield style.wrap(f"seen: {told(each, report.path)}", 8)
+                yield from (style.wrap(told(step, report.path), 10) for step in each.steps)
+        elif seen:
+            yield style.wrap("; ".join(told(each, report.path) for each in seen), 8)
+
+
+def told(evidence: Evidence, script: Path) -> str:
+    """A piece of evidence with its place: "`train_loader` is built on line 12 of data.py"."""
+    if evidence.site is None:
+        return evidence.text
+    file = "" if evidence.site.path == script else f" of {shown(evidence.site.path)}"
+    return f"{evidence.text} on line {evidence.site.line}{file}"
 
 
 def _where(report: FileReport, path: Path) -> str:
