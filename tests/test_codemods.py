@@ -154,3 +154,14 @@ def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str
             f"expected/{path.name}",
             f"got/{path.name}",
         )
+
+
+@pytest.mark.parametrize("case", cases("in", "refuse"))
+def test_says_what_it_rests_on(case: Case) -> None:
+    target, _ = case.target()
+    report = pipeline.analyze(ENTRY, MemoryWorkspace(case.texts()), [case.codemod], target)
+    texts = case.texts()
+    for each in report.findings:
+        assert each.evidence or not each.fixable, f"line {each.site.line}: {each.message}"
+        for seen in (*each.evidence, *(step for one in each.evidence for step in one.steps)):
+            assert seen.site is None or seen.site.line <= len(texts[seen.site.path].splitlines())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.findings import Examined, Gain, InPlace, Risk, Site
+from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome
 from turbofix.report import concise, diff, github, markdown, renderer, rich, sarif, statistics
@@ -54,7 +54,10 @@ def example() -> Outcome:
         False,
         "a lambda|here",
         None,
-        ("seen",),
+        (
+            Evidence("`num_workers` is 0", site("train.py", 3), (Evidence("`workers = 0`", site("settings.py", 2)),)),
+            Evidence("two processes"),
+        ),
     )
     done = InPlace("tf32", site("engine.py", 2, 0), "tensor cores are on")
     train = FileReport(Path.cwd() / "train.py", "pytorch", True, (pin, workers, item, cast), (done,))
@@ -96,9 +99,19 @@ def test_json_is_the_contract_to_the_letter() -> None:
         "why_not": None,
         "gain": [1.5, 2.0],
         "gain_source": "NVIDIA",
+        "evidence": [],
     }
     refused = document["findings"][1]
     assert (refused["fixable"], refused["why_not"], refused["gain"]) == (False, "a lambda|here", None)
+    assert refused["evidence"] == [
+        {
+            "text": "`num_workers` is 0",
+            "path": "train.py",
+            "line": 3,
+            "steps": [{"text": "`workers = 0`", "path": "settings.py", "line": 2, "steps": []}],
+        },
+        {"text": "two processes", "path": None, "line": None, "steps": []},
+    ]
 
 
 def test_a_shared_finding_is_listed_once_and_a_refusal_wins() -> None:
@@ -175,8 +188,10 @@ def test_rich_says_findings_refusals_what_is_right_and_the_ladder() -> None:
     assert "engine.py:5:5  32 bits" in text
     assert "why not: a lambda|here" in text
     assert "tf32  engine.py:2  tensor cores are on" in text
-    assert "seen" not in text
-    assert "since seen" in rich.render(example(), verbose=True)
+    assert "        seen: `num_workers` is 0 on line 3; two processes\n" in text
+    assert "settings.py" not in text
+    chain = "        seen: `num_workers` is 0 on line 3\n          `workers = 0` on line 2 of settings.py\n"
+    assert chain in rich.render(example(), verbose=True)
     assert "\x1b[" in rich.render(example(), Style(color=True))
 
 

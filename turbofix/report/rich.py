@@ -99,13 +99,13 @@ def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], ver
         yield style.wrap(message, 6, places, "dim")
         if why_not:
             yield style.wrap(f"why not: {why_not}", 8)
-        seen = list(dict.fromkeys(step for each in same for step in each.evidence))
+        seen = {told(step, report.path): step for each in same for step in each.evidence}
         if verbose:
-            for each in seen:
-                yield style.wrap(f"seen: {told(each, report.path)}", 8)
-                yield from (style.wrap(told(step, report.path), 10) for step in each.steps)
+            for text, evidence in seen.items():
+                yield style.wrap(f"seen: {text}", 8)
+                yield from (style.wrap(told(step, report.path), 10) for step in evidence.steps)
         elif seen:
-            yield style.wrap("; ".join(told(each, report.path) for each in seen), 8)
+            yield style.wrap(f"seen: {'; '.join(seen)}", 8)
 
 
 def told(evidence: Evidence, script: Path) -> str:
