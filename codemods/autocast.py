@@ -234,7 +234,9 @@ def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
 def judged(part: Scaler | None, site: Site, what: str, right: str) -> Refusal | InPlace:
     """What to say of mixed precision that is there: it is in force, or it is switched off and by what."""
     if part is None or not part.off:
-        return codemod.in_place(site, right)
+        open_switch = part is not None and part.enabled.state in ("unknown", "computed", "may")
+        where = f", where `{part.enabled.text}` says so" if part is not None and open_switch else ""
+        return codemod.in_place(site, right + where)
     if part.enabled.option is not None:
         return codemod.refuse(
             site,

@@ -138,6 +138,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
             elif all(isinstance(each, int) and each > 1 for each in workers.values):
                 yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
+        elif workers.state == "computed" and workers.text is not None:
+            many = f"as many worker processes as `{workers.text}` says"
+            yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
     fixable: dict[Site, list[Loader]] = {}
     for site in dict.fromkeys(waiting):
         loaders = [loader for loader in program.loaders if place(loader) == site]

@@ -67,7 +67,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         flag = transfer.non_blocking
         if flag.state == "value" and flag.values[0]:
-            yield codemod.in_place(transfer.site, "the copy does not block the host")
+            if all(pinning(loader) in ("pinned", "maybe") for loader in loaders):  # from pageable memory it blocks
+                yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
         if flag.state != "absent" or any(pinning(loader) not in ("pinned", "can be") for loader in loaders):
             continue

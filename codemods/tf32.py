@@ -98,6 +98,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def judge(setting: Setting) -> InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
+    if setting.switch.option is not None and not any(setting.switch.values):
+        return codemod.refuse(
+            setting.site,
+            "float32 matrix products run without the tensor cores unless an option is passed",
+            f"the script sets it under {said(setting.switch)}: pass it",
+        )
     if value.known and all(each in FAST for each in value.values) and setting.guard.kind in ("always", "rank"):
         return codemod.in_place(setting.site, "matrix products may use TF32")
     if any(each in FAST for each in value.values):

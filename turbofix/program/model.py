@@ -542,13 +542,14 @@ class Scaler:
 class Setting:
     """A global switch that the program sets: ``torch.backends.cuda.matmul.allow_tf32``,
     ``torch.set_float32_matmul_precision``, ``torch.use_deterministic_algorithms``,
-    ``os.environ["CUDA_LAUNCH_BLOCKING"]``.
+    ``os.environ["CUDA_LAUNCH_BLOCKING"]``. ``switch`` is what the tests around it say, as the program stands.
     """
 
     name: str
     value: Argument
     site: Site
     guard: Guard = ALWAYS
+    switch: Argument = ABSENT
 
 
 @dataclass(frozen=True)
@@ -608,7 +609,7 @@ class TrainingProgram:
     def part(self, site: Site | None) -> Scaler | None:
         """The part of mixed precision that is made, or entered, at ``site``; one that is on before one that is off."""
         parts = [part for part in self.precision if site == part.site or site in part.entered]
-        return min(parts, key=lambda part: part.off, default=None)
+        return min(parts, key=lambda part: (part.off, part.enabled.option is None), default=None)
 
     def setting(self, name: str) -> tuple[Setting, ...]:
         """Every place that sets the switch of that qualified name."""

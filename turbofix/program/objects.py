@@ -35,7 +35,7 @@ from turbofix.program.model import (
 from turbofix.program.names import dotted, parameters
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import switch_of
+from turbofix.program.switches import as_it_stands, switch_of
 from turbofix.program.values import (
     Const,
     External,
@@ -719,6 +719,9 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
         position = 2 if made.qualname == "torch.autocast" else 0
     passed = made.arguments.get("enabled", position)
     given = argument_from(passed, event.module, analysis.facts, analysis.reads)
+    if given.state not in ("absent", "value", "option") and passed is not None and isinstance(passed.node, ast.expr):
+        known = as_it_stands(analysis, passed.node, event)
+        given = given if known.state == "absent" else known
     switch = switch_of(analysis, event)
     return switch if switch.state != "absent" and (given.state == "absent" or not any(switch.values)) else given
 
@@ -762,7 +765,8 @@ def settings(analysis: Analysis) -> tuple[Setting, ...]:
             ]
         loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
         guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
-        setting = Setting(event.name, value, facts.site(event), guard)
+        switch = switch_of(analysis, event) if conditions else ABSENT
+        setting = Setting(event.name, value, facts.site(event), guard, switch)
         found.setdefault((setting.site, setting.name), setting)
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1])))
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
-from turbofix.program.facts import Facts, Frame
+from turbofix.program.facts import Facts, Frame, argument_for
+from turbofix.program.guards import Guards
 from turbofix.program.model import ABSENT, Argument
+from turbofix.program.names import default_of
 from turbofix.program.values import Const, Option, Origin, members
 from turbofix.records import dataclass
 
@@ -71,17 +73,35 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     return found
 
 
-def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...]) -> Stand | None:
+def as_it_stands(analysis: Analysis, node: ast.expr, event: Event) -> Argument:
+    """What an expression in an event's call is as the program stands; absent where that is not known."""
+    facts = analysis.facts
+    stand = stands(facts, node, facts.frames(event))
+    if stand is None:
+        return ABSENT
+    return Argument(
+        "option" if stand.option else "value",
+        (stand.value,),
+        site=facts.places.site(node, event.module),
+        text=" ".join(facts.places.text(node, event.module).split()),
+        edit_at=facts.origin_site(stand.origin),
+        option=stand.option,
+    )
+
+
+def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int = 8) -> Stand | None:
     """What an expression is as the program stands; None where that depends on the machine, or is not known."""
+    if depth < 0 or not frames:
+        return None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = stands(facts, node.operand, frames)
+        inner = stands(facts, node.operand, frames, depth - 1)
         return Stand(not inner.value, inner.option, inner.origin) if inner is not None else None
     if isinstance(node, ast.BoolOp):
-        return _joined(facts, node, frames)
+        return _joined(facts, node, frames, depth - 1)
     if isinstance(node, ast.Compare):
-        return _compared(facts, node, frames)
+        return _compared(facts, node, frames, depth - 1)
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-        items = [stands(facts, each, frames) for each in node.elts]
+        items = [stands(facts, each, frames, depth - 1) for each in node.elts]
         known = [each.value for each in items if each is not None]
         return Stand(tuple(known)) if len(known) == len(items) else None
     found = members(facts.evaluate(node, frames))
@@ -95,19 +115,23 @@ def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...]) -> Stand | N
     return None
 
 
-def _joined(facts: Facts, node: ast.BoolOp, frames: tuple[Frame, ...]) -> Stand | None:
+def _joined(facts: Facts, node: ast.BoolOp, frames: tuple[Frame, ...], depth: int) -> Stand | None:
     """``a and b`` is off where one of them is, whatever the other; on where both are known to be."""
     decides = isinstance(node.op, ast.Or)
-    parts = [stands(facts, each, frames) for each in node.values]
+    parts = [stands(facts, each, frames, depth) for each in node.values]
     for part in parts:
         if part is not None and bool(part.value) == decides:
             return part
     return parts[-1] if None not in parts else None
 
 
-def _compared(facts: Facts, node: ast.Compare, frames: tuple[Frame, ...]) -> Stand | None:
+def _compared(facts: Facts, node: ast.Compare, frames: tuple[Frame, ...], depth: int) -> Stand | None:
     """``args.precision == "amp"``, ``level != 0``, ``name in ("fp16", "bf16")``."""
-    left, right = stands(facts, node.left, frames), stands(facts, node.comparators[0], frames)
+    right = stands(facts, node.comparators[0], frames, depth)
+    if right is not None and right.value is None and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+        left = _presence(facts, node.left, frames, depth)
+    else:
+        left = stands(facts, node.left, frames, depth)
     if left is None or right is None or len(node.ops) != 1:
         return None
     try:
@@ -116,3 +140,56 @@ def _compared(facts: Facts, node: ast.Compare, frames: tuple[Frame, ...]) -> Sta
         return None
     told = left if left.option else right if right.option else left
     return Stand(value, told.option, told.origin)
+
+
+MADE = object()
+"""What stands for an object that is there, whatever it is."""
+
+
+def _presence(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int) -> Stand | None:
+    """Whether a name holds an object or None: by its definitions that are in force, through calls too."""
+    if depth < 0 or not frames:
+        return None
+    if isinstance(node, ast.Constant):
+        return Stand(node.value)
+    if isinstance(node, ast.Call):
+        return Stand(MADE)
+    if isinstance(node, ast.IfExp):
+        test = stands(facts, node.test, frames, depth - 1)
+        chosen = _presence(facts, node.body if test and test.value else node.orelse, frames, depth - 1)
+        return Stand(chosen.value, test.option, test.origin) if test is not None and chosen is not None else None
+    if not isinstance(node, ast.Name):
+        return None
+    frame = frames[-1]
+    owner = facts.bindings.owner(node.id, node, frame.module)
+    writes = facts.bindings.writes(owner, node.id)
+    if owner is frame.scope and not writes and isinstance(frame.call, ast.Call):
+        passed = argument_for(node.id, frame, frame.call)
+        default = default_of(frame.scope, node.id)
+        if passed is not None:
+            return _presence(facts, passed, frames[:-1], depth - 1)
+        return Stand(default.value) if isinstance(default, ast.Constant) else None
+    return _last_written(facts, writes, frames, depth) if owner is frame.scope else None
+
+
+def _last_written(facts: Facts, writes: list[ast.AST], frames: tuple[Frame, ...], depth: int) -> Stand | None:
+    """What the last of some assignments leaves, of those whose tests let them happen as the program stands."""
+    frame = frames[-1]
+    found: Stand | None = None
+    for write in sorted(writes, key=lambda each: getattr(each, "lineno", 0)):
+        if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
+            return None
+        told: Stand | None = None
+        for condition in Guards(facts).tests_around(write, frame.scope, frames, returns=False):
+            told = stands(facts, condition.test, frames, depth - 1) if condition.test is not None else None
+            if told is None:
+                return None
+            if bool(told.value) != condition.holds:
+                found = Stand(found.value, told.option, told.origin) if found is not None else None
+                break
+        else:
+            written = _presence(facts, write.value, frames, depth - 1)
+            if written is None:
+                return None
+            found = Stand(written.value, written.option or (told.option if told else None), written.origin)
+    return found

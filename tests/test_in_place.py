@@ -1,0 +1,123 @@
+"""What is right already is told with its line, where it is really in force: not in dead code, not behind a switch."""
+
+from __future__ import annotations
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import pipeline, registry
+from turbofix.program.model import Target
+
+PROGRAM = """
+import argparse
+import os
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+def train(model, loader, optimizer, device, scaler=None, precision=nullcontext()):
+    for images, labels in loader:
+        images = images.to(device{copy})
+        labels = labels.to(device{copy})
+        with {precision}:
+            loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def main(args):
+    {switch}
+    device = torch.device("cuda")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3{optimizer})
+    data = datasets.ImageFolder("leaves", transforms.ToTensor())
+    loader = DataLoader(data, batch_size=32, shuffle=True{loader})
+    scaler = torch.amp.GradScaler("cuda") if args.amp else None
+    precision = torch.autocast("cuda") if args.amp else nullcontext()
+    for _ in range(10):
+        train(model, loader, optimizer, device, scaler, precision)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--amp", action="{amp}")
+    parser.add_argument("--workers", type=int, default={workers})
+    main(parser.parse_args())
+"""
+
+PLAIN = {
+    "copy": "",
+    "precision": "nullcontext()",
+    "switch": "pass",
+    "optimizer": "",
+    "loader": "",
+    "amp": "store_true",
+    "workers": "4",
+}
+AUTOCAST, COPIES, SWITCH, OPTIMIZER, LOADER = 16, [14, 15], 24, 27, 29
+
+
+def told(**changes: str) -> list[tuple[str, int]]:
+    text = PROGRAM.format(**{**PLAIN, **changes})
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+    assert not report.notes, report.notes
+    assert report.trains
+    return [(each.codemod, each.site.line) for each in report.in_place]
+
+
+def test_a_plain_training_has_nothing_in_place() -> None:
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        'torch.autocast("cuda", dtype=torch.bfloat16)',
+        "torch.cuda.amp.autocast()",
+        'torch.autocast("cuda", enabled=True)',
+        'torch.autocast("cuda", enabled=torch.cuda.is_available())',
+    ],
+)
+def test_autocast_in_force(precision: str) -> None:
+    assert told(precision=precision) == [("autocast", AUTOCAST)]
+
+
+@pytest.mark.parametrize("precision", ["precision", 'torch.autocast("cuda", enabled=scaler is not None)'])
+def test_autocast_behind_a_switch_is_in_place_where_the_switch_is_on(precision: str) -> None:
+    assert told(precision=precision, amp="store_true") == []
+    assert told(precision=precision, amp="store_false") == [("autocast", AUTOCAST)]
+
+
+def test_workers() -> None:
+    assert told(loader=", num_workers=8") == [("loader-workers", LOADER)]
+    assert told(loader=", num_workers=args.workers") == [("loader-workers", LOADER)]
+    assert told(loader=", num_workers=os.cpu_count()") == [("loader-workers", LOADER)]
+    assert told(loader=", num_workers=args.workers", workers="0") == []
+
+
+def test_pinned_memory_and_copies_that_need_it() -> None:
+    pinned = ("pin-memory", LOADER)
+    assert told(loader=", pin_memory=True") == [pinned]
+    assert told(loader=", pin_memory=False") == []
+    copies = [("non-blocking", line) for line in COPIES]
+    assert told(loader=", pin_memory=True", copy=", non_blocking=True") == [*copies, pinned]
+    assert told(copy=", non_blocking=True") == []  # pageable memory: the copy blocks whatever it is asked
+
+
+def test_fused() -> None:
+    assert told(optimizer=", fused=True") == [("fused-optimizer", OPTIMIZER)]
+    assert told(optimizer=", fused=False") == []
+
+
+def test_tensor_cores() -> None:
+    switch = 'torch.set_float32_matmul_precision("high")'
+    assert told(switch=switch) == [("tf32", SWITCH)]
+    assert told(switch='torch.set_float32_matmul_precision("highest")') == []
+    assert told(switch=f"if False: {switch}") == []
+    assert told(switch=f"if args.amp: {switch}", amp="store_true") == []
+    assert told(switch=f"if args.amp: {switch}", amp="store_false") == [("tf32", SWITCH)]
