@@ -238,10 +238,12 @@ def judged(part: Scaler | None, site: Site, what: str, right: str) -> Refusal | 
         where = f", where `{part.enabled.text}` says so" if part is not None and open_switch else ""
         return codemod.in_place(site, right + where)
     if part.enabled.option is not None:
+        decides = Evidence(f"`{part.enabled.text}` decides", part.enabled.site)
         return codemod.refuse(
             site,
             "the forward pass runs in float32 unless an option is passed",
             f"{what} is there and {said(part.enabled)} turns it on: pass it",
+            evidence=(decides, Evidence(f"`{part.enabled.option}` is off by default", part.enabled.edit_at)),
         )
     return codemod.refuse(
         site,

@@ -93,6 +93,14 @@ def test_autocast_behind_a_switch_is_in_place_where_the_switch_is_on(precision: 
     assert told(precision=precision, amp="store_false") == [("autocast", AUTOCAST)]
 
 
+def test_autocast_behind_a_test_of_which_nothing_is_known_says_so() -> None:
+    text = PROGRAM.format(**{**PLAIN, "precision": 'torch.autocast("cuda") if os.path.exists("x") else nullcontext()'})
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+    assert [each.message for each in report.in_place] == [
+        'the forward pass runs under autocast, where `os.path.exists("x")` says so'
+    ]
+
+
 def test_workers() -> None:
     assert told(loader=", num_workers=8") == [("loader-workers", LOADER)]
     assert told(loader=", num_workers=args.workers") == [("loader-workers", LOADER)]

@@ -723,7 +723,12 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
         known = as_it_stands(analysis, passed.node, event)
         given = given if known.state == "absent" else known
     switch = switch_of(analysis, event)
-    return switch if switch.state != "absent" and (given.state == "absent" or not any(switch.values)) else given
+    is_off = given.state in ("value", "option") and not any(given.values)
+    return (
+        switch
+        if switch.state != "absent" and not is_off and (given.state == "absent" or not any(switch.values))
+        else given
+    )
 
 
 def _dtype_text(arguments: Arguments) -> str | None:

@@ -46,7 +46,8 @@ class Stand:
 def switch_of(analysis: Analysis, event: Event) -> Argument:
     """Whether the tests around an event let it happen: ``values`` holds that, ``option`` names who may say otherwise.
 
-    The first test that holds it back is told, else the last that lets it pass; absent where no test is known.
+    The first test that holds it back is told, else the last of which nothing is known, else the last that lets it pass;
+    absent where there is none.
     """
     facts = analysis.facts
     frames = facts.frames(event)
@@ -55,22 +56,33 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
         inner = frames[: index + 1]
         anchor = event.node if index == len(frames) - 1 else frame.anchor
         for condition in analysis.guards.tests_around(anchor, frame.scope, inner, returns=False):
-            stand = stands(facts, condition.test, inner) if condition.test is not None else None
-            if stand is None or condition.test is None:
+            if condition.test is None or _is_main(condition.test) or analysis.devices.is_device_test(condition):
+                continue
+            stand = stands(facts, condition.test, inner)
+            site = facts.places.site(condition.test, frame.module)
+            text = " ".join(facts.places.text(condition.test, frame.module).split())
+            if stand is None:
+                found = Argument("unknown", site=site, text=text if condition.holds else f"not ({text})")
                 continue
             lets = bool(stand.value) == condition.holds
-            site = facts.places.site(condition.test, frame.module)
+            if lets and found.state == "unknown":
+                continue
             found = Argument(
                 "option" if stand.option else "value",
                 (lets,),
                 site=site,
-                text=" ".join(facts.places.text(condition.test, frame.module).split()),
+                text=text,
                 edit_at=facts.origin_site(stand.origin),
                 option=stand.option,
             )
             if not lets:
                 return found
     return found
+
+
+def _is_main(test: ast.expr) -> bool:
+    """``__name__ == "__main__"``."""
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def as_it_stands(analysis: Analysis, node: ast.expr, event: Event) -> Argument:
