@@ -127,19 +127,22 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     waiting: list[Site] = []
     restarting: dict[Site, list[Loader]] = {}
     for loader in program.loaders:
-        if loader.role not in ("training", "evaluation", "both") or loader.open_mapping or loader.subclass is not None:
+        if loader.role not in ("training", "evaluation", "both") or loader.open_mapping:
             continue
         workers = loader.argument("num_workers")
-        if has_none(workers) or (has_too_few(loader) and not program.distributed):
+        if loader.subclass is not None:  # of another library: what it does with workers is not known, but it has them
+            if positive(workers) and has_several(workers):
+                yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
+        elif has_none(workers) or (has_too_few(loader) and not program.distributed):
             if is_worthwhile(program, loader):
                 waiting.append(place(loader))
         elif positive(workers):
             if restarts(program, loader):
                 restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
-            elif all(isinstance(each, int) and each > 1 for each in workers.values):
+            elif has_several(workers):
                 yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
-        elif workers.state == "computed" and workers.text is not None:
-            many = f"as many worker processes as `{workers.text}` says"
+        elif workers.state == "computed":
+            many = f"as many worker processes as `{workers.text or 'num_workers'}` says"
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
     fixable: dict[Site, list[Loader]] = {}
     for site in dict.fromkeys(waiting):
@@ -204,6 +207,11 @@ def is_worthwhile(program: TrainingProgram, loader: Loader) -> bool:
     if not waits and (not program.device.reaches_cuda or (data.length is not None and data.length <= HANDFUL)):
         return False
     return any(kind in WORK for kind in data.work) or "." in (data.qualname or "")
+
+
+def has_several(workers: Argument) -> bool:
+    """Whether every number that is known of is more than one."""
+    return all(isinstance(each, int) and each > 1 for each in workers.values)
 
 
 def restarts(program: TrainingProgram, loader: Loader) -> bool:

@@ -70,11 +70,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     for loader in program.loaders:
         copies = copies_to_cuda(loader)
-        if not copies:
-            continue
         state = pinning(loader)
-        if state == "pinned":
+        if state == "pinned" and (copies or (program.device.reaches_cuda and loader.role != "unused")):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
+            continue
+        if not copies:
             continue
         message = (
             f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "

@@ -35,7 +35,7 @@ from turbofix.program.model import (
 from turbofix.program.names import dotted, parameters
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import as_it_stands, switch_of
+from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
 from turbofix.program.values import (
     Const,
     External,
@@ -634,12 +634,8 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                         _dtype_text(member.arguments),
                         tuple(sorted(entered.get(site, ()))),
                     )
-                elif isinstance(member, Made) and member.qualname in _OWN_PRECISION:
-                    scaler = Scaler(site, member.qualname, "framework", switch_of(analysis, event))
         elif event.kind == "call" and event.name.startswith("apex.amp."):
             scaler = Scaler(site, event.name, "apex", _apex_switch(analysis, event))
-        elif event.kind == "call" and event.name in _OWN_PRECISION:
-            scaler = Scaler(site, event.name, "framework", switch_of(analysis, event))
         elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
             named = "float16" if event.name == "half" else event.name
             scaler = Scaler(site, f"torch.nn.Module.{event.name}", "half", switch_of(analysis, event), named)
@@ -647,6 +643,8 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
             scaler = Scaler(site, receiver_name(event), "framework")
         elif event.kind == "step" and stepper(event.receiver) == "scaler" and not _made(event.receiver):
             scaler = Scaler(site, receiver_name(event), "scaler")
+        if scaler is None and event.kind in ("make", "call", "wrap") and _sets_precision(event):
+            scaler = Scaler(site, event.name, "framework", _policy(analysis, event))
         if scaler is not None:
             found.setdefault(site, scaler)
     for module in facts.execution.modules.values():
@@ -659,18 +657,39 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
     return tuple(found[site] for site in sorted(found))
 
 
-_OWN_PRECISION = frozenset(
-    f"{package}.{name}"
-    for package, names in (
-        ("torch.distributed.fsdp", ("MixedPrecision", "MixedPrecisionPolicy")),
-        ("torch.distributed._composable.fsdp", ("MixedPrecisionPolicy",)),
-        ("intel_extension_for_pytorch", ("optimize",)),
-        ("transformer_engine.pytorch", ("autocast", "fp8_autocast")),
-        ("ray.train.torch", ("accelerate", "backward")),
+_OWN_PRECISION = {
+    "torch.distributed.fsdp.FullyShardedDataParallel": "mixed_precision",
+    "torch.distributed.fsdp.fully_shard": "mp_policy",
+    "torch.distributed._composable.fsdp.fully_shard": "mp_policy",
+    "intel_extension_for_pytorch.optimize": "dtype",
+    "transformer_engine.pytorch.autocast": None,
+    "transformer_engine.pytorch.fp8_autocast": None,
+    "ray.train.torch.accelerate": "amp",
+}
+"""Calls by which a library (or torch's sharding) takes over the precision, and the argument that says so."""
+
+
+def _sets_precision(event: Event) -> bool:
+    """Whether a call takes over the precision: the argument that says so is passed, and may be more than None."""
+    if event.name not in _OWN_PRECISION or event.arguments is None:
+        return False
+    name = _OWN_PRECISION[event.name]
+    passed = event.arguments.get(name) if name is not None else None
+    values = [each.value for each in members(passed.value) if isinstance(each, Const)] if passed is not None else []
+    return name is None or (passed is not None and (len(values) != len(members(passed.value)) or any(values)))
+
+
+def _policy(analysis: Analysis, event: Event) -> Argument:
+    """Whether a call that takes over the precision does so: by the tests around it, and by what it is passed."""
+    name = _OWN_PRECISION[event.name]
+    passed = event.arguments.get(name) if event.arguments is not None and name is not None else None
+    switch = switch_of(analysis, event)
+    may_be_none = passed is not None and any(
+        isinstance(each, Const) and not each.value for each in members(passed.value)
     )
-    for name in names
-)
-"""Calls by which another library (or torch's sharding) takes over the precision."""
+    if passed is None or passed.node is None or not may_be_none or switch.state != "absent":
+        return switch
+    return Argument("unknown", text=analysis.facts.places.text(passed.node, event.module))
 
 
 def _is_owned(event: Event) -> bool:
@@ -719,6 +738,8 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
         position = 2 if made.qualname == "torch.autocast" else 0
     passed = made.arguments.get("enabled", position)
     given = argument_from(passed, event.module, analysis.facts, analysis.reads)
+    if made.kind == "autocast" and given.state == "absent":
+        given = _full_precision(analysis, event, made)
     if given.state not in ("absent", "value", "option") and passed is not None and isinstance(passed.node, ast.expr):
         known = as_it_stands(analysis, passed.node, event)
         given = given if known.state == "absent" else known
@@ -729,6 +750,22 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
         if switch.state != "absent" and not is_off and (given.state == "absent" or not any(switch.values))
         else given
     )
+
+
+def _full_precision(analysis: Analysis, event: Event, made: Made) -> Argument:
+    """Autocast to float32 casts nothing: it is off where the dtype that an option picks is that one."""
+    passed = made.arguments.get("dtype")
+    if passed is None or not isinstance(passed.node, ast.expr):
+        return ABSENT
+    frames = analysis.facts.frames(event)
+    picked = entry_as_it_stands(analysis.facts, passed.node, frames)
+    if picked is None or (dotted(picked[0]) or "").rpartition(".")[2] not in ("float32", "float"):
+        return ABSENT
+    stand = picked[1]
+    site = analysis.facts.places.site(passed.node, event.module)
+    text = analysis.facts.places.text(passed.node, event.module)
+    default = analysis.facts.origin_site(stand.origin)
+    return Argument("option" if stand.option else "value", (False,), False, site, text, default, stand.option)
 
 
 def _dtype_text(arguments: Arguments) -> str | None:

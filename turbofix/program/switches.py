@@ -80,6 +80,21 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     return found
 
 
+def entry_as_it_stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...]) -> tuple[ast.expr, Stand] | None:
+    """The entry that ``{"float32": torch.float32, ...}[args.dtype]``, or a name for it, picks as the program stands."""
+    if isinstance(node, ast.Name) and frames:
+        writes = facts.bindings.writes(facts.bindings.owner(node.id, node, frames[-1].module), node.id)
+        (write,) = writes if len(writes) == 1 else (None,)
+        return entry_as_it_stands(facts, write.value, frames) if isinstance(write, ast.Assign) else None
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict)):
+        return None
+    key = stands(facts, node.slice, frames)
+    for each, value in zip(node.value.keys, node.value.values, strict=True):
+        if key is not None and isinstance(each, ast.Constant) and each.value == key.value:
+            return value, key
+    return None
+
+
 def _is_main(test: ast.expr) -> bool:
     """``__name__ == "__main__"``."""
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
