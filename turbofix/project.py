@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from turbofix import pipeline, registry
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, target
-from turbofix.findings import Examined, InPlace, Risk, Site, Spot, spot
+from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
 from turbofix.source import (
@@ -246,12 +246,16 @@ def told_in_cells(report: FileReport, cells: Cells) -> FileReport:
     def told(sentence: str, site: Site) -> str:
         return _in_cells(sentence, cells) if site.path == report.path else sentence
 
+    def seen(evidence: Evidence) -> Evidence:
+        text = told(evidence.text, evidence.site) if evidence.site is not None else evidence.text
+        return replace(evidence, text=text, steps=tuple(map(seen, evidence.steps)))
+
     findings = tuple(
         replace(
             each,
             message=told(each.message, each.site),
             why_not=each.why_not and told(each.why_not, each.site),
-            chain=tuple(told(step, each.site) for step in each.chain),
+            evidence=tuple(map(seen, each.evidence)),
         )
         for each in report.findings
     )

@@ -17,7 +17,7 @@ def render(outcome: Outcome) -> str:
     document = {
         "version": VERSION,
         "files": files(outcome),
-        "findings": [finding(each, outcome.spot(each.site)) for each in outcome.findings],
+        "findings": [finding(each, outcome) for each in outcome.findings],
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -45,8 +45,9 @@ def _place(spot: Spot) -> dict[str, Any]:
     return {"line": spot.line} if spot.cell is None else {"cell": spot.cell, "line": spot.line}
 
 
-def finding(each: Examined, spot: Spot) -> dict[str, Any]:
+def finding(each: Examined, outcome: Outcome) -> dict[str, Any]:
     """One finding; lines and columns count from 1, ``gain`` is a range of factors or null."""
+    spot = outcome.spot(each.site)
     return {
         "codemod": each.codemod,
         "group": each.group,
@@ -61,15 +62,15 @@ def finding(each: Examined, spot: Spot) -> dict[str, Any]:
         "why_not": each.why_not,
         "gain": None if each.gain is None else [each.gain.low, each.gain.high],
         "gain_source": None if each.gain is None else each.gain.source,
-        "evidence": [_evidence(seen) for seen in each.evidence],
+        "evidence": [_evidence(seen, outcome) for seen in each.evidence],
     }
 
 
-def _evidence(seen: Evidence) -> dict[str, Any]:
+def _evidence(seen: Evidence, outcome: Outcome) -> dict[str, Any]:
     """What a finding rests on, and where that stands; ``steps`` is the way of a value to where it is used."""
     return {
         "text": seen.text,
         "path": None if seen.site is None else shown(seen.site.path),
-        "line": None if seen.site is None else seen.site.line,
-        "steps": [_evidence(step) for step in seen.steps],
+        **({"line": None} if seen.site is None else _place(outcome.spot(seen.site))),
+        "steps": [_evidence(step, outcome) for step in seen.steps],
     }

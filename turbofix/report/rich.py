@@ -99,21 +99,23 @@ def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], ver
         yield style.wrap(message, 6, places, "dim")
         if why_not:
             yield style.wrap(f"why not: {why_not}", 8)
-        seen = {told(step, report.path): step for each in same for step in each.evidence}
+        seen = {told(step, report): step for each in same for step in each.evidence}
         if verbose:
             for text, evidence in seen.items():
                 yield style.wrap(f"seen: {text}", 8)
-                yield from (style.wrap(told(step, report.path), 10) for step in evidence.steps)
+                yield from (style.wrap(told(step, report), 10) for step in evidence.steps)
         elif seen:
             yield style.wrap(f"seen: {'; '.join(seen)}", 8)
 
 
-def told(evidence: Evidence, script: Path) -> str:
+def told(evidence: Evidence, report: FileReport) -> str:
     """A piece of evidence with its place: "`train_loader` is built on line 12 of data.py"."""
     if evidence.site is None:
         return evidence.text
-    file = "" if evidence.site.path == script else f" of {shown(evidence.site.path)}"
-    return f"{evidence.text} on line {evidence.site.line}{file}"
+    file = "" if evidence.site.path == report.path else f" of {shown(evidence.site.path)}"
+    spot = report.spot(evidence.site)
+    cell = "" if spot.cell is None else f" of cell {spot.cell}"
+    return f"{evidence.text} on line {spot.line}{cell}{file}"
 
 
 def _where(report: FileReport, path: Path) -> str:
