@@ -992,3 +992,79 @@ def test_what_an_unknown_transfer_moves_is_only_likely() -> None:
     )
     told = {source(each.site): (each.what, each.likely) for each in only_step(found).transfers}
     assert told == {"x.to(device)": ("unknown", "batch"), "other.to(device)": ("unknown", None)}
+
+
+def test_what_is_computed_from_parameters_and_data_is_an_output() -> None:
+    found = program(
+        HEAD,
+        """
+        device = "cuda"
+        embedding = nn.Parameter(torch.zeros(8, 4, device=device))
+        model = Net().to(device)
+        optimizer = torch.optim.Adam([*model.parameters(), embedding], lr=0.1)
+        for x, y in DataLoader(Pictures(64)):
+            out = model(x.to(device))
+            score = out @ embedding
+            loss = F.cross_entropy(score, y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(score.cpu(), embedding.detach().cpu())
+        """,
+    )
+    moved = {source(each.site): each.what for each in only_step(found).transfers}
+    assert (moved["score.cpu()"], moved["embedding.detach().cpu()"]) == ("output", "param")
+
+
+def test_where_a_lightning_module_is_its_trainer_decides() -> None:
+    found = program(
+        """
+        import pytorch_lightning as pl
+        import torch
+        from torch.utils.data import DataLoader
+
+        class Agent(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = torch.nn.Linear(4, 2)
+                self.state = torch.zeros(4)
+
+            def training_step(self, batch, index):
+                for _ in range(8):
+                    self.state = self.state.to(self.device)
+                    self.net(self.state)
+                return self.net(batch).mean()
+
+            def configure_optimizers(self):
+                return torch.optim.Adam(self.parameters(), lr=0.1)
+
+        pl.Trainer().fit(Agent(), DataLoader(torch.zeros(64, 4)))
+        """
+    )
+    moved = [each for evaluation in found.evaluations for each in evaluation.transfers]
+    assert [each.to.where for each in moved] == ["conditional"]
+
+
+def test_a_loop_through_optimizers_is_inside_the_step() -> None:
+    found = program(
+        HEAD,
+        """
+        loader = DataLoader(Pictures(64), batch_size=4)
+        nets = [Net(), Net()]
+        opts = [torch.optim.Adam(net.parameters()) for net in nets]
+        for epoch in range(3):
+            for x, y in loader:
+                for net, opt in zip(nets, opts):
+                    loss = F.cross_entropy(net(x), y)
+                    opt.zero_grad()
+                    loss.backward()
+                    opt.step()
+        for net, opt in zip(nets, opts):
+            F.cross_entropy(net(torch.zeros(1, 8)), torch.zeros(1).long()).backward()
+            opt.step()
+        """,
+    )
+    batches, alone = found.steps
+    assert (batches.loop.iterated, batches.source) == ("loader", "loader") and batches.epoch_loop is not None
+    assert batches.epoch_loop.iterated == "range(3)"
+    assert alone.loop.iterated == "zip(nets, opts)" and alone.epoch_loop is None

@@ -170,7 +170,8 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
     if called:
         return Method(value, name)
     if name == "device" and calls.is_module(value):
-        return device(interp, value.device, node)
+        placed = any(base.endswith(".LightningModule") for base in value.cls.externals())  # by the trainer
+        return device(interp, "conditional" if placed else value.device, node)
     known = value.children.get(name)
     if known is None:
         known = value.children[name] = Opaque(

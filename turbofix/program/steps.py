@@ -198,7 +198,8 @@ def training_loops(analysis: Analysis) -> list[tuple[LoopRecord, list[Event], li
             certain = [event for event in here if stepper(event.receiver) != "unknown"]
             if here:
                 chosen = record, certain or here
-                break
+                if not _over_optimizers(record):
+                    break
         if chosen is None:
             continue
         record, here = chosen
@@ -206,6 +207,15 @@ def training_loops(analysis: Analysis) -> list[tuple[LoopRecord, list[Event], li
         known[1].append(backward)
         known[2].extend(event for event in here if not any(event is each for each in known[2]))
     return list(found.values())
+
+
+def _over_optimizers(record: LoopRecord) -> bool:
+    """Whether a loop goes through optimizers (``for net, opt in zip(nets, opts)``), not through data."""
+    return any(
+        isinstance(each, Made) and each.kind == "optimizer"
+        for member in members(record.iterated)
+        for each in flatten(member.element if isinstance(member, Iterated) else member)
+    )
 
 
 def _is_update(event: Event) -> bool:

@@ -70,8 +70,9 @@ def moved(analysis: Analysis, value: Value | None, loaders: Iterable[Site]) -> t
 
 def _role(tensor: Tensor) -> str:
     roles = tensor.roles
-    if "param" in roles or "grad" in roles:
-        return "param"
+    if roles & {"param", "grad"}:
+        # what was computed from parameters and data (`F.linear(x, weight)`) is an output
+        return "output" if roles & {"output", "loss", "prediction", "batch", "input"} else "param"
     if roles & {"output", "loss", "prediction"}:
         return "output"
     if "batch" in roles:
