@@ -1068,3 +1068,52 @@ def test_a_loop_through_optimizers_is_inside_the_step() -> None:
     assert (batches.loop.iterated, batches.source) == ("loader", "loader") and batches.epoch_loop is not None
     assert batches.epoch_loop.iterated == "range(3)"
     assert alone.loop.iterated == "zip(nets, opts)" and alone.epoch_loop is None
+
+
+def test_what_a_step_only_validates_on_is_no_source_of_it() -> None:
+    found = program(
+        HEAD,
+        """
+        def cycle(loader):
+            while True:
+                for batch in loader:
+                    yield batch
+
+        training = cycle(DataLoader(Pictures(64), batch_size=4))
+        validation = cycle(DataLoader(Pictures(16), batch_size=2))
+        model = Net()
+        optimizer = torch.optim.Adam(model.parameters())
+        for i in range(100):
+            x, y = next(training)
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if i % 10 == 0:
+                with torch.no_grad():
+                    x, y = next(validation)
+                    print(F.cross_entropy(model(x), y))
+        """,
+    )
+    step = only_step(found)
+    assert [found.loader(site).argument("batch_size").values for site in step.loaders] == [(4,)]
+
+
+def test_a_tensor_made_like_an_output_is_still_one_that_was_made() -> None:
+    found = program(
+        HEAD,
+        SETUP,
+        """
+        import numpy as np
+
+        for x, y in loader:
+            out = model(x.to(device))
+            scale = torch.from_numpy(np.ones(2)).type_as(out).to(out.device)
+            loss = F.cross_entropy(out * scale, y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    moved = {source(each.site): each.what for each in only_step(found).transfers}
+    assert moved["torch.from_numpy(np.ones(2)).type_as(out).to(out.device)"] == "made"

@@ -165,8 +165,6 @@ def resolve(job: tuple[str, str, str, bool]) -> Resolved:
     repository = root / folder
     entry = repository / script
     path = f"{folder}/{script}"
-    if entry.suffix == ".ipynb":
-        return Resolved(path, skipped="notebook")
     source = read_source(entry)
     if not isinstance(source, Source):
         return Resolved(path, skipped=source.sentence)

@@ -71,6 +71,7 @@ _SAME_TENSOR = libraries.words(
     clone contiguous view reshape squeeze unsqueeze requires_grad_ type_as pin_memory flatten
     """
 )
+_LIKE_ANOTHER = frozenset({"type_as", "view_as", "expand_as", "reshape_as"})
 _TENSOR_NUMBERS = libraries.words(
     """
     size dim numel nelement data_ptr get_device stride element_size ndimension storage_offset
@@ -235,6 +236,8 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     result: Value
     if name == "copy_":
         result = tensor
+    elif name in _LIKE_ANOTHER:  # the other tensor gives only its shape, type or place
+        result = moved(tensor, device_of([tensor, *tensors_passed(arguments)]), origin)
     else:
         result = result_of([tensor, *tensors_passed(arguments)], origin)
         if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (

@@ -533,8 +533,9 @@ def _sources(analysis: Analysis, record: LoopRecord, backwards: list[Event], eve
         loops = analysis.facts.loops(backward)
         position = next((i for i, each in enumerate(loops) if each.node is record.node), len(loops))
         found += [each.iterated for each in loops[position + 1 :]]
-    found += [event.receiver for event in events if event.kind == "next"]
-    return found
+    fetched = [event for event in events if event.kind == "next"]
+    with_graph = [event for event in fetched if not no_grad(event)]  # what is only validated on trains nothing
+    return found + [event.receiver for event in with_graph or fetched]
 
 
 def _loaders_read(analysis: Analysis, sources: list[Value | None], events: list[Event]) -> list[Site]:
