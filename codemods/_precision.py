@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
-from turbofix.program.model import Argument, Model, Optimizer, Placement, Scaler, Step, TrainingProgram
+from turbofix.program.model import Argument, Model, Optimizer, Placement, Step, TrainingProgram
 
 MATMULS = frozenset(
     f"torch.nn.{name}"
@@ -74,15 +74,7 @@ def may_contain(models: Iterable[Model], steps: Iterable[Step], layers: frozense
 def autocast_of(program: TrainingProgram, step: Step) -> Site | None:
     """The autocast that a step's forward pass runs under, leaving out one that is switched off for good."""
     part = program.part(step.autocast)
-    return None if part is not None and part.kind == "autocast" and is_off(part) else step.autocast
-
-
-def is_off(part: Scaler) -> bool:
-    """Whether a part of mixed precision is switched off where it stands, as around a layer that must stay in float32.
-
-    ``enabled=use_amp`` is a switch, whatever its value is now.
-    """
-    return part.enabled.state == "value" and not part.enabled.values[0] and part.enabled.text in ("False", "0", None)
+    return None if part is not None and part.kind == "autocast" and part.disabled else step.autocast
 
 
 def cuda_test(place: Placement) -> str | None:
@@ -155,9 +147,9 @@ def said(argument: Argument) -> str:
     return f"line {site.line}" if site is not None else "the script"
 
 
-def deterministic(program: TrainingProgram) -> Iterator[tuple[str, int]]:
-    """The switches that ask for determinism, with the line of each."""
+def deterministic(program: TrainingProgram) -> Iterator[tuple[str, Site]]:
+    """The switches that ask for determinism, with the place of each."""
     for name in ("torch.use_deterministic_algorithms", "torch.backends.cudnn.deterministic"):
         for setting in program.setting(name):
             if setting.value.state in ("unknown", "computed") or any(setting.value.values):
-                yield name, setting.site.line
+                yield name, setting.site

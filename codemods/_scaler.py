@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
@@ -43,7 +44,8 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
     if sum(autocast_of(program, other) is None for other in program.steps) > 1:
         raise Refuse("several training loops would have to share one gradient scaler")
     if step.grad_reads:
-        raise Refuse(f"line {step.grad_reads[0].line} reads gradients by hand, which the scaler would have multiplied")
+        where = step.grad_reads[0].line_from(step.loop.site.path)
+        raise Refuse(f"{where} reads gradients by hand, which the scaler would have multiplied")
     if "horovod" in program.libraries:
         raise Refuse("horovod's optimizer has to be told before gradients are unscaled")
     if program.processes:
@@ -59,7 +61,7 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
     home = optimizers[-1]
     if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
         raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
-    refuse_checkpoints(optimizers, home)
+    refuse_checkpoints(optimizers, home, step.loop.site.path)
     if any(optimizer.branch is not None for optimizer in optimizers):
         raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
     last = max(optimizers, key=lambda optimizer: optimizer.statement)
@@ -92,7 +94,7 @@ def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, tes
     return home
 
 
-def refuse_checkpoints(optimizers: list[Optimizer], home: Optimizer) -> None:
+def refuse_checkpoints(optimizers: list[Optimizer], home: Optimizer, here: Path) -> None:
     """Raise Refuse where the scaler's state cannot be put beside the optimizers' in checkpoints."""
     why = "the optimizer's state goes into a checkpoint, and the scaler's cannot be put beside it"
     for optimizer in optimizers:
@@ -100,10 +102,10 @@ def refuse_checkpoints(optimizers: list[Optimizer], home: Optimizer) -> None:
             raise Refuse(why)
         for save in optimizer.state_saves:
             if save.mapping is None or not within_reach(save.function, home):
-                raise Refuse(f"{why} on line {save.site.line}")
+                raise Refuse(f"{why} on {save.site.line_from(here)}")
         for load in optimizer.state_loads:
             if not load.alone or not within_reach(load.function, home):
-                raise Refuse(f"{why} on line {load.site.line}")
+                raise Refuse(f"{why} on {load.site.line_from(here)}")
 
 
 def within_reach(function: Site | None, home: Optimizer) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import field
+
+from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Refusal, Site
 from turbofix.program.model import Sync
 from turbofix.records import dataclass
 
@@ -53,4 +58,23 @@ def _why(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> str | No
 
 def sentence(loop: BatchLoop, sync: Sync, reason: str) -> str:
     """What a message says of a read that stays."""
-    return f"nothing is gained while {read_text(sync)} on line {sync.site.line} waits {loop_words(loop)} ({reason})"
+    where = sync.site.line_from(loop.loop.site.path)
+    return f"nothing is gained while {read_text(sync)} on {where} waits {loop_words(loop)} ({reason})"
+
+
+@dataclass
+class Told:
+    """What is refused for a cause that stands elsewhere: told once for each cause, with all its lines."""
+
+    places: dict[str, list[tuple[Site, str, tuple[Evidence, ...]]]] = field(default_factory=dict)
+
+    def add(self, reason: str, site: Site, message: str, evidence: tuple[Evidence, ...]) -> None:
+        """Note one more place that a cause stands in the way of."""
+        self.places.setdefault(reason, []).append((site, message, evidence))
+
+    def refusals(self, codemod: Codemod) -> Iterator[Refusal]:
+        """One refusal for each cause, at its first place."""
+        for reason, told in self.places.items():
+            (site, message, seen), *others = sorted(told, key=lambda each: each[:2])
+            lines = ", ".join(dict.fromkeys(other.line_from(site.path) for other, _, _ in others))
+            yield codemod.refuse(site, f"{message} (and {lines} as well)" if lines else message, reason, evidence=seen)

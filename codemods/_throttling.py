@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import field
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.model import Show, Sync
-from turbofix.program.names import walk_here
+from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
 
 from ._pages import Page, page_of
@@ -150,6 +151,9 @@ def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[
     node = page.node(loop.loop.site)
     if not isinstance(node, ast.For):
         raise Refuse("the loop is no `for`, whose steps can be counted and whose last one is known")
+    early = next((each for each in breaks(node) if not is_settled(page, each, node)), None)
+    if early is not None:
+        raise Refuse(f"line {early.lineno} may end the loop before its last step, so that the last value would be lost")
     sized = length(page, loop)
     if sized is None:
         raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
@@ -162,6 +166,24 @@ def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[
         sized = f"({sized})" if start == 0 else sized
     last = f"{sized} - 1" if start == 0 else sized
     return f"if {counter} % {every} == 0 or {counter} == {last}:"
+
+
+def breaks(loop: ast.AST) -> Iterator[ast.Break]:
+    """The statements that leave a loop early, without those of the loops inside it."""
+    for child in ast.iter_child_nodes(loop):
+        if isinstance(child, ast.Break):
+            yield child
+        elif not isinstance(child, (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.ClassDef)):
+            yield from breaks(child)
+
+
+def is_settled(page: Page, leave: ast.Break, loop: ast.AST) -> bool:
+    """Whether a flag alone decides, so that the loop ends with its first step, which is shown (a dry run)."""
+    above = page.parent(leave)
+    if not isinstance(above, ast.If) or above.orelse:
+        return False
+    name = dotted(above.test)
+    return name is not None and name.partition(".")[0] not in {each for each, _ in stores(loop)}
 
 
 def length(page: Page, loop: BatchLoop) -> str | None:

@@ -27,6 +27,15 @@ Use instead
     ``enabled`` is the script's own device test: on a CPU the program stays as it was, and does not warn. In a script
     that only runs on a GPU it is left out. Forward passes of the evaluation get the same.
 
+    Torch's own losses compute in float32 inside the region. A loss that is put together by hand does not: means,
+    differences and matrix products would leave it with three digits. Then the region ends with the forward pass, whose
+    results become float32 again; likewise where other lines stand between the two::
+
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                real_score = critic(real).float()
+                fake_score = critic(fake).float()
+            loss = fake_score.mean() - real_score.mean()
+
     On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
     vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
 
@@ -54,6 +63,8 @@ When refused
     - for gradients of gradients, closures (L-BFGS), ``torch.linalg``, FFTs, sparse products, ODE solvers, indexed
       writes and functions with a backward of their own, and for reinforcement learning, where the step compares with
       what the model did before, in float32;
+    - for a loss by hand of results that cannot be made float32 in the step itself, and for weights that are changed
+      between two forward passes of one loss, since autocast keeps its casts of the old ones;
     - where a result leaves the region towards numpy, which has no bfloat16;
     - where the forward pass cannot be put under a ``with``: a ``return`` in the middle, a loss that is computed in the
       same statement that calls ``backward``;
@@ -72,6 +83,8 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
@@ -82,6 +95,7 @@ from turbofix.program.model import (
     Evaluation,
     Framework,
     Model,
+    Output,
     Placement,
     Region,
     Scaler,
@@ -102,7 +116,6 @@ from ._precision import (
     autocast_of,
     called,
     cuda_test,
-    is_off,
     may_contain,
     models_of,
     requote,
@@ -115,8 +128,13 @@ codemod = Codemod(
     __name__,
     group="precision",
     risk=Risk.EQUIVALENT,
-    gain=Gain(1.1, 2.6, source="A100: GPT-2 124M 1.11x (Karpathy) and 1.60x (Raschka), ResNet-50 2.63x (NVIDIA)"),
-    after=("tf32", "larger-batch", "modern-amp"),
+    gain=Gain(
+        1.1,
+        2.6,
+        source="A100: GPT-2 124M 1.11x (Karpathy) and 1.60x (Raschka), ResNet-50 2.63x (NVIDIA)",
+        instead_of=("tf32",),
+    ),
+    after=("larger-batch", "modern-amp"),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)
@@ -137,6 +155,7 @@ UNSAFE = (
     ("torch.cholesky", "has no kernel for 16 bits"),
     ("torch.stft", "has no kernel for 16 bits"),
     ("torch.istft", "has no kernel for 16 bits"),
+    ("torch.nn.functional.batch_norm", "does not mix statistics in 32 bits with weights in 16"),
     ("torch.lerp", "does not mix 16 and 32 bits"),
     ("torch.autograd.Function.apply", "has a backward of its own that may not know autocast"),
     ("torch.autograd.grad", "takes gradients inside the forward pass"),
@@ -156,17 +175,25 @@ UNSAFE = (
 FILLS = ("Tensor.masked_fill", "torch.masked_fill")
 FLOAT16_MAX = 65504.0
 ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
+GRAPHS = frozenset(
+    ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "torch_cluster", "spconv", "MinkowskiEngine")
+)
 QUANTIZERS = frozenset(("pytorch_quantization", "nncf", "brevitas", "torchao", "auto_gptq"))
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 PARTS = {"scaler": "a gradient scaler", "autocast": "autocast"}
+LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
 
 
 @dataclass(frozen=True)
 class Wrap:
-    """A region to put under autocast; ``test`` is true where a GPU is used ("True": always)."""
+    """A region to put under autocast; ``test`` is true where a GPU is used ("True": always).
+
+    ``outputs`` become float32 again inside it, because the loss is computed from them outside.
+    """
 
     region: Region
     test: str
+    outputs: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,12 +293,12 @@ def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:
     Raises Refuse with the reason where it is not safe.
     """
     half = "bfloat16" if program.target.capability >= AMPERE else "float16"
-    refuse_program(program)
+    refuse_program(program, step.loop.site.path)
     refuse_step(program, step, half)
     test = test_in(program, step, step.forwards[0])
     if test is None:
         raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
-    wraps = [Wrap(region, test) for region in step.forwards]
+    wraps = [loss_outside(step, region, test) for region in step.forwards]
     for evaluation in program.evaluations:
         wrap = evaluation_wrap(program, evaluation, step, half)
         if wrap is None or wrap.region.first in taken or any(overlap(wrap.region, other.region) for other in wraps):
@@ -280,6 +307,29 @@ def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:
         wraps.append(wrap)
     scaling = scaling_for(program, step, test) if half == "float16" else None
     return Plan(tuple(wraps), scaling, program.target.torch < SCALER_SINCE)
+
+
+def loss_outside(loop: Step | Evaluation, region: Region, test: str) -> Wrap:
+    """A region without its loss, where that is put together by hand, or where other lines stand before it.
+
+    Criteria of torch compute in float32 under autocast. What a script computes itself from results in 16 bits is
+    left with three digits, and a mean or a sum of it too. Products of matrices beside the models are such work (Gram
+    matrices, similarities), unless they are the logits of a classification.
+    """
+    end, outputs = region.calls_end, region.outputs
+    if not region.half and not region.products and not region.idle:
+        return Wrap(region, test)
+    if end is not None and outputs is not None and all(site.line > end.end_line for site in region.products):
+        return Wrap(replace(region, last=end), test, outputs)
+    logits = isinstance(loop, Evaluation) or (
+        bool(loop.loss.qualnames) and all(name.endswith(LOGIT_CRITERIA) for name in loop.loss.qualnames)
+    )
+    if not region.half and (logits or not region.products):
+        return Wrap(region, test)
+    raise Refuse(
+        "the loss is put together by hand from results of the model, which autocast leaves in 16 bits: "
+        "give it `.float()` of them, outside of autocast"
+    )
 
 
 def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str | None:
@@ -303,7 +353,7 @@ def at_top_level(place: Placement, region: Region) -> bool:
     )
 
 
-def refuse_program(program: TrainingProgram) -> None:
+def refuse_program(program: TrainingProgram, here: Path) -> None:
     """Raise Refuse for what the whole program does."""
     if not program.complete:
         raise Refuse(program.incomplete_because or "the program could not be read to its end")
@@ -312,11 +362,14 @@ def refuse_program(program: TrainingProgram) -> None:
         raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
     if program.libraries & ENVIRONMENTS:
         raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
+    graphs = sorted(program.libraries & GRAPHS)
+    if graphs:
+        raise Refuse(f"{graphs[0]} has kernels (neighbours, sparse products, aggregation) that do not take bfloat16")
     if program.libraries & QUANTIZERS:
         raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
     for part in program.precision:
-        if part.kind in PARTS and not is_off(part):
-            what = f"{PARTS[part.kind]}, line {part.site.line}"
+        if part.kind in PARTS and not part.disabled:
+            what = f"{PARTS[part.kind]}, {part.site.line_from(here)}"
             raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
 
 
@@ -341,7 +394,8 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
                 f"{name.rpartition('.')[2]} raises under autocast, and probabilities in 16 bits are too coarse for it: "
                 f"let the model return logits and use {LOGIT_LOSSES[name]}"
             )
-    reason = unsafe_call(calls, half)
+    here = step.forwards[0].first.path
+    reason = unsafe_call(calls, half, here)
     if reason is not None:
         raise Refuse(reason)
     reason = leaves_torch(step.forwards, step.syncs)
@@ -414,18 +468,17 @@ def overlap(one: Region, other: Region) -> bool:
     return same and one.first.line <= other.last.end_line and other.first.line <= one.last.end_line
 
 
-def unsafe_call(calls: tuple[Called, ...], half: str) -> str | None:
+def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
     """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
     for call in calls:
         for prefix, why in UNSAFE:
             if call.qualname.startswith(prefix) and call.constants != ("custom_fwd",):
-                return f"{call.qualname} on line {call.site.line} {why}"
+                return f"{call.qualname} on {call.site.line_from(here)} {why}"
         if half == "float16" and call.qualname.startswith(FILLS):
             numbers = [value for value in call.constants if isinstance(value, (int, float))]
             if any(FLOAT16_MAX < abs(value) < float("inf") for value in numbers):
-                return (
-                    f"line {call.site.line} fills with a number that float16 cannot hold: use torch.finfo(x.dtype).min"
-                )
+                where = call.site.line_from(here)
+                return f"{where} fills with a number that float16 cannot hold: use torch.finfo(x.dtype).min"
     return None
 
 
@@ -434,11 +487,14 @@ def leaves_torch(regions: tuple[Region, ...], syncs: tuple[Sync, ...]) -> str | 
 
     Nothing is said of results of which the dtype is known to be another one.
     """
+    here = regions[0].first.path if regions else Path()
     for sync in syncs:
         if sync.how == "numpy" and sync.of not in ("loss", "batch", "param", "grad") and not casts(sync.of_text):
-            return f"line {sync.site.line} makes a numpy array of a result of the forward pass; numpy has no bfloat16"
+            where = sync.site.line_from(here)
+            return f"{where} makes a numpy array of a result of the forward pass; numpy has no bfloat16"
     for site in (site for region in regions for site in region.escapes):
-        return f"line {site.line} hands a result of the forward pass to another library, which may not know bfloat16"
+        where = site.line_from(here)
+        return f"{where} hands a result of the forward pass to another library, which may not know bfloat16"
     return None
 
 
@@ -458,12 +514,14 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
         return None
     if not evaluation.loaders or not set(evaluation.models) & set(step.models):
         return None  # a loop over no loader shows or translates a few samples
-    if any(call.qualname in LOGIT_LOSSES for call in evaluation.calls) or unsafe_call(evaluation.calls, half):
+    if any(call.qualname in LOGIT_LOSSES for call in evaluation.calls) or unsafe_call(
+        evaluation.calls, half, region.first.path
+    ):
         return None
     if half == "bfloat16" and leaves_torch((region,), evaluation.syncs) is not None:
         return None
     test = test_in(program, evaluation, region)
-    return Wrap(region, test) if test is not None else None
+    return loss_outside(evaluation, region, test) if test is not None else None
 
 
 @codemod.rewrite
@@ -477,6 +535,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         enabled = "" if wrap.test == "True" else f", enabled={wrap.test}"
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
+        for output in wrap.outputs:
+            if output.names:
+                values = ", ".join(f"{name}.float()" for name in output.names)
+                edit.after(output.statement, f"{', '.join(output.names)} = {values}")
+            else:
+                edit.insert_after(output.call, ".float()")
         edit.wrap(place, wrap.region.last, requote(header, edit, place))
     if plan.scaling is not None:
         scale(plan.scaling, edit, old_torch=plan.old_torch)

@@ -60,7 +60,7 @@ from turbofix.records import dataclass
 
 from ._deferring import deferral, detached_sum
 from ._pages import page_of
-from ._staying import Waiting, stays, stays_in_text
+from ._staying import Told, Waiting, stays, stays_in_text
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
 from ._throttling import throttling
 
@@ -80,6 +80,7 @@ class Plan:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Reads of every step that are summed or stored, and sums that keep the graph."""
     told: set[Site] = set()
+    shared = Told()
     unknown = None if program.complete else program.incomplete_because or "the program could not be followed"
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
@@ -87,21 +88,28 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if sync.use == "shown" or sync.site in told:
                 continue
             told.add(sync.site)
-            reason = unknown or why_it_stays(sync) or stays(waiting, but=sync)
+            own = why_it_stays(sync) if unknown is None else None
+            reason = unknown or own or stays(waiting, but=sync)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
             seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
             if reason is not None:
                 if isinstance(loop, Step) or (sync.use in ("summed", "meter", "stored") and sync.how == "item"):
-                    yield codemod.refuse(sync.site, message, reason, evidence=seen)
+                    if own is None:
+                        shared.add(reason, sync.site, message, seen)
+                    else:
+                        yield codemod.refuse(sync.site, message, own, evidence=seen)
             else:
                 risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
                 yield codemod.finding(sync.site, message, plan=Plan(waiting, sync), risk=risk, evidence=seen)
+    yield from shared.refusals(codemod)
     if program.framework is Framework.PYTORCH and program.complete:
         yield from leaks(program)
 
 
 def purpose(sync: Sync) -> str:
     """What a message says of the use of the value."""
+    if sync.how == "bool":
+        return ""
     if sync.use == "summed" and sync.accumulator is not None:
         return f", only to add it to `{sync.accumulator.text}`"
     if sync.use == "meter":

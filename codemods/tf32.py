@@ -22,8 +22,13 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    where every training step runs under autocast, and where all layers are known and none of them multiplies matrices
-    (convolutions use TF32 by default). It is refused where the script asks for full float32 precision or for
+    and where all layers are known and none of them multiplies matrices (convolutions use TF32 by default).
+
+    Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
+    In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
+    codemod follows only where a training step stays in float32.
+
+    It is refused where the script asks for full float32 precision or for
     deterministic algorithms, where an option decides, where the program computes in float64, and where it starts
     processes of its own, to which a switch set in the parent is lost.
 
@@ -53,6 +58,7 @@ codemod = Codemod(
     group="precision",
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 3.0, source="GPT-2 124M on an A100: 2.2x (Raschka) and 3.0x (Karpathy, build-nanogpt)"),
+    after=("autocast",),
 )
 
 AMPERE = (8, 0)
@@ -143,8 +149,9 @@ def why_not(program: TrainingProgram) -> str | None:
         return program.incomplete_because or "the program could not be read to its end"
     if program.target.torch < SINCE:
         return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
-    for name, line in deterministic(program):
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, line {line})"
+    for name, site in deterministic(program):
+        where = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {where})"
     if any(is_float64(model) for model in program.models):
         return "the program computes in float64: it wants more precision, not less"
     if program.processes:

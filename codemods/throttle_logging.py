@@ -29,9 +29,10 @@ Use instead
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
     kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers are refused. So are messages in a
-    loop whose length cannot be written (the last value would be lost), in another function than the loop, with calls
-    that may do more than to show, and numbers that serve other purposes too. Where another read of the same step stays,
-    nothing would be gained, and that read is named. A guard whose interval is 1 is the user's to raise.
+    loop whose length cannot be written, or that may end early (the last value would be lost), in another function than
+    the loop, with calls that may do more than to show, and numbers that serve other purposes too. Where another read of
+    the same step stays, nothing would be gained, and that read is named. A guard whose interval is 1 is the user's to
+    raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -52,7 +53,7 @@ from turbofix.program.model import Show, TrainingProgram
 from turbofix.records import dataclass
 
 from ._pages import page_of
-from ._staying import Waiting, stays, stays_in_text
+from ._staying import Told, Waiting, stays, stays_in_text
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, shows_in, waits, why_shown
 from ._throttling import guarding, throttling
 
@@ -71,20 +72,25 @@ class Plan:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Messages of every step for which the host waits."""
     told: set[Site] = set()
+    shared = Told()
+    unknown = None if program.complete else program.incomplete_because or "the program could not be followed"
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         for show in shows_in(loop, waiting.syncs):
-            reason = None if program.complete else program.incomplete_because or "the program could not be followed"
-            reason = reason or why_shown(show, show.guard) or stays(waiting)
+            own = why_shown(show, show.guard) if unknown is None else None
+            reason = unknown or own or stays(waiting)
             seen = (of_loop(loop), *of_guard(show.guard))
             for place, message in places(loop, waiting, show, refused=reason is not None):
                 if place in told or (waiting.every is None and reason is None):
                     continue
                 told.add(place)
-                if reason is not None:
-                    yield codemod.refuse(place, message, reason, evidence=seen)
+                if own is not None:
+                    yield codemod.refuse(place, message, own, evidence=seen)
+                elif reason is not None:
+                    shared.add(reason, place, message, seen)
                 else:
                     yield codemod.finding(place, message, plan=Plan(waiting, place), evidence=seen)
+    yield from shared.refusals(codemod)
 
 
 def places(loop: BatchLoop, waiting: Waiting, show: Show, *, refused: bool) -> Iterator[tuple[Site, str]]:

@@ -128,6 +128,16 @@ def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
     assert pipeline.shift(text, changes, 1, 0) == (1, 0)
 
 
+def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
+    texts = texts_of(FIXTURES / "autocast" / "flat.in.py")
+    both = [CODEMODS["tf32"], CODEMODS["autocast"]]
+    for codemods in (registry.order(both), registry.order(reversed(both))):
+        rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
+        assert {each.codemod for each in rewriting.report.findings if each.fixable} == {"tf32", "autocast"}
+        assert dict(rewriting.texts) == texts_of(FIXTURES / "autocast" / "flat.out.py")
+        assert [each.codemod for each in rewriting.void] == ["tf32"]
+
+
 @pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))
 def test_every_rewriting_fixture_has_a_twin_that_stays_untouched(codemod: Codemod) -> None:
     folder = FIXTURES / codemod.name.replace("-", "_")

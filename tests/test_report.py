@@ -209,6 +209,14 @@ def test_the_ladder_multiplies_each_codemod_s_gain_once_and_calls_it_an_estimate
         assert source in text
 
 
+def test_the_ladder_leaves_out_a_gain_that_another_one_covers() -> None:
+    first = example().reports[1].findings[0]
+    covered = replace(first, codemod="tf32", gain=Gain(1.0, 3.0, "one"))
+    covering = replace(first, codemod="autocast", gain=Gain(1.1, 2.6, "other", instead_of=("tf32",)))
+    assert rich.combined([covered, covering]) == (1.1, 2.6)
+    assert rich.combined([covered]) == (1.0, 3.0)
+
+
 def test_a_gain_that_nobody_measured_is_not_invented() -> None:
     outcome = example()
     bare = replace(outcome.reports[1].findings[0], gain=None)

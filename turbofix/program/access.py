@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.program import calls, imports, libraries
 from turbofix.program.events import Arguments, Passed
-from turbofix.program.tensors import ANY_DTYPE, detached, tensors_in, with_roles
+from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
     NUMBER,
     UNKNOWN,
@@ -239,7 +239,7 @@ def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, c
         return Method(value, name)
     # the outputs of a model carry tensors as attributes
     added = frozenset({"loss"}) if name == "loss" or name.endswith("_loss") else frozenset()
-    return with_roles(value, added, interp.origin(node))
+    return part_of(value, added, interp.origin(node))
 
 
 def _read_opaque(interp: Interpreter, value: Opaque, name: str, node: ast.AST, called: bool) -> Value:
@@ -321,6 +321,8 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         elif certainty == "weak":
             value.attributes[name] = join(value.attributes[name], new) or new
     elif isinstance(value, Made):
+        if value.kind == "progress" and name == "desc" and isinstance(node, ast.Assign):
+            interp.event("show", node, "set_description", value, Arguments([Passed(new)]))
         if interp.certainty(value.made_at) != "never":
             value.attributes[name] = join(value.attributes.get(name), new) or new
     elif isinstance(value, Opaque):
@@ -329,6 +331,8 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         value.module.scope.names[name] = new
     elif isinstance(value, Class):
         value.names[name] = join(value.names.get(name), new) or new
+    elif isinstance(value, Tensor) and name == "data":
+        interp.event("call", node, "Tensor.set_", value)  # what ``tensor.data = new`` does to it
     elif isinstance(value, External):
         interp.event("set", node, libraries.canonical(f"{value.qualname}.{name}"), value, None, new)
 
@@ -360,7 +364,7 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
             return Host(value, (interp.origin(node),))
         # an output's item by the name of the loss is the loss
         is_loss = isinstance(key, Const) and isinstance(key.value, str) and "loss" in key.value
-        return with_roles(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
+        return part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
     if isinstance(value, Host):
         return value
     if isinstance(value, Namespace):

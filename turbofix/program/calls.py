@@ -13,10 +13,10 @@ from turbofix.program.tensors import (
     elements_passed,
     hosts_passed,
     joined_hosts,
-    roles_of,
     surest,
     tensors_in,
     tensors_passed,
+    unknown_of,
     with_roles,
 )
 from turbofix.program.values import (
@@ -180,7 +180,7 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
     if tensors:
         if interp.loop_depth:
             interp.event("unknown_call", node, "", callee, arguments)
-        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+        return unknown_of(tensors, interp.origin(node))
     return UNKNOWN
 
 
@@ -261,7 +261,7 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
 def _unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
     tensors = tensors_passed(arguments)
     if tensors or elements_passed(arguments):
-        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+        return unknown_of(tensors, interp.origin(node))
     hosts = hosts_passed(arguments)
     if hosts and not isinstance(callee, Opaque):
         return joined_hosts(hosts)
@@ -614,8 +614,12 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     loss = any(isinstance(base, Instance) and is_criterion(base) for base in bases)
     qualname = model.qualname if isinstance(model, Made) else model.cls.node.name
     roles = frozenset({"output", "loss"}) if loss else frozenset({"output"})
-    result = Tensor(roles, place, interp.origin(node), model)
-    interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
+    half = any(tensor.half for tensor in tensors)
+    half = half if loss else any(gives_half(base, half=half) for base in bases)
+    if any(isinstance(base, Made) and not libraries.returns_tensor(base.qualname) for base in bases):
+        roles |= {"object"}
+    result = Tensor(roles, place, interp.origin(node), model, half=half)
+    event = interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
     returned: Value | None = None
     for base in bases:
         if isinstance(base, Instance):
@@ -626,10 +630,26 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
         elif base.kind == "module" and base.inner is not None:
             _forward_layers(interp, base, arguments, node)
     if returned is None:
+        event.returned = join(event.returned, result)
         return result
     if model.device in ("cuda", "conditional"):
         place = model.device
-    return _as_output(returned, Tensor(roles, place, interp.origin(node), model))
+    output = _as_output(returned, Tensor(roles, place, interp.origin(node), model, half=half))
+    event.returned = join(event.returned, output)
+    return output
+
+
+def gives_half(model: Value, *, half: bool) -> bool:
+    """Whether a module's result has 16 bits under autocast, where ``half`` says so of its input; yes if unknown."""
+    if not isinstance(model, Made) or not model.qualname.startswith("torch.nn."):
+        return True
+    if model.qualname != "torch.nn.Sequential":
+        return libraries.precision_of(model.qualname, half=half)
+    if not isinstance(model.inner, Sequence) or model.inner.items is None:
+        return True
+    for layer in model.inner.items:
+        half = any(gives_half(member, half=half) for member in members(layer))
+    return half
 
 
 def _unwrapped(model: Value, depth: int = 4) -> list[Instance | Made]:
@@ -659,7 +679,11 @@ def _as_output(value: Value, output: Tensor, depth: int = 0) -> Value:
     """What a project's ``forward`` returned, as a model's output."""
     if isinstance(value, Tensor):
         roles = (value.roles - {"batch", "data", "maybe_output"}) | output.roles
-        return Tensor(roles, output.device, output.origin, output.source, value.detached, False, value.scaled_from)
+        half = value.half or (output.half and "maybe_output" in value.roles)
+        roles |= {"object"} if value.roles & {"object", "maybe_output"} else frozenset()
+        return Tensor(
+            roles, output.device, output.origin, output.source, value.detached, False, value.scaled_from, half
+        )
     if isinstance(value, Sequence) and value.items is not None and depth < 2:
         return Sequence(
             [_as_output(item, output, depth + 1) for item in value.items], value.made_at, value.origin, value.kind

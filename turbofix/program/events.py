@@ -109,6 +109,7 @@ class Event:
     arguments: Arguments | None = None
     result: Value | None = None
     order: int = 0
+    returned: Value | None = None  # of a model's call: what its own code returned, piece by piece
 
 
 @dataclass(eq=False, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from turbofix.program.tensors import (
     device_of,
     elements_passed,
     hosts_passed,
+    in_precision,
     joined_hosts,
     read_on_host,
     result_of,
     roles_of,
     tensors_in,
     tensors_passed,
+    unknown_of,
 )
 from turbofix.program.values import (
     NEVER,
@@ -357,6 +360,7 @@ def _call_functional(interp: Interpreter, qualname: str, arguments: Arguments, n
         interp.event("criterion", node, qualname, External(qualname), arguments, result)
         return result
     result = result_of(tensors, interp.origin(node)) if tensors else Tensor(frozenset(), "unknown", interp.origin(node))
+    result = in_precision(result, qualname)
     interp.event("call", node, qualname, None, arguments, result)
     return result
 
@@ -373,7 +377,7 @@ def _call_tensor_function(  # noqa: PLR0913
     if name in libraries.FACTORIES or package == "torch.cuda":
         result = _made_tensor(interp, package, name, arguments, tensors, node)
     elif tensors:
-        result = result_of(tensors, origin)
+        result = in_precision(result_of(tensors, origin), qualname)
         if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
             result = Sequence([result, result], interp.control, origin)
     elif package == "torch" and not arguments.positions and not arguments.keywords:
@@ -419,7 +423,7 @@ def _call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node
     is_class = qualname.rpartition(".")[2][:1].isupper()
     result: Value
     if tensors and not is_class:
-        result = Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+        result = unknown_of(tensors, interp.origin(node))
     elif is_class:
         result = interp.opaque(qualname + "()", "call", node)
     elif hosts := hosts_passed(arguments):
@@ -520,9 +524,28 @@ def _pass_through(interp: Interpreter, qualname: str, arguments: Arguments, node
         copied = Mapping(interp.control, value.origin)
         access.merge(interp, copied, value, strong=True)
         return copied
+    if qualname == "copy.deepcopy":
+        return join_all(_copied(member, {}) for member in members(value)) or UNKNOWN
     if qualname == "torch.autograd.Variable" and not any(True for _ in tensors_in(value)):
         return Tensor(frozenset({"made"}), "unknown", interp.origin(node))
     return value
+
+
+def _copied(value: Value, done: dict[int, Value]) -> Value:
+    """A model of its own with the same layers (a teacher, an average of weights); any other value is itself."""
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, Sequence) and any(_is_layer(each) for each in value.items or ()):
+        items = [_copied(each, done) for each in value.items or ()]
+        return Sequence(items, value.made_at, value.origin, value.kind, value.element)
+    if not isinstance(value, (Instance, Made)) or not _is_layer(value):
+        return value
+    made = done[id(value)] = copy.copy(value)
+    made.children = {}
+    made.attributes = {name: _copied(each, done) for name, each in value.attributes.items()}
+    if isinstance(made, Made) and made.inner is not None:
+        made.inner = _copied(made.inner, done)
+    return made
 
 
 def _runtime(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

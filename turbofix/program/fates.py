@@ -50,7 +50,7 @@ class Fate:
     uses: set[str] = field(default_factory=set)
     update: ast.AugAssign | None = None
     meter: tuple[ast.Call, Instance] | None = None
-    shows: list[ast.Call] = field(default_factory=list)
+    shows: list[ast.AST] = field(default_factory=list)
     chosen: bool = False
     plain: bool = True
     _seen: set[int] = field(default_factory=set)
@@ -177,6 +177,10 @@ class Fate:
             self.uses.add("stored")
             return
         facts = self.analysis.facts
+        if any(event.kind == "show" for event in facts.at(statement)):  # bar.desc = ...
+            self.uses.add("shown")
+            self.shows.append(statement)
+            return
         if not isinstance(target, ast.Name) or depth == 0:
             self.uses.add("other")
             return

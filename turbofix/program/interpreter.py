@@ -18,7 +18,7 @@ from turbofix.program import access, calls, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.syntax import Glance
-from turbofix.program.tensors import hosts_in, joined_hosts, result_of, tensors_in
+from turbofix.program.tensors import hosts_in, in_precision, joined_hosts, result_of, tensors_in
 from turbofix.program.values import (
     NEVER,
     NONE,
@@ -66,6 +66,7 @@ _FOLD: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
 }
+_TENSOR_OPERATIONS: dict[type[ast.operator], str] = {ast.MatMult: "__matmul__", ast.Pow: "__pow__"}
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -245,20 +246,21 @@ class Interpreter:
         receiver: Value | None = None,
         arguments: Arguments | None = None,
         result: Value | None = None,
-    ) -> None:
+    ) -> Event:
         """Log an act; the same act at the same node, under the same loops and calls, is one event."""
         key = (kind, node, self.control.path, name)
         found = self._events.get(key)
         if found is None:
             self._order += 1
-            self._events[key] = Event(
+            found = self._events[key] = Event(
                 kind, node, self.frame.module, self.control, name, receiver, arguments, result, self._order
             )
-            return
+            return found
         found.receiver = join(found.receiver, receiver)
         found.result = join(found.result, result)
         if arguments is not None and found.arguments is not arguments:
             found.arguments = join_arguments(found.arguments, arguments) if found.arguments is not None else arguments
+        return found
 
     def absorb(self, node: ast.AST) -> Value | None:
         """``x.cpu().numpy()`` is one read, that of the outer call: take the inner one back, and give what it read."""
@@ -869,7 +871,9 @@ class Interpreter:
                     self.show_tensors(value, part, "format")
             return self.text(left.value, node)
         if tensors:
-            return result_of(tensors, self.origin(node))
+            if isinstance(operation, ast.MatMult):
+                self.event("call", node, "Tensor.__matmul__", tensors[0])
+            return in_precision(result_of(tensors, self.origin(node)), _TENSOR_OPERATIONS.get(operation.__class__, ""))
         hosts = [*hosts_in(left, 0), *hosts_in(right, 0)]
         if hosts:
             return joined_hosts(hosts)

@@ -107,6 +107,56 @@ LOSSES = frozenset(
 )
 """Functions that compute a loss."""
 
+_FLOAT32 = words(
+    """
+    pow __pow__ __rpow__ __rdiv__ __rtruediv__ acos asin cosh sinh tan cdist dist cosine_similarity cumprod cumsum
+    erfinv exp expm1 log log10 log2 log1p log_softmax softmax softmin softplus layer_norm group_norm norm nuclear_norm
+    normalize pdist prod reciprocal rsqrt sum renorm logsumexp pairwise_distance float double square
+    Softmax LogSoftmax Softmin Softplus LayerNorm GroupNorm CosineSimilarity PairwiseDistance Embedding
+    """
+)
+_HALF = words(
+    """
+    matmul mm bmm baddbmm addmm addmv addbmm addr chain_matmul mv einsum tensordot linear bilinear __matmul__ prelu
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention
+    Linear Bilinear LazyLinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d LSTM GRU RNN
+    LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerDecoder
+    TransformerEncoderLayer TransformerDecoderLayer
+    """
+)
+
+
+def is_product(name: str) -> bool:
+    """Whether a call multiplies matrices: a function of torch, or a method or operator of a tensor."""
+    owner, _, last = name.rpartition(".")
+    return owner in ("torch", "Tensor", "torch.nn.functional") and last in _HALF
+
+
+def precision_of(name: str, *, half: bool) -> bool:
+    """Whether an operation of torch gives 16 bits under autocast, where ``half`` says whether its operands have them.
+
+    The lists are those of torch's page on autocast; what they do not name takes the precision of its operands.
+    """
+    last = name.rpartition(".")[2]
+    return last in _HALF or (half and last not in _FLOAT32)
+
+
+_SEVERAL = words(
+    """
+    LSTM GRU RNN LSTMCell MultiheadAttention AdaptiveLogSoftmaxWithLoss ModuleList ModuleDict DataParallel
+    """
+)
+_CLASSIFIERS = ("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "resnet", "shufflenet", "vgg", "vit")
+
+
+def returns_tensor(module: str) -> bool:
+    """Whether a library's module gives one tensor, whatever it is given."""
+    package, _, name = module.rpartition(".")
+    if package in ("torch.nn", "timm"):
+        return name not in _SEVERAL
+    return package.startswith("torchvision.models") and "segmentation" not in package and name.startswith(_CLASSIFIERS)
+
+
 FACTORIES = words(
     """
     arange as_tensor asarray bartlett_window blackman_window complex empty empty_like eye from_file from_numpy

@@ -15,15 +15,17 @@ from turbofix.program.tensors import (
     detached,
     device_meant,
     device_of,
+    in_precision,
     is_dtype,
     is_layout,
     moved,
     read_on_host,
     result_of,
-    roles_of,
     surest,
     tensors_in,
     tensors_passed,
+    unknown_of,
+    with_half,
 )
 from turbofix.program.values import (
     NONE,
@@ -171,7 +173,7 @@ def _move_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
             tensor,
             arguments,
         )
-        return moved(tensor, tensor.device, origin)
+        return with_half(moved(tensor, tensor.device, origin), tensor.half and not _casts_dtype(arguments))
     result = moved(tensor, place, origin)
     interp.event("transfer", node, name, tensor, arguments, result)
     if name == "cpu":
@@ -239,7 +241,7 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     elif name in _LIKE_ANOTHER:  # the other tensor gives only its shape, type or place
         result = moved(tensor, device_of([tensor, *tensors_passed(arguments)]), origin)
     else:
-        result = result_of([tensor, *tensors_passed(arguments)], origin)
+        result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin), name)
         if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
             (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
         ):
@@ -350,7 +352,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         )
     if name == "generate":
         result = Tensor(
-            frozenset({"output"}), surest(model.device, device_of(tensors_passed(arguments))), origin, model
+            frozenset({"output"}), surest(model.device, device_of(tensors_passed(arguments))), origin, model, half=True
         )
         interp.event("forward", node, name, model, arguments, result)
         return result
@@ -365,7 +367,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
             return calls.call(interp, found, arguments, node)
     tensors = tensors_passed(arguments)
     if tensors:
-        result = Tensor(frozenset({"output"}), surest(model.device, device_of(tensors)), origin, model)
+        result = Tensor(frozenset({"output"}), surest(model.device, device_of(tensors)), origin, model, half=True)
         interp.event("forward", node, name, model, arguments, result)
         return result
     interp.event("call", node, _label("Module", name), model, arguments)
@@ -452,7 +454,7 @@ def _call_made(interp: Interpreter, made: Made, name: str, arguments: Arguments,
         return made
     tensors = tensors_passed(arguments)
     if tensors and kind not in ("optimizer", "scheduler", "writer", "logger", "progress"):
-        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+        return unknown_of(tensors, interp.origin(node))
     return access.child(interp, made, f".{name}()", node, "call")
 
 
@@ -623,7 +625,7 @@ def _call_opaque(interp: Interpreter, receiver: Opaque, name: str, arguments: Ar
     if isinstance(method, Opaque):
         return calls.call_opaque(interp, method, arguments, node)
     tensors = tensors_passed(arguments)
-    return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node)) if tensors else UNKNOWN
+    return unknown_of(tensors, interp.origin(node)) if tensors else UNKNOWN
 
 
 def _act_of_unknown(
@@ -677,7 +679,7 @@ def _call_anything(interp: Interpreter, receiver: Value, name: str, arguments: A
     if tensors:
         if interp.loop_depth:
             interp.event("unknown_call", node, name, receiver, arguments)
-        return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), interp.origin(node))
+        return unknown_of(tensors, interp.origin(node))
     return NUMBER if isinstance(receiver, Unknown) and receiver.number else UNKNOWN
 
 

@@ -196,10 +196,23 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class Output:
+    """One call of a model, written in a region, that gives one tensor, or several to ``names`` in its ``statement``."""
+
+    call: Site
+    statement: Site
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Region:
     """Consecutive statements of one block, from ``first`` to ``last``, in one file.
 
-    ``blockers`` says why the region cannot be put under a ``with`` (one sentence each); empty means it can.
+    ``blockers`` says why the region cannot be put under a ``with`` (one sentence each); empty means it can. ``half``:
+    under autocast, the loss might come out in 16 bits, because it is put together by hand. ``products`` are matrix
+    products beside the models. ``calls_end`` is the last statement that calls a model, ``outputs`` what the calls give
+    in 16 bits; None where some of it does not come out as tensors. ``idle`` are statements behind ``calls_end`` that
+    do not lead to the loss.
     """
 
     first: Site
@@ -207,6 +220,11 @@ class Region:
     function: Site | None = None  # the function or method that holds it, None for module level
     blockers: tuple[str, ...] = ()
     escapes: tuple[Site, ...] = ()  # where a floating tensor computed in it is given to another library, at any time
+    half: bool = False
+    products: tuple[Site, ...] = ()
+    calls_end: Site | None = None
+    outputs: tuple[Output, ...] | None = None
+    idle: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -336,7 +354,9 @@ class Sync:
     """
 
     site: Site
-    how: Literal["item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "other"]
+    how: Literal[
+        "item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "iterate", "other"
+    ]
     of: Literal["loss", "output", "grad", "param", "batch", "tensor", "unknown"]
     of_text: str  # the source of the tensor: "loss" in "loss.item()"
     statement: Site
@@ -536,6 +556,15 @@ class Scaler:
     def off(self) -> bool:
         """Whether it is certainly switched off, as the program stands."""
         return self.enabled.state in ("value", "option") and not any(self.enabled.values)
+
+    @property
+    def disabled(self) -> bool:
+        """Whether a literal switches it off where it stands, as around a layer that must stay in float32.
+
+        A name or a setting that is false now is a switch that somebody may turn on.
+        """
+        enabled = self.enabled
+        return enabled.state == "value" and not enabled.values[0] and enabled.edit_at in (None, enabled.site)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,19 @@ project function that calls the model counts as the call of it, so that a ``with
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.model import Region
-from turbofix.program.names import dotted, loaded, stored, walk_here
+from turbofix.program.libraries import is_product
+from turbofix.program.model import Output, Region
+from turbofix.program.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.program.sites import LOOPS, blocks, contains
-from turbofix.program.values import External, Instance, Made, ModuleValue, members
+from turbofix.program.values import External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
 from turbofix.records import dataclass
 
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
@@ -29,6 +33,7 @@ class Span:
     block: list[ast.stmt]
     first: int
     last: int
+    contributing: frozenset[int] = frozenset()  # those that make the loss
 
     @property
     def statements(self) -> list[ast.stmt]:
@@ -168,7 +173,7 @@ class Search:
             return Span(frames, before, firsts[0], position)
         # a forward pass whose result nothing on the way to the loss reads does not begin the region
         feeding = [index for index in firsts if index in contributing] or firsts
-        return Span(frames, before, feeding[0], max([*contributing, feeding[-1]]))
+        return Span(frames, before, feeding[0], max([*contributing, feeding[-1]]), frozenset(contributing))
 
     def _contributing(self, frames: tuple[Frame, ...], before: list[ast.stmt], floor: int) -> set[int]:
         """The statements that make what the backward starts from, found backwards through the names that they write."""
@@ -224,13 +229,22 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
     blockers += _leaving(statements)
     quiet: set[int] = set()
     loud: set[int] = set()
+    changed: dict[int, Event] = {}  # model -> what changes its weights after a forward pass
     for node, event in anchors(analysis, events, span.frames):
         if backward is not None and event.node is backward.node:
             continue
         if not any(contains(statement, node, places, module) for statement in statements):
             continue
         if event.kind == "forward":
-            (quiet if no_grad(event) else loud).update(id(member) for member in members(event.receiver))
+            called = set(_modules(event.receiver))
+            stale = [changed[model] for model in called & changed.keys()]
+            if stale and not no_grad(event):
+                where = analysis.facts.site(stale[0]).line_from(module.path)
+                blockers.append(
+                    f"{where} changes weights between two forward passes; autocast keeps its casts of the old"
+                )
+            (quiet if no_grad(event) else loud).update(called)
+        changed |= {model: event for model in _changed(event) if model in loud}
         if event.kind == "backward":
             blockers.append("another backward lies between the forward pass and its loss")
         elif event.kind == "step" and is_update(event):
@@ -241,12 +255,120 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
             blockers.append("state is loaded between the forward pass and its loss")
     if quiet & loud:  # autocast keeps its casts of the weights, made without a graph (pytorch issue 65766)
         blockers.append("the same model also runs without gradients there, after which older torch loses its gradients")
-    return Region(
+    region = Region(
         places.site(statements[0], module),
         places.site(statements[-1], module),
         places.function_site(statements[0], module),
         tuple(dict.fromkeys(blockers)),
     )
+    return with_outputs(analysis, region, span, events, backward)
+
+
+def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Event], backward: Event | None) -> Region:
+    """The region with what its models give, and how precise the loss would be that is made of it under autocast."""
+    places = analysis.facts.places
+    module = span.frames[-1].module
+    statements = span.statements
+    last = -1
+    outputs: list[Output] = []
+    complete = True
+    products: set[Site] = set()
+    for node, event in anchors(analysis, events, span.frames):
+        index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
+        if index is None or (backward is not None and no_grad(event)):
+            continue
+        if event.kind == "call" and is_product(event.name) and not _in_model(analysis, event, len(span.frames)):
+            products.add(analysis.facts.site(event))
+        elif event.kind == "forward" and event.result is not None and not _in_model(analysis, event, len(span.frames)):
+            last = max(last, index)
+            found = _output(analysis, event, module) if node is event.node else None
+            complete = complete and found is not None
+            outputs += [each for each in found or () if each not in outputs]
+    loss = members(backward.receiver) if backward is not None else ()
+    return replace(
+        region,
+        half=any(isinstance(member, Tensor) and member.half for member in loss),
+        products=tuple(sorted(products)),
+        calls_end=places.site(statements[last], module) if last >= 0 else None,
+        outputs=tuple(outputs) if complete else None,
+        idle=tuple(
+            places.site(statement, module)
+            for index, statement in enumerate(statements)
+            if index > last and index + span.first not in span.contributing
+        ),
+    )
+
+
+def _in_model(analysis: Analysis, event: Event, depth: int) -> bool:
+    """Whether an event happens inside a model that is called in the last of the first ``depth`` frames, or below."""
+    return any(
+        frame.call is not None and any(each.kind == "forward" for each in analysis.facts.at(frame.call))
+        for frame in analysis.facts.frames(event)[depth:]
+    )
+
+
+def _feeds_models_only(analysis: Analysis, event: Event, statement: ast.stmt) -> bool:
+    """Whether what a model's call gives to a name is read as an input of other models alone."""
+    if not isinstance(statement, ast.Assign) or statement.value is not event.node:
+        return False
+    target, scope = statement.targets[0], analysis.facts.places.scope(statement, event.module)
+    if not isinstance(target, ast.Name):
+        return False
+    return all(
+        any(
+            each.kind == "forward"
+            for above in analysis.facts.places.ancestors(read, event.module)
+            for each in (analysis.facts.at(above) if isinstance(above, ast.Call) else ())
+        )
+        for read in reads_of(target.id, scope)
+    )
+
+
+def _output(analysis: Analysis, event: Event, module: ModuleFile) -> list[Output] | None:
+    """The tensors of 16 bits that a model's call gives; None where it may give anything else that holds some."""
+    places = analysis.facts.places
+    statement = places.statement(event.node, module)
+    value = event.returned if event.returned is not None else event.result
+    if statement is None or value is None:
+        return None
+    site, around = places.site(event.node, module), places.site(statement, module)
+    if isinstance(value, Tensor):
+        if "object" in value.roles:
+            return None
+        return [Output(site, around)] if value.half and not _feeds_models_only(analysis, event, statement) else []
+    if not isinstance(value, Sequence) or value.items is None or not isinstance(statement, ast.Assign):
+        return None
+    target = statement.targets[0]
+    if statement.value is not event.node or not isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    names: list[str] = []
+    for item, single in zip(value.items, target.elts, strict=False):
+        if not isinstance(item, Tensor) or "object" in item.roles or len(value.items) != len(target.elts):
+            return None
+        if item.half and not (isinstance(single, ast.Name) and single.id != "_"):
+            if isinstance(single, ast.Name):
+                continue
+            return None
+        if item.half and isinstance(single, ast.Name):
+            names.append(single.id)
+    return [Output(site, around, tuple(names))] if names else []
+
+
+def _modules(value: Value | None, depth: int = 3) -> Iterator[int]:
+    """The identities of the modules that a value can be, and of those that they wrap."""
+    for member in members(value):
+        yield id(member)
+        if isinstance(member, Made) and member.kind in ("wrapper", "engine") and depth:
+            yield from _modules(member.inner, depth - 1)
+
+
+def _changed(event: Event) -> Iterator[int]:
+    """The models whose weights an event changes in place."""
+    in_place = event.kind == "call" and event.name.startswith("Tensor.") and event.name.endswith("_")
+    if in_place or event.kind == "sum":
+        for member in members(event.receiver):
+            if isinstance(member, Tensor) and "param" in member.roles and "grad" not in member.roles:
+                yield from _modules(member.source)
 
 
 def _leaving(statements: list[ast.stmt]) -> list[str]:
@@ -299,7 +421,7 @@ def evaluation_region(analysis: Analysis, loop: ast.AST, events: list[Event]) ->
         ]
         if all(index is not None for index in indices):
             known = [index for index in indices if index is not None]
-            return judge(analysis, Span(frames, block, min(known), max(known)), events, None)
+            return judge(analysis, Span(frames, block, min(known), max(known), frozenset(known)), events, None)
         parent = places.parent(statement, module)
         statement = places.statement(parent, module) if parent is not None else None
     return None

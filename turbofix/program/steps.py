@@ -388,7 +388,8 @@ _TORCHLIKE = words(
 def is_foreign(qualname: str) -> bool:
     """Whether a function belongs to a library that does not take tensors of half precision as torch does."""
     package, dot, _ = qualname.partition(".")
-    return bool(dot) and package not in _TORCHLIKE and package[:1].islower()
+    known = package in _TORCHLIKE or package.startswith("torch_")
+    return bool(dot) and not known and package[:1].islower()
 
 
 def _scope(

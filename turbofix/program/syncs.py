@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -77,7 +78,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
             show_kind(event),  # type: ignore[arg-type]
             analysis.guards.guard(event, loop),
             tuple(sorted(syncs)),
-            isinstance(parent, ast.Expr),
+            isinstance(parent, ast.Expr) or isinstance(event.node, ast.Assign),
         )
         known = found.get(show.statement)
         if known is not None:
@@ -127,6 +128,8 @@ def syncs_and_shows(
                 no_grad=known.no_grad and sync.no_grad,
             )
         found[sync.site] = sync
+    for sync in _taken_apart(analysis, events, loop, device) if in_evaluation else ():
+        found.setdefault(sync.site, sync)
     for place, show in known_shows.items():
         reading = {site for site in show.syncs if site in found} | {
             site for site, statements in shown.items() if place in statements
@@ -143,13 +146,60 @@ def syncs_and_shows(
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
 
 
+def _taken_apart(analysis: Analysis, events: list[Event], loop: ast.AST, device: Placement) -> Iterator[Sync]:
+    """Results of models that a ``for`` statement goes through item by item, to look each one up on the host."""
+    places = analysis.facts.places
+    for event in events:
+        if event.kind != "iterate" or not isinstance(event.node, ast.For) or event.node is loop:
+            continue
+        tensors = [member for member in members(event.receiver) if isinstance(member, Tensor)]
+        results = [tensor for tensor in tensors if tensor.roles & {"output", "prediction"}]
+        if not results or _where(results, device).where == "cpu":
+            continue
+        yield Sync(
+            site=places.site(event.node.iter, event.module),
+            how="iterate",
+            of=_of(event),  # type: ignore[arg-type]
+            of_text=places.text(event.node.iter, event.module),
+            statement=places.site(event.node, event.module),
+            guard=analysis.guards.guard(event, loop),
+            use="other",
+            no_grad=no_grad(event),
+            on_device=_where(results, device),
+            in_evaluation=True,
+        )
+
+
 def _waits_for_nothing(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
     """Whether a read is none of a GPU: of what may not be a tensor at all, or where ``x.is_cuda`` is false."""
     if event.name == "bool" and not all(isinstance(member, Tensor) for member in members(event.receiver)):
         return True
+    if event.name == "bool" and _is_flag(analysis, event):
+        return True
     return any(
         isinstance(condition.test, ast.Attribute) and condition.test.attr == "is_cuda" and not condition.holds
         for condition in analysis.guards.conditions(event, loop)
+    )
+
+
+def _is_flag(analysis: Analysis, event: Event) -> bool:
+    """Whether a test reads a parameter that is true or false by default.
+
+    A tensor in it was meant for another model, where one name holds two models and each is called in its own way.
+    """
+    frames = analysis.facts.frames(event)
+    scope = frames[-1].scope if frames else None
+    if not isinstance(event.node, ast.Name) or not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    declared = scope.args
+    named = [*declared.posonlyargs, *declared.args]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = []
+    if declared.defaults:
+        pairs += zip(named[-len(declared.defaults) :], declared.defaults, strict=True)
+    pairs += zip(declared.kwonlyargs, declared.kw_defaults, strict=True)
+    return any(
+        parameter.arg == event.node.id and isinstance(default, ast.Constant) and isinstance(default.value, bool)
+        for parameter, default in pairs
     )
 
 

@@ -176,12 +176,21 @@ def result_of(tensors: list[Tensor], origin: Origin) -> Tensor:
         all(tensor.detached for tensor in tensors),
         first.pageable and len(tensors) == 1,
         scaled,
+        any(tensor.half for tensor in tensors),
     )
 
 
 def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
     """The tensor after it was sent somewhere."""
-    return Tensor(tensor.roles, device, origin, tensor.source, tensor.detached, False, tensor.scaled_from)
+    return Tensor(tensor.roles, device, origin, tensor.source, tensor.detached, False, tensor.scaled_from, tensor.half)
+
+
+def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
+    """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
+    found = with_roles(tensor, roles, origin)
+    if "object" in found.roles:
+        found.roles -= {"object"}
+    return with_half(found, False) if "loss" in roles else found  # such a model computes its own loss in float32
 
 
 def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
@@ -194,12 +203,43 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
         tensor.detached,
         tensor.pageable,
         tensor.scaled_from,
+        tensor.half,
+    )
+
+
+def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
+    """What an unknown call may make of these tensors: as a model or a loss would."""
+    half = any(tensor.half for tensor in tensors)
+    return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), origin, half=half)
+
+
+def in_precision(tensor: Tensor, name: str) -> Tensor:
+    """What an operation of that name makes of its operands' precision under autocast, given what it made otherwise."""
+    half = libraries.precision_of(name, half=tensor.half)
+    if half == tensor.half:
+        return tensor
+    return with_half(tensor, half)
+
+
+def with_half(tensor: Tensor, half: bool) -> Tensor:
+    """The tensor, in 16 bits under autocast or in the 32 that it has otherwise."""
+    return Tensor(
+        tensor.roles,
+        tensor.device,
+        tensor.origin,
+        tensor.source,
+        tensor.detached,
+        tensor.pageable,
+        tensor.scaled_from,
+        half,
     )
 
 
 def detached(tensor: Tensor, origin: Origin) -> Tensor:
     """The tensor cut from its graph."""
-    return Tensor(tensor.roles, tensor.device, origin, tensor.source, True, tensor.pageable, tensor.scaled_from)
+    return Tensor(
+        tensor.roles, tensor.device, origin, tensor.source, True, tensor.pageable, tensor.scaled_from, tensor.half
+    )
 
 
 def read_on_host(value: Value | None, origin: Origin) -> Host:

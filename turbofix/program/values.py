@@ -282,8 +282,9 @@ class Made(Value):
 
 
 Role = Literal[
-    "batch", "input", "data", "made", "output", "loss", "param", "grad", "prediction", "maybe_output"
-]  # "batch": came out of a loader; "made": made by torch in the program; "input": made and given to a model
+    "batch", "input", "data", "made", "output", "loss", "param", "grad", "prediction", "maybe_output", "object"
+]  # "batch": came out of a loader; "made": made by torch in the program; "input": made and given to a model;
+# "object": it may be an object that holds tensors
 
 
 @dataclass(eq=False, slots=True)
@@ -300,6 +301,7 @@ class Tensor(Value):
     detached: bool = False
     pageable: bool = False  # made from numpy or on the host in the program itself
     scaled_from: Value | None = None
+    half: bool = False  # under autocast it may come out in 16 bits: nothing since a product made it float32 again
 
 
 @dataclass(eq=False, slots=True)
@@ -437,6 +439,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         and first.device == second.device
         and first.source is second.source
         and first.scaled_from is second.scaled_from
+        and first.half == second.half
     ):
         return first
     return Tensor(
@@ -447,6 +450,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         first.detached and second.detached,
         first.pageable and second.pageable,
         first.scaled_from or second.scaled_from,
+        first.half or second.half,
     )
 
 

@@ -165,9 +165,11 @@ def combined(findings: Iterable[Examined]) -> tuple[float, float] | None:
     gains = {each.codemod: each.gain for each in findings if each.gain is not None}
     if not gains:
         return None
+    covered = {name for gain in gains.values() for name in gain.instead_of}
     low = high = 1.0
-    for gain in gains.values():
-        low, high = low * gain.low, high * gain.high
+    for name, gain in gains.items():
+        if name not in covered:
+            low, high = low * gain.low, high * gain.high
     return low, high
 
 
