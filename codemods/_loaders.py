@@ -14,8 +14,9 @@ from turbofix.program.model import Loader, Transfer
 
 
 def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
-    """The copies that bring the loader's batches to a GPU."""
-    return tuple(copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only)
+    """The copies that bring the loader's batches to a GPU, as the loader made them and not put together anew."""
+    moved = (copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only)
+    return tuple(copy for copy in moved if not copy.pageable)
 
 
 def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:

@@ -63,7 +63,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is not Framework.PYTORCH or not program.complete:
         return
     for transfer, loaders in copies(program):
-        if not loaders or transfer.pageable or not transfer.to.reaches_cuda or transfer.dtype_only:
+        if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
             continue
         flag = transfer.non_blocking
         if flag.state == "value" and flag.values[0]:

@@ -16,14 +16,16 @@ Use instead
 
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True, pin_memory=torch.cuda.is_available())
 
-    In a script that only runs on a GPU the value is ``True``. The gain comes with ``non-blocking``: apply both.
+    In a script that only runs on a GPU the value is ``True``, and where the script has a switch or a device of its own
+    choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
 
 When refused
     Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no
-    batch is copied to a GPU, and where an unpacked mapping may set ``pin_memory`` already. It is refused where the call
-    unpacks a mapping into which the entry would have to go, where the batches are objects of a class of their own
-    (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, and where
-    ``pin_memory=False`` stands with a comment.
+    batch is copied to a GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory), and where
+    an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which the
+    entry would have to go, where the batches are objects of a class of their own (the loader pins them only if the
+    class has a ``pin_memory`` method), where an on/off option decides, and where ``pin_memory=False`` stands with a
+    comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -45,6 +47,7 @@ from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.records import dataclass
 
 from ._loaders import called, copies_to_cuda, pinning
+from ._precision import cuda_test, requote
 
 codemod = Codemod(
     __name__,
@@ -56,11 +59,14 @@ codemod = Codemod(
 
 @dataclass(frozen=True)
 class Plan:
-    """The call, and the value in it if one stands there; ``conditional``: the script also runs on a CPU."""
+    """The call, and the value in it if one stands there; ``test``: the script's own, where it also runs on a CPU.
+
+    ``"True"`` where it never does; None where no test of its own can be told at the call.
+    """
 
     call: Site
     value: Site | None
-    conditional: bool
+    test: str | None
 
 
 @codemod.find
@@ -69,12 +75,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is not Framework.PYTORCH or not program.complete:
         return
     for loader in program.loaders:
-        copies = copies_to_cuda(loader)
         state = pinning(loader)
-        if state == "pinned" and (copies or (program.device.reaches_cuda and loader.role != "unused")):
+        moved = any(copy.to.reaches_cuda for copy in loader.copies)
+        if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
-            continue
-        if not copies:
+        copies = copies_to_cuda(loader)
+        if not copies or state == "pinned":
             continue
         message = (
             f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
@@ -86,7 +92,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be":
             pin = loader.argument("pin_memory")
-            plan = Plan(loader.site, pin.edit_at or pin.site, any(copy.to.where != "cuda" for copy in copies))
+            plan = Plan(loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to))
             yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen)
 
 
@@ -111,7 +117,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``pin_memory``, or change the value that stands there."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    value = f"{edit.name('torch.cuda.is_available', plan.call)}()" if plan.conditional else "True"
+    if plan.test is None:
+        value = f"{edit.name('torch.cuda.is_available', plan.call)}()"
+    else:
+        value = requote(plan.test, edit, plan.call)
     if plan.value is not None:
         edit.replace(plan.value, value)
     else:

@@ -421,14 +421,22 @@ class Edit:
         changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
         shifts = [step.shift for step in steps if isinstance(step, _Moved)]
         owners = dict.fromkeys(step.owner for step in steps if isinstance(step, (_Added, _Dropped)))
+        tuples: dict[cst.Tuple, list[str]] = {}
         for owner in owners:
             bracket: Bracket = layout.bracket(tree, owner)
+            around = layout.bare_tuple(tree, owner)
+            if around is not None:
+                bracket = replace(bracket, breakable=False)
+                texts = [step.text for step in steps if isinstance(step, _Added) and step.owner is owner]
+                tuples.setdefault(around, []).extend(texts)
             added: dict[int, list[str]] = {}
             items = [step for step in steps if isinstance(step, _Added) and step.owner is owner]
             for step in sorted(items, key=lambda item: not item.positional):
                 added.setdefault(step.index % max(len(bracket.items), 1), []).append(step.text)
             dropped = {step.index for step in steps if isinstance(step, _Dropped) and step.owner is owner}
             changes += layout.changed_items(tree, bracket, added, dropped)
+        for around, texts in tuples.items():
+            changes += layout.one_per_line(tree, around, texts)
         gone = [step.statement for step in steps if isinstance(step, _Deleted)]
         for moved in steps:
             if isinstance(moved, _Moved) and moved.statements and all(each in gone for each in moved.statements):

@@ -6,6 +6,7 @@ Each call of the vocabulary (``edits``) has its function here. All are pure; wha
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ from turbofix.records import dataclass
 
 WIDTH, MOST = 100, 140
 """A line that would grow beyond so many characters is broken: as long as the file's longest, between these two."""
+
+WHOLE = 120
+"""As long may a line grow where a new line inside of a bracket would tear it apart: more code follows the bracket."""
 
 _HOLE = "_turbofix_hole"
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -358,7 +362,8 @@ def _in_line(tree: Tree, inside: Bracket, item: Item, texts: Sequence[str]) -> t
     else:
         pad = tree.indentation(first.start)
         pad += " " * (first.start - tree.line_start(first.start) - len(pad))
-    limit = min(max(WIDTH, tree.width), MOST)
+    goes_on = tree.text[inside.close + 1 : tree.code_end(inside.close)].lstrip()[:1] not in ("", *",:)]}")
+    limit = min(max(WHOLE if goes_on else WIDTH, tree.width), MOST)
     pieces = []
     for text in texts:
         width += len(text) + 2
@@ -367,6 +372,37 @@ def _in_line(tree: Tree, inside: Bracket, item: Item, texts: Sequence[str]) -> t
             gap, width = tree.newline(at) + pad, len(pad) + len(text) + 1
         pieces.append(f",{gap}{text}" if item.comma is None else f"{gap}{text},")
     return at, "".join(pieces)
+
+
+def bare_tuple(tree: Tree, node: cst.CSTNode) -> cst.Tuple | None:
+    """The tuple without parentheses, all on one line, that is assigned or returned and has the node in an element.
+
+    A new line inside of the node would tear the tuple apart: it is broken between its elements (``one_per_line``).
+    """
+    inner, above = node, tree.parent.get(node)
+    while above is not None and not isinstance(above, (cst.Assign, cst.AnnAssign, cst.Return, cst.BaseStatement)):
+        inner, above = above, tree.parent.get(above)
+    if not isinstance(inner, cst.Tuple) or inner.lpar or isinstance(above, (cst.BaseStatement, type(None))):
+        return None
+    start, end = tree.span[inner]
+    return None if _has_newline(tree.text[start:end]) else inner
+
+
+def one_per_line(tree: Tree, node: cst.Tuple, texts: Iterable[str]) -> list[Change]:
+    """The tuple in parentheses, an element per line, where its line would grow too long by what its calls are given."""
+    start, end = tree.span[node]
+    grown = sum(len(text) + 2 for text in texts)
+    if tree.code_end(end) - tree.line_start(start) + grown <= min(max(WHOLE, tree.width), MOST):
+        return []
+    newline, outer, depth = tree.newline(start), tree.indentation(start), tree.depth(node)
+    pad = newline + outer + tree.module.default_indent
+    changes = [Change(start, start, f"({pad}", Role.OPEN, depth, anchor=start)]
+    for element, following in itertools.pairwise(node.elements):
+        assert isinstance(element.comma, cst.Comma)
+        comma = tree.span[element.comma][0] + 1
+        changes.append(Change(comma, tree.span[following][0], pad, Role.ADDED, depth))
+    comma_there = "" if isinstance(node.elements[-1].comma, cst.Comma) else ","
+    return [*changes, Change(end, end, f"{comma_there}{newline}{outer})", Role.SUFFIX, depth, anchor=start)]
 
 
 def _dropped_items(tree: Tree, inside: Bracket, indexes: Sequence[int]) -> list[Change]:

@@ -302,12 +302,20 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
     for node, module in analysis.facts.changes_in_loops():
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
-                return f"its attribute {node.attr} is set on line {node.lineno} while the program trains"
+                line = _line(analysis, node, module, instance)
+                return f"its attribute {node.attr} is set on {line} while the program trains"
         elif isinstance(node.func, ast.Attribute):
             changing = writing.get(node.func.attr) is not None
             if changing and _names(analysis, node.func.value, instance, module):
-                return f"{node.func.attr}() changes it on line {node.lineno} while the program trains"
+                line = _line(analysis, node, module, instance)
+                return f"{node.func.attr}() changes it on {line} while the program trains"
     return None
+
+
+def _line(analysis: Analysis, node: ast.expr, module: ModuleFile, instance: Instance) -> str:
+    """A line, with the name of its file where that is not the one that builds the dataset."""
+    built = instance.origin.module if instance.origin is not None else None
+    return f"line {node.lineno}" + ("" if module is built else f" of {module.path.name}")
 
 
 def _written_to_self(method: Function) -> str | None:
@@ -335,6 +343,10 @@ def _names(analysis: Analysis, node: ast.expr, instance: Instance, module: Modul
         return True
     if not isinstance(node, ast.Name):
         return False
+    function = analysis.facts.places.scope(node, module)
+    is_method = isinstance(analysis.facts.places.parent(function, module), ast.ClassDef)
+    if is_method and any(each.arg == node.id for each in parameters(function)[:1]):
+        return False  # a method's own object: what a method writes counts where it is called
     scopes = [module.scope, *analysis.execution.scopes.values()]
     return any(instance is member for scope in scopes for member in members(scope.names.get(node.id)))
 

@@ -377,7 +377,7 @@ def _call_tensor_function(  # noqa: PLR0913
     if name in libraries.FACTORIES or package == "torch.cuda":
         result = _made_tensor(interp, package, name, arguments, tensors, node)
     elif tensors:
-        result = in_precision(result_of(tensors, origin), qualname)
+        result = in_precision(result_of(tensors, origin, name), qualname)
         if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
             result = Sequence([result, result], interp.control, origin)
     elif package == "torch" and not arguments.positions and not arguments.keywords:

@@ -260,7 +260,9 @@ def with_use(
     from dataclasses import replace
 
     result = []
+    facts = analysis.facts
     read = _read_sites(analysis)
+    moves = {facts.site(event): event for event in facts.of("transfer")}
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
         in_evaluations = [each for each in evaluations if loader.site in each.loaders]
@@ -273,17 +275,21 @@ def with_use(
         else:
             role = "unknown" if loader.site in read or _handed_over(analysis, loader.site) else "unused"
         copies: dict[Site, Transfer] = {}
+        made = next(event for event in facts.of("make") if facts.site(event) == loader.site)
         moved = [each for step in in_steps for each in step.transfers]
         moved += [each for evaluation in in_evaluations for each in evaluation.transfers]
         for transfer in moved:
             of_a_batch = transfer.what in ("batch", "object") and transfer.loader in (None, loader.site)
+            of_a_batch = of_a_batch and not transfer.again
             if of_a_batch and not transfer.dtype_only and transfer.to.where != "cpu":
                 copies.setdefault(transfer.site, transfer)
+        to_device = [(moves[copy.site], copy.to) for copy in copies.values() if copy.site in moves]
         result.append(
             replace(
                 loader,
                 role=role,  # type: ignore[arg-type]
                 copies=tuple(copies[site] for site in sorted(copies)),
+                goes_to=analysis.devices.beside(made, to_device),
                 built_in_loop=_built_in_loop(analysis, loader.site),
             )
         )

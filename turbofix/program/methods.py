@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from turbofix.program import access, builtin_calls, calls, externals, libraries, options
 from turbofix.program.events import Arguments, EventKind
 from turbofix.program.tensors import (
+    cast,
     detached,
     device_meant,
     device_of,
@@ -173,7 +174,8 @@ def _move_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
             tensor,
             arguments,
         )
-        return with_half(moved(tensor, tensor.device, origin), tensor.half and not _casts_dtype(arguments))
+        same = cast(tensor, origin) if _casts_dtype(arguments) else moved(tensor, tensor.device, origin)
+        return with_half(same, tensor.half and not _casts_dtype(arguments))
     result = moved(tensor, place, origin)
     interp.event("transfer", node, name, tensor, arguments, result)
     if name == "cpu":
@@ -241,7 +243,7 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     elif name in _LIKE_ANOTHER:  # the other tensor gives only its shape, type or place
         result = moved(tensor, device_of([tensor, *tensors_passed(arguments)]), origin)
     else:
-        result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin), name)
+        result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin, name), name)
         if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
             (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
         ):

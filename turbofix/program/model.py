@@ -166,6 +166,7 @@ class Loader:
     built_in_loop: bool = False
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
+    goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction
     name: str | None = None  # how the code calls it: "train_loader"
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
 
@@ -186,6 +187,7 @@ class Transfer:
     guard: Guard = ALWAYS
     dtype_only: bool = False
     pageable: bool = False  # from numpy or a freshly made host tensor: never pinned, non_blocking gains nothing
+    again: bool = False  # of what an earlier transfer has brought to the device already
     loader: Site | None = None  # the loader whose batch it moves
     likely: Literal["batch", "output"] | None = None  # where `what` is unknown: what its use makes it, not its making
     in_step: bool = False

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 from turbofix.nodes import walk
 from turbofix.program.events import Event
-from turbofix.program.facts import Facts, Frame
+from turbofix.program.facts import Facts, Frame, attribute
 from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import Placement
-from turbofix.program.names import loads
+from turbofix.program.names import dotted, loads, parameters
+from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import (
     Computed,
     Const,
@@ -22,12 +25,16 @@ from turbofix.program.values import (
     Tensor,
     Unknown,
     Value,
+    identity,
+    join_all,
     members,
 )
 from turbofix.records import dataclass
 
 Where = Literal["cpu", "cuda", "conditional", "unknown"]
 Kind = Literal["device", "string", "index", "tensor", "unknown"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 UNKNOWN_PLACE = Placement("unknown")
 OTHERS = frozenset(("mps", "xpu", "npu", "hpu", "mtia", "xla"))
@@ -151,6 +158,84 @@ class Devices:
         placement = Placement(where, written, kind, mps=may_be_another(passed.value))
         return self.under_tests(placement, event, node) if where == "cuda" else placement
 
+    def beside(self, event: Event, moves: Iterable[tuple[Event, Placement]]) -> Placement:
+        """Where some transfers go, in words that are valid at another event (where the batches' loader is built).
+
+        Without words (``text``, ``test``) where that place has none for it, or where the device says no more than
+        ``torch.cuda.is_available()``.
+        """
+        placements = [placement for _, placement in moves]
+        where = join_where([placement.where for placement in placements])
+        if where != "conditional":
+            return Placement(where)
+        for move, placement in moves:
+            device = placement.text if placement.text_kind in ("device", "string") else None
+            words = device or placement.test
+            if placement.where != "conditional" or words is None or not _NAME.fullmatch(words):
+                continue
+            there = self._value_of(words, move)
+            here = self._value_of(words, event, before=True)
+            known = here is not None and not any(isinstance(each, (Unknown, Opaque)) for each in members(here))
+            same = {identity(each) for each in members(here)} == {identity(each) for each in members(there)}
+            if known and same and (device is None or not self._only_asks_torch(words, event)):
+                return replace(placement, where=where)
+        return Placement(where)
+
+    def _value_of(self, words: str, event: Event, *, before: bool = False) -> Value | None:
+        """What a name (``device``, ``args.device``) stands for at an event; None where it may not be set ``before``."""
+        head, *rest = words.split(".")
+        frames = self.facts.frames(event)
+        if not frames or (before and not self._is_set_before(words, event)):
+            return None
+        frame = frames[-1]
+        owner = self.facts.bindings.owner(head, event.node, frame.module)
+        named = self.facts.named(head, owner, frame)
+        parts = [named]
+        for part in rest:
+            parts.append(join_all(attribute(each, part) for each in members(parts[-1])))
+        return parts[-1]
+
+    def _is_set_before(self, words: str, event: Event) -> bool:
+        """Whether a name is set by a statement that always runs before an event, and by nothing after it."""
+        head = words.partition(".")[0]
+        frames = self.facts.frames(event)
+        scope, module = frames[-1].scope, frames[-1].module
+        owner = self.facts.bindings.owner(head, event.node, module)
+        writes = [*self.facts.bindings.writes(owner, head), *self.facts.bindings.writes(owner, words)]
+        if owner is scope and not writes:
+            return any(each.arg == head for each in parameters(owner))
+        anchor = event.node if owner is scope else frames[0].anchor
+        if owner is not scope and (owner is not module.tree or frames[0].scope is not owner):
+            return False
+        around = [anchor, *self.facts.places.ancestors(anchor, module)]
+        for first in around:
+            block = next((block for block in _blocks(self.facts.places.parent(first, module)) if first in block), [])
+            earlier = block[: block.index(first)] if first in block else []
+            inside = [write for write in writes if any(write is each for one in earlier for each in walk(one))]
+            if inside:
+                return len(inside) == len(writes) and any(_always_sets(each, words) for each in earlier)
+        return False
+
+    def _only_asks_torch(self, words: str, event: Event) -> bool:
+        """Whether a device is chosen by nothing but ``torch.cuda.is_available()``."""
+        frame = self.facts.frames(event)[-1]
+        owner = self.facts.bindings.owner(words.partition(".")[0], event.node, frame.module)
+        found = self.facts.bindings.writes(owner, words)
+        values = [each.value for each in found if isinstance(each, ast.Assign)]
+        if not values and isinstance(owner, FUNCTIONS):  # a parameter: by what is passed, where it was made
+            made = [each for each in members(self._value_of(words, event)) if isinstance(each, Made)]
+            values = [each.origin.node for each in made if each.origin and isinstance(each.origin.node, ast.expr)]
+        for value in values:
+            asked = [
+                inner
+                for inner in walk(value)
+                if isinstance(inner, ast.Call) and (dotted(inner.func) or "").endswith("cuda.is_available")
+            ]
+            tests = [inner.test for inner in walk(value) if isinstance(inner, ast.IfExp)]
+            if not asked or tests not in ([], asked) or (not tests and value is not asked[0]):
+                return False
+        return bool(values)
+
     def under_tests(self, placement: Placement, event: Event, node: ast.AST) -> Placement:
         """A placement on a GPU that stands under a test of the device is conditional; else it stays as it is."""
         frames = self.facts.frames(event)
@@ -269,6 +354,19 @@ DTYPES = {
         "cfloat",
     ]
 }
+
+
+def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
+    """The blocks of statements of a compound statement, a definition or a module."""
+    named = (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+    return [block for block in named if isinstance(block, list)]
+
+
+def _always_sets(statement: ast.stmt, words: str) -> bool:
+    """Whether a statement sets a name in whichever way it goes."""
+    if isinstance(statement, ast.If):
+        return all(any(_always_sets(each, words) for each in block) for block in (statement.body, statement.orelse))
+    return isinstance(statement, ast.Assign) and any(dotted(target) == words for target in statement.targets)
 
 
 def is_none(value: Value | None) -> bool:

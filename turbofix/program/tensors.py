@@ -163,8 +163,11 @@ def surest(first: Device, second: Device) -> Device:
     return first if _RANK[first] >= _RANK[second] else second
 
 
-def result_of(tensors: list[Tensor], origin: Origin) -> Tensor:
-    """What an operation makes of these tensors (one at least)."""
+def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
+    """What an operation makes of these tensors (one at least); ``name`` is that of a function or method.
+
+    The result of all but views and operations in place is a new tensor in memory that is not pinned.
+    """
     first = tensors[0]
     source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
     scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
@@ -174,10 +177,25 @@ def result_of(tensors: list[Tensor], origin: Origin) -> Tensor:
         origin,
         source,
         all(tensor.detached for tensor in tensors),
-        first.pageable and len(tensors) == 1,
+        name != "pin_memory" and (first.pageable or not is_view(name)),
         scaled,
         any(tensor.half for tensor in tensors),
     )
+
+
+def is_view(name: str) -> bool:
+    """Whether a function or method of tensors gives the same memory back."""
+    return name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
+
+
+_VIEWS = libraries.words(
+    """
+    as_strided chunk contiguous data detach diagonal expand expand_as flatten movedim moveaxis narrow permute ravel
+    real requires_grad_ reshape reshape_as select split squeeze swapaxes swapdims t T mT H tensor_split transpose unbind
+    unflatten unfold unsqueeze vsplit hsplit view view_as
+    """
+)
+"""Functions and methods whose result shares the memory of what they are given, nearly always."""
 
 
 def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
@@ -191,6 +209,11 @@ def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
     if "object" in found.roles:
         found.roles -= {"object"}
     return with_half(found, False) if "loss" in roles else found  # such a model computes its own loss in float32
+
+
+def cast(tensor: Tensor, origin: Origin) -> Tensor:
+    """The tensor with another dtype: a new one, in memory that is not pinned."""
+    return Tensor(tensor.roles, tensor.device, origin, tensor.source, tensor.detached, True, tensor.scaled_from)
 
 
 def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:

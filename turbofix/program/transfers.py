@@ -163,12 +163,19 @@ def transfer_of(
         non_blocking=non_blocking,
         guard=analysis.guards.guard(event, loop) if loop is not None else ALWAYS,
         dtype_only=dtype_only,
+        again=_is_there(event.receiver) and placement.where != "cpu",
         pageable=(pageable or _is_built_here(event.node)) and not _pinned(event.node),
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
         in_evaluation=not in_step,
     )
+
+
+def _is_there(value: Value | None) -> bool:
+    """Whether what is moved is on the device already, by an earlier transfer."""
+    found = members(value)
+    return bool(found) and all(isinstance(each, Tensor) and each.device in ("cuda", "conditional") for each in found)
 
 
 def _pinned(node: ast.AST) -> bool:
@@ -207,6 +214,7 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=first.pageable and second.pageable,
+        again=first.again and second.again,
         loader=first.loader if first.loader == second.loader else None,
         to=first.to
         if first.to == second.to

@@ -446,7 +446,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         first.roles | second.roles,
         join_devices(first.device, second.device),
         first.origin,
-        first.source or second.source,
+        first.source if first.source is second.source else join(first.source, second.source),
         first.detached and second.detached,
         first.pageable and second.pageable,
         first.scaled_from or second.scaled_from,
