@@ -14,9 +14,18 @@ from turbofix.program.model import Loader, Transfer
 
 
 def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
-    """The copies that bring the loader's batches to a GPU, as the loader made them and not put together anew."""
-    moved = (copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only)
-    return tuple(copy for copy in moved if not copy.pageable)
+    """The copies that bring the loader's batches to a GPU and that gain from pinned memory.
+
+    They move what the loader made, not what was put together anew, and do not block, or need not.
+    """
+    moved = (copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only and not copy.pageable)
+    return tuple(copy for copy in moved if any(copy.non_blocking.values) or may_be_non_blocking(copy))
+
+
+def may_be_non_blocking(transfer: Transfer) -> bool:
+    """Whether a copy of a batch can be given ``non_blocking``."""
+    can = transfer.what in ("batch", "object") and transfer.method in ("to", "cuda", "type")
+    return can and transfer.non_blocking.state == "absent"
 
 
 def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
@@ -34,9 +43,18 @@ def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
         return "pinned"  # where a GPU is used: `pin_memory=torch.cuda.is_available()`
     if pin.state in ("unknown", "may") or loader.open_mapping:
         return "maybe"
-    if loader.subclass is not None or loader.batch == "object":
+    if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "no"
     return "can be"
+
+
+def gives_graphs(loader: Loader) -> bool:
+    """Whether its batches are PyTorch Geometric's, which can be pinned and whose ``to`` takes ``non_blocking``.
+
+    Not those of a sampling loader, which are put together behind the pinning.
+    """
+    is_plain = loader.subclass in ("torch_geometric.loader.DataLoader", "torch_geometric.data.DataLoader")
+    return is_plain and loader.collate == "default"
 
 
 def called(loader: Loader) -> str:

@@ -75,10 +75,14 @@ ON_MPS = (2, 5)
 
 @dataclass(frozen=True)
 class Plan:
-    """The value of ``fused``, and the calls that load the optimizer's state."""
+    """The value of ``fused``, and the calls that load the optimizer's state.
+
+    ``elsewhere``: those in other functions than the construction's, which may be given other optimizers too.
+    """
 
     value: str
     loads: tuple[Site, ...]
+    elsewhere: tuple[Site, ...] = ()
 
 
 @codemod.find
@@ -116,7 +120,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(optimizer.site, message, why, evidence=seen)
             continue
         loads = tuple(load.site for load in optimizer.state_loads)
-        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads), evidence=seen)
+        elsewhere = tuple(load.site for load in optimizer.state_loads if load.function != optimizer.function)
+        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere), evidence=seen)
 
 
 def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
@@ -165,7 +170,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     edit.argument(finding.site, "fused", requote(plan.value, edit, finding.site))
     for load in plan.loads:
         optimizer, state = loaded(edit.text(load))
-        value = plan.value if plan.value == "True" else f"{optimizer}.defaults[{edit.quoted('fused', load)}]"
+        value = plan.value
+        if value != "True" or load in plan.elsewhere:
+            value = f"{optimizer}.defaults.get({edit.quoted('fused', load)})"
         group = edit.free_name("group", load)
         quote = "'" if "'" in state else '"' if '"' in state else edit.quoted("", load)[0]  # one kind in one expression
         groups, fused = f"{quote}param_groups{quote}", f"{quote}fused{quote}"

@@ -180,7 +180,7 @@ def has_none(workers: Argument) -> bool:
 def has_too_few(loader: Loader) -> bool:
     """Whether the script fixes one or two workers for work that keeps more of them busy."""
     workers = loader.argument("num_workers")
-    if loader.role == "evaluation":
+    if loader.role == "evaluation" or loader.first_only:
         return False
     fixed = workers.state == "value" and workers.values in ((1,), (2,)) and workers.edit_at is not None
     return fixed and any(kind in HEAVY for kind in loader.dataset.work)

@@ -44,7 +44,7 @@ from turbofix.program.evidence import of_copy
 from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 from turbofix.records import dataclass
 
-from ._loaders import called, pinning
+from ._loaders import called, gives_graphs, may_be_non_blocking, pinning
 from ._precision import cuda_test, requote
 
 codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
@@ -72,16 +72,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         if flag.state != "absent" or any(pinning(loader) not in ("pinned", "can be") for loader in loaders):
             continue
+        if any(loader.first_only for loader in loaders):
+            continue
+        graphs = all(map(gives_graphs, loaders))
         message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
         seen = of_copy(program, transfer.site, transfer.to, loaders)
-        if transfer.what == "object" or any(loader.batch == "object" for loader in loaders):
+        if not graphs and (transfer.what == "object" or any(loader.batch == "object" for loader in loaders)):
             yield codemod.refuse(
                 transfer.site,
                 message,
                 "the batch is an object of its own class, whose `to` may not take non_blocking",
                 evidence=seen,
             )
-        elif transfer.what == "batch" and transfer.method in ("to", "cuda"):
+        elif (graphs or transfer.what != "object") and may_be_non_blocking(transfer):
             value = cuda_test(transfer.to) if transfer.to.mps else "True"
             if value is None:
                 why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"

@@ -46,7 +46,7 @@ from turbofix.program.evidence import of_device, of_loader
 from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import called, copies_to_cuda, pinning
+from ._loaders import called, copies_to_cuda, gives_graphs, pinning
 from ._precision import cuda_test, requote
 
 codemod = Codemod(
@@ -80,7 +80,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
         copies = copies_to_cuda(loader)
-        if not copies or state == "pinned":
+        if not copies or state == "pinned" or loader.first_only:
             continue
         message = (
             f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
@@ -101,7 +101,9 @@ def why_not(loader: Loader) -> str | None:
     pin = loader.argument("pin_memory")
     if loader.dataset.on_device or loader.collate_on_device:
         return None
-    if loader.subclass is not None or loader.batch == "object":
+    if (loader.subclass or "").startswith("torchtext."):
+        return None  # no loader of torch's, and there is nothing that it could be passed
+    if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
     if pin.state == "absent" and loader.unpacks:
         return "the call unpacks a mapping; add `pin_memory` to that mapping"

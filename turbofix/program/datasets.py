@@ -207,6 +207,10 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         for one in passed:
             if any(isinstance(each, Made) and each.kind == "transform" for each in members(one)):
                 _transform(work, one)
+    if value.qualname.startswith("torch_geometric."):
+        for keyword in ("transform", "pre_transform"):
+            given = value.arguments.keywords.get(keyword)
+            _transform(work, given.value if given is not None else None)
     length = None
     if name == "FakeData":
         size = value.arguments.get("size", 0)
@@ -604,6 +608,9 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
         elif isinstance(member, Opaque):
             work.kinds.add("transform")
             work.random = True
+            made = walk(member.origin.node) if member.origin is not None else ()
+            if any((dotted(each) or "").endswith("ToDevice") for each in made if isinstance(each, ast.expr)):
+                work.on_device = True  # PyTorch Geometric's
 
 
 def collate_on_device(analysis: Analysis, value: Value | None) -> bool:

@@ -261,7 +261,7 @@ def with_use(
 
     result = []
     facts = analysis.facts
-    read = _read_sites(analysis)
+    read, run_through = _reads(analysis)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
@@ -291,17 +291,30 @@ def with_use(
                 copies=tuple(copies[site] for site in sorted(copies)),
                 goes_to=analysis.devices.beside(made, to_device),
                 built_in_loop=_built_in_loop(analysis, loader.site),
+                first_only=loader.site in read - run_through,
             )
         )
     return tuple(result)
 
 
-def _read_sites(analysis: Analysis) -> set[Site]:
-    """The loaders that some loop reads."""
-    found: set[Site] = set()
+def _reads(analysis: Analysis) -> tuple[set[Site], set[Site]]:
+    """The loaders that are read, and those that are more than asked for their first batch now and then."""
+    read: set[Site] = set()
+    run_through: set[Site] = set()
     for event in analysis.facts.of("iterate", "next"):
-        found.update(loader_sites(analysis, event.receiver))
-    return found
+        sites = loader_sites(analysis, event.receiver)
+        read.update(sites)
+        if not _is_first_batch(event.node):
+            run_through.update(sites)
+    return read, run_through
+
+
+def _is_first_batch(node: ast.AST) -> bool:
+    """``next(iter(loader))``, which starts the loader anew, or ``iter(loader).next()``."""
+    if not isinstance(node, ast.Call):
+        return False
+    asked = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0] if node.args else None
+    return isinstance(asked, ast.Call) and dotted(asked.func) == "iter"
 
 
 def _handed_over(analysis: Analysis, site: Site) -> bool:

@@ -164,6 +164,7 @@ class Loader:
         "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
     )
     built_in_loop: bool = False
+    first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
     goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction
@@ -180,7 +181,7 @@ class Transfer:
     """One ``.to(...)``, ``.cuda()`` or ``.cpu()`` that moves something between host and device."""
 
     site: Site
-    method: Literal["to", "cuda", "cpu", "other"]
+    method: Literal["to", "cuda", "cpu", "type", "other"]
     what: Literal["batch", "input", "model", "param", "output", "made", "object", "unknown"]
     to: Placement
     non_blocking: Argument

@@ -36,6 +36,8 @@ Kind = Literal["device", "string", "index", "tensor", "unknown"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
+_MPS = re.compile(r"\bmps\b")
+
 UNKNOWN_PLACE = Placement("unknown")
 OTHERS = frozenset(("mps", "xpu", "npu", "hpu", "mtia", "xla"))
 """Devices that are neither the CPU nor a CUDA GPU."""
@@ -86,7 +88,7 @@ def may_be_another(value: Value | None) -> bool:
     for member in members(value):
         if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
             return True
-        if isinstance(member, Option) and member.origin is not None and "mps" in member.origin.module.text:
+        if isinstance(member, Option) and member.origin is not None and _MPS.search(member.origin.module.text):
             return True  # the user may say so: `--device`, whose help names it
         if isinstance(member, Made) and member.kind == "device":
             given = list(member.arguments.values())

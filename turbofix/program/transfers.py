@@ -136,7 +136,7 @@ def transfer_of(
 ) -> Transfer | None:
     """The transfer at an event; None for what moves nothing (memory formats, casts of no tensor)."""
     name = event.name.rpartition(".")[2]
-    method = name if name in ("to", "cuda", "cpu") else "other"
+    method = name if name in ("to", "cuda", "cpu", "type") else "other"
     arguments = event.arguments
     dtype_only = event.kind == "cast"
     if arguments is not None and method == "to":
@@ -148,10 +148,11 @@ def transfer_of(
         elif is_dtype(first.value):
             dtype_only = arguments.get("device", 1) is None
     what, loader, pageable = moved(analysis, event.receiver, loaders)
-    position = {"to": 2, "cuda": 1}.get(method)
+    position = {"to": 2, "cuda": 1, "type": 1}.get(method)
     passed = arguments.get("non_blocking", None) if arguments is not None else None
     if passed is None and arguments is not None and position is not None and not dtype_only:
-        # .to(device, dtype, non_blocking), .to(device, non_blocking) is not a form; .cuda(device, non_blocking)
+        # .to(device, dtype, non_blocking), .to(device, non_blocking) is not a form; .cuda(device, non_blocking);
+        # .type(torch.cuda.FloatTensor, non_blocking)
         passed = arguments.get("non_blocking", position)
     non_blocking = argument_from(passed, event.module, analysis.facts, analysis.reads) if passed is not None else ABSENT
     placement = analysis.devices.of_transfer(event)
