@@ -866,7 +866,7 @@ def test_a_tensor_type_moves_but_names_no_device() -> None:
         "device =", "Kind = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor\ndevice =", 1
     )
     first = only_step(program(text)).transfers[0]
-    assert (first.method, first.what, first.to.where, first.to.text) == ("other", "batch", "conditional", None)
+    assert (first.method, first.what, first.to.where, first.to.text) == ("type", "batch", "conditional", None)
 
 
 def test_layers_that_a_method_of_the_model_calls_are_the_model() -> None:
