@@ -1117,3 +1117,27 @@ def test_a_tensor_made_like_an_output_is_still_one_that_was_made() -> None:
     )
     moved = {source(each.site): each.what for each in only_step(found).transfers}
     assert moved["torch.from_numpy(np.ones(2)).type_as(out).to(out.device)"] == "made"
+
+
+def test_a_model_that_is_used_through_its_own_methods_is_that_model() -> None:
+    found = program(
+        HEAD,
+        """
+        class Agent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 8)
+
+            def policy(self, x):
+                return self.body(x)
+
+        agent = Agent()
+        optimizer = torch.optim.Adam(agent.parameters())
+        for x, y in DataLoader(Pictures(64)):
+            loss = F.cross_entropy(agent.policy(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    assert only_step(found).model.names == ("Agent",)

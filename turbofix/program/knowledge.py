@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from turbofix.findings import Site
@@ -10,7 +11,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
 from turbofix.program.model import Known
-from turbofix.program.objects import models_in, outermost
+from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.tensors import tensors_passed
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
 
@@ -64,11 +65,12 @@ _FED = frozenset({"batch", "input", "made", "data"})
 _COMPUTED = frozenset({"output", "maybe_output", "loss"})
 
 
-def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event]) -> Known:
+def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event], loop: ast.AST) -> Known:
     """What a step calls as its model."""
     parts: list[Known] = []
     for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
-        found = list(models_in(event.receiver))
+        owner = called_through(analysis, event, loop)
+        found = [owner] if owner is not None else list(models_in(event.receiver))
         made = [each for each in found if not isinstance(each, Opaque)]
         if made:
             parts.append(Known("seen", tuple(sorted({name_of(each) for each in made}))))

@@ -80,7 +80,7 @@ def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
     found: set[Site] = set()
     for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
-        owner = _called_through(analysis, event, loop)
+        owner = called_through(analysis, event, loop)
         for model in (owner,) if owner is not None else models_in(event.receiver):
             site = analysis.facts.origin_site(model.origin)
             if site is not None and not isinstance(model, Opaque):
@@ -88,7 +88,7 @@ def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[
     return sorted(found)
 
 
-def _called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> Instance | None:
+def called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> Instance | None:
     """The model whose own method (``model.decode(z)``) makes a forward call; None where it is called as such."""
     frames = analysis.facts.frames(event)
     inner = len(analysis.facts.frames_within(event, loop)) if loop is not None else len(frames)
@@ -239,7 +239,7 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
     for event in (*forwards, *facts.of("mode", "wrap", "compile")):
         value = (event.result or event.receiver) if event.kind == "wrap" else event.receiver
         if event.kind == "forward":
-            value = _called_through(analysis, event, None) or value
+            value = called_through(analysis, event, None) or value
         for model in models_in(value):
             site = facts.origin_site(model.origin)
             if site is None or isinstance(model, Opaque):

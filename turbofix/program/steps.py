@@ -294,7 +294,7 @@ def _step(
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
         optimizer=optimizer_known(updates),
-        model=model_known(analysis, training, updates),
+        model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
     )
 
