@@ -116,6 +116,40 @@ def test_fields_of_the_base_and_what_is_made_afterwards(make: Maker) -> None:
         Derived(1, c=3)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_slots(make: Maker) -> None:
+    @make(eq=False, slots=True)
+    class Value:
+        """What is known."""
+
+        name: str
+        size: int = 1
+        uses: set[str] = dataclasses.field(default_factory=set)
+
+        @property
+        def double(self) -> int:
+            return 2 * self.size
+
+    @make(eq=False, slots=True)
+    class Longer(Value):
+        more: int = 0
+
+    one = Value("a", uses={"x"})
+    assert (one.name, one.size, one.uses, one.double, Value("b").uses) == ("a", 1, {"x"}, 2, set())
+    assert Value("a") != Value("a") and Value("a").uses is not Value("a").uses
+    assert repr(Value("a")).endswith("Value(name='a', size=1, uses=set())")
+    assert (Longer("a", 2, set(), 3).more, Longer("a", more=4).size, Longer.__match_args__[-1]) == (3, 1, "more")
+    assert not hasattr(one, "__dict__") and not hasattr(Longer("a"), "__dict__")
+    one.size = 5
+    assert dataclasses.replace(one, name="c").size == 5
+    with pytest.raises(AttributeError):
+        one.other = 1
+    with pytest.raises(TypeError):
+        Value()
+    with pytest.raises(TypeError):
+        Value("a", other=1)
+
+
 @records.dataclass(frozen=True)
 class Sent:
     a: int

@@ -1,4 +1,4 @@
-"""Syntax trees, parsed once for each text and walked faster than ``ast`` does.
+"""Syntax trees and tokens, read once for each text; the trees are walked faster than ``ast`` does.
 
 The trees are shared by everything that reads the same text, so nobody may change them. The children of a node are
 looked up once and kept on it.
@@ -7,6 +7,8 @@ looked up once and kept on it.
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +27,17 @@ def parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the user's text: invalid escapes and the like
         return ast.parse(text.removeprefix(_BYTE_ORDER_MARK))
+
+
+@lru_cache(maxsize=16)
+def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
+    """The tokens of a file's text, their lines ended as they are in the text; a byte-order mark is no part of them.
+
+    Raises:
+        SyntaxError, tokenize.TokenError: the tokenizer cannot go on.
+    """
+    lines = io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline="")
+    return tuple(tokenize.generate_tokens(lines.readline))
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:

@@ -3,7 +3,7 @@
 The standard library generates and compiles the source of five methods for each class: for the hundred records of this
 project that was a fifth of the time of a command on one file (CPython 3.11). Here all records share one ``__init__``,
 ``__eq__``, ``__hash__`` and ``__repr__`` that read the fields' names from the class. To ``dataclasses.replace``,
-``fields`` and a type checker they are dataclasses like any other. What needs ``order`` or ``slots`` is handed on.
+``fields`` and a type checker they are dataclasses like any other. What needs ``order`` is handed on.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ else:
         """A class decorator, with the options of the standard library's that are used here."""
         if cls is None:
             return lambda made: dataclass(made, frozen=frozen, eq=eq, order=order, slots=slots)
-        if order or slots:
+        if order or (slots and (frozen or eq)):
             return dataclasses.dataclass(frozen=frozen, eq=eq, order=order, slots=slots)(cls)
-        return _record(cls, frozen, eq)
+        return _slotted(cls) if slots else _record(cls, frozen, eq)
 
 
 def _record(cls: type, frozen: bool, eq: bool) -> type:
@@ -54,6 +54,47 @@ def _record(cls: type, frozen: bool, eq: bool) -> type:
         if name not in cls.__dict__ or name in ("__match_args__", "__hash__"):
             setattr(cls, name, value)
     return cls
+
+
+def _slotted(cls: type) -> type:
+    """Objects with slots are made by the ten thousand: their ``__init__`` is compiled, and nothing else."""
+    fields = _fields(cls)
+    inherited = getattr(cls, "__dataclass_fields__", {})
+    body = {name: value for name, value in cls.__dict__.items() if name not in (*fields, "__dict__", "__weakref__")}
+    body |= {
+        "__slots__": tuple(name for name in fields if name not in inherited),
+        "__dataclass_fields__": fields,
+        "__match_args__": tuple(name for name, field in fields.items() if field.init),
+        "__init__": _compiled_init(fields, finishes=hasattr(cls, "__post_init__")),
+    }
+    body.setdefault("__repr__", _repr)
+    made = type(cls)(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _compiled_init(fields: dict[str, dataclasses.Field[Any]], finishes: bool) -> Any:
+    known: dict[str, Any] = {"_made": object()}
+    parameters: list[str] = []
+    lines: list[str] = []
+    for name, field in fields.items():
+        if not field.init:
+            continue
+        if field.default is not dataclasses.MISSING:
+            known[f"_default_{name}"] = field.default
+            parameters.append(f"{name}=_default_{name}")
+            lines.append(f" self.{name} = {name}")
+        elif field.default_factory is not dataclasses.MISSING:
+            known[f"_factory_{name}"] = field.default_factory
+            parameters.append(f"{name}=_made")
+            lines.append(f" self.{name} = _factory_{name}() if {name} is _made else {name}")
+        else:
+            parameters.append(name)
+            lines.append(f" self.{name} = {name}")
+    if finishes:
+        lines.append(" self.__post_init__()")
+    exec(f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines or [" pass"]), known)
+    return known["__init__"]
 
 
 def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:

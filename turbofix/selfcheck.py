@@ -7,19 +7,18 @@ That the finding is gone and that a second run changes nothing is the pipeline's
 from __future__ import annotations
 
 import ast
-import io
 import re
 import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MASKED
-from turbofix.nodes import children, parse, walk
+from turbofix.nodes import children, parse, tokens, walk
 from turbofix.notebook import split
-from turbofix.records import dataclass
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"
@@ -107,60 +106,55 @@ def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     rewritten = [(change.start, change.end) for change in changes if change.rewrites]
     # An expression inside an f-string may change; nothing may be put into it to indent it.
     replaced = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
-    before, after = list(_words(old)), list(_words(new))
+    before, after = words(old), words(new)
 
     remaining = iter([each.text for each in after if not each.is_comment])
     for word in before:
-        if word.is_comment or word.meets(replaced):
+        if word.is_comment or _meet(word, replaced):
             continue
         if word.text not in remaining:  # consumes what stands before it
             what = "a string" if word.is_string else "code"
             return f"{what} of {path.name} is not what it was: {word.text[:40]}"
-    comments = Counter(each.text for each in before if each.is_comment and not each.meets(rewritten))
+    comments = Counter(each.text for each in before if each.is_comment and not _meet(each, rewritten))
     for comment in comments - Counter(each.text for each in after if each.is_comment):
         return f"a comment of {path.name} would be lost: {comment[:60]}"
     return None
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A token of a text that means something, with its place; an f-string is one."""
 
     start: int
     end: int
     text: str
-    is_string: bool = False
-    is_comment: bool = False
-
-    def meets(self, ranges: Sequence[tuple[int, int]]) -> bool:
-        """Whether one of the ranges overlaps with the word; a string may also have something put into it."""
-        return any(start < self.end and self.start < end and (self.is_string or start < end) for start, end in ranges)
+    is_string: bool
+    is_comment: bool
 
 
-def _words(text: str) -> Iterator[Word]:
+def _meet(word: Word, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of the ranges overlaps with the word; a string may also have something put into it."""
+    return any(start < word.end and word.start < end and (word.is_string or start < end) for start, end in ranges)
+
+
+def words(text: str) -> list[Word]:
     """The words of a text in order."""
     shift = 1 if text.startswith(_BOM) else 0
     starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
-
-    def word(first: int, token: tokenize.TokenInfo) -> Word:
-        end = offset(token.end)
-        is_string = token.type == tokenize.STRING or token.type in _STRING_ENDS
-        return Word(first, end, text[first:end], is_string, token.type == tokenize.COMMENT)
-
-    def offset(place: tuple[int, int]) -> int:
-        return starts[place[0] - 1] + place[1]
-
-    depth, start = 0, 0
-    for token in tokenize.generate_tokens(io.StringIO(text[shift:], newline="").readline):
-        if token.type in _STRING_STARTS:
-            start = start if depth else offset(token.start)
+    found: list[Word] = []
+    depth, first = 0, 0
+    for kind, string, (line, column), (end_line, end_column), _ in tokens(text):
+        if kind in _STRING_STARTS:
+            first = first if depth else starts[line - 1] + column
             depth += 1
-        elif token.type in _STRING_ENDS:
+        elif kind in _STRING_ENDS:
             depth -= 1
             if not depth:
-                yield word(start, token)
-        elif not depth and token.type in _WORDS:
-            yield word(offset(token.start), token)
+                end = starts[end_line - 1] + end_column
+                found.append(Word(first, end, text[first:end], is_string=True, is_comment=False))
+        elif not depth and kind in _WORDS:
+            start, end = starts[line - 1] + column, starts[end_line - 1] + end_column
+            found.append(Word(start, end, string, kind == tokenize.STRING, kind == tokenize.COMMENT))
+    return found
 
 
 def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
@@ -174,6 +168,8 @@ def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
 
 def _count_under_autocast(text: str) -> int:
     """How many calls of ``backward`` and ``step`` stand in the body of a ``with`` that opens autocast."""
+    if "autocast" not in text:
+        return 0
     try:
         nodes = list(walk(parse(text)))
     except (SyntaxError, ValueError):

@@ -7,7 +7,7 @@ for, one file at a time: most files of a program are never asked about.
 from __future__ import annotations
 
 import ast
-import io
+import contextlib
 import re
 import tokenize
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
-from turbofix.nodes import children
+from turbofix.nodes import children, tokens
 from turbofix.program.answers import once_per_node
 from turbofix.records import dataclass
 
@@ -52,12 +52,10 @@ class Page:
         """The comment on each line that has one, without its ``#``."""
         if self._comments is None:
             found: dict[int, str] = {}
-            try:
-                for token in tokenize.generate_tokens(io.StringIO(self.module.text).readline):
+            with contextlib.suppress(tokenize.TokenError, SyntaxError):  # Python's parser took it all the same
+                for token in tokens(self.module.text):
                     if token.type == tokenize.COMMENT:
                         found[token.start[0]] = token.string.lstrip("#").strip()
-            except (tokenize.TokenError, SyntaxError):
-                pass  # the parser took the file, so what was read up to here stands
             self._comments = found
         return self._comments
 
