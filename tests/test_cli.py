@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -390,3 +391,12 @@ def test_verify_says_in_json_too_that_there_is_nothing_to_verify(run: Run, tmp_p
     answer = json.loads(ran.out)
     assert answer["verdict"] == "inconclusive" and "nothing to verify" in answer["reason"]
     assert answer["speedup"] is None
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    script = tmp_path / "nothing.py"
+    script.write_text("x = 1\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "turbofix", "analyze", str(script)], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0 and "No training loop found" in run.stdout + run.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import gc
 import os
 import sys
 import traceback
@@ -82,7 +81,6 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """The entry point. What follows the first ``--`` is the user's script's, before anything else reads it."""
-    gc.set_threshold(50_000)  # loading code makes many objects and no garbage: the default looks for some all the time
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     rest = tuple(arguments[split + 1 :]) if split < len(arguments) else None
