@@ -145,13 +145,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             many = f"as many worker processes as `{workers.text or 'num_workers'}` says"
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
     fixable: dict[Site, list[Loader]] = {}
+    refused: dict[tuple[str, object], list[Loader]] = {}
     for site in dict.fromkeys(waiting):
         loaders = [loader for loader in program.loaders if place(loader) == site]
         reasons = [reason for loader in loaders if (reason := why_not(program, loader)) is not None]
         if reasons:
-            yield codemod.refuse(site, message(loaders), reasons[0], evidence=evidence(program, loaders))
+            refused.setdefault(cause(program, loaders[0], reasons[0]), []).extend(loaders)
         else:
             fixable[site] = loaders
+    for (reason, _), loaders in refused.items():
+        yield codemod.refuse(place(loaders[0]), message(loaders), reason, evidence=evidence(program, loaders))
     guard = None if program.script.guarded or is_notebook(program) else program.script.unguarded
     for site, loaders in fixable.items():
         anchors = tuple(sorted(other for other in fixable if other.path == site.path))
@@ -174,7 +177,7 @@ def place(loader: Loader) -> Site:
 
 def has_none(workers: Argument) -> bool:
     """Whether the loader loads in the training process, unless the user of the script says otherwise."""
-    return workers.state == "absent" or (workers.state in ("value", "option") and workers.values == (0,))
+    return workers.state == "absent" or (workers.state in ("value", "option", "may") and workers.values == (0,))
 
 
 def has_too_few(loader: Loader) -> bool:
@@ -283,6 +286,17 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if loader.built_in_loop:
         return "it is built anew in each epoch, and its workers would be started anew as well: hoist-loader comes first"
     return why_not_sent(program, loader) or why_not_started(program) or why_not_changed(program, loader)
+
+
+def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, object]:
+    """A reason, and what it is about: loaders that the same thing stands in the way of are told of together."""
+    if reason == why_not_started(program):
+        return reason, None
+    if reason == why_not_changed(program, loader):
+        return reason, frozenset(loader.mapping_entries.values()) or loader.argument("num_workers").option or place(
+            loader
+        )
+    return reason, place(loader)
 
 
 def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:

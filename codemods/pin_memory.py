@@ -84,7 +84,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = (
             f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
-            f"(line {copies[0].site.line})"
+            f"({copies[0].site.line_from(loader.site.path)})"
         )
         seen = (*of_loader(program, loader, "pin_memory"), *of_device(copies[0].to, copies[0].site))
         reason = why_not(loader) if state != "maybe" else None

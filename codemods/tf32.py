@@ -22,7 +22,8 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    and where all layers are known and none of them multiplies matrices (convolutions use TF32 by default).
+    and where all layers are known and none of them multiplies matrices, or only the linear layers of a classifier
+    behind convolutions do (convolutions use TF32 by default).
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
@@ -51,7 +52,18 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
 
-from ._precision import MATMULS, PRODUCTS, autocast_of, called, deterministic, may_contain, requote, said, version
+from ._precision import (
+    CONVOLUTIONS,
+    MATMULS,
+    PRODUCTS,
+    autocast_of,
+    called,
+    deterministic,
+    may_contain,
+    requote,
+    said,
+    version,
+)
 
 codemod = Codemod(
     __name__,
@@ -70,6 +82,12 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.conv.fp32_precision",
     "torch.backends.cudnn.rnn.fp32_precision",
 )
+HEADS = frozenset(("torch.nn.Linear", "torch.nn.LazyLinear"))
+TOKENS = frozenset(
+    ("torch.nn.LayerNorm", "torch.nn.RMSNorm", "torch.nn.Embedding", "torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU")
+)
+"""Beside convolutions, they tell of blocks whose linear layers are applied to every token or pixel."""
+
 FAST = (True, "high", "medium", "tf32")
 
 
@@ -135,7 +153,17 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
-    return not may_contain(program.models, program.steps, MATMULS, PRODUCTS)
+    if not may_contain(program.models, program.steps, MATMULS, PRODUCTS):
+        return True
+    by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
+    return not by_hand and all(is_convolutional(model) for model in program.models)
+
+
+def is_convolutional(model: Model) -> bool:
+    """Whether convolutions do the work of a model, which may end in a classifier of linear layers."""
+    products = model.layers & MATMULS
+    behind = bool(model.layers & CONVOLUTIONS) and products <= HEADS and not model.layers & TOKENS
+    return model.layers_complete and (behind or not products)
 
 
 def is_float64(model: Model) -> bool:

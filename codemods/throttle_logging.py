@@ -80,7 +80,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             own = why_shown(show, show.guard) if unknown is None else None
             reason = unknown or own or stays(waiting)
             seen = (of_loop(loop), *of_guard(show.guard))
-            for place, message in places(loop, waiting, show, refused=reason is not None):
+            for place, message in places(waiting, show, often(loop, show, program), refused=reason is not None):
                 if place in told or (waiting.every is None and reason is None):
                     continue
                 told.add(place)
@@ -93,7 +93,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from shared.refusals(codemod)
 
 
-def places(loop: BatchLoop, waiting: Waiting, show: Show, *, refused: bool) -> Iterator[tuple[Site, str]]:
+def often(loop: BatchLoop, show: Show, program: TrainingProgram) -> str:
+    """How often a message is shown; what settings that may be changed from outside say of it is no fact."""
+    if show.guard.kind == "every_n" and not program.complete and show.guard.tests:
+        where = show.guard.tests[-1].line_from(show.statement.path)
+        return f"{loop_words(loop)} (if the interval on {where} stays {show.guard.every})"
+    return loop_words(loop)
+
+
+def places(waiting: Waiting, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:
     """The expressions that a person would change: the message, and the reads for it on other lines.
 
     Only the reads are told of a message that stays as it is.
@@ -103,10 +111,10 @@ def places(loop: BatchLoop, waiting: Waiting, show: Show, *, refused: bool) -> I
     told = reads or [sync for sync in waiting.syncs if sync.site in show.syncs]
     words = ", ".join(dict.fromkeys(read_text(sync) for sync in told)) or "a sum that could stay on the GPU"
     if not (refused and reads and len(apart) == len(reads)):
-        yield show.statement, f"the host waits for the GPU {loop_words(loop)} to show {words}"
+        yield show.statement, f"the host waits for the GPU {how_often} to show {words}"
     where = f"only to show it on line {show.statement.line}"
     for sync in apart:
-        yield sync.site, f"the host waits for {read_text(sync)} {loop_words(loop)}, {where}"
+        yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {where}"
 
 
 @codemod.rewrite

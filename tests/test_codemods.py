@@ -129,12 +129,12 @@ def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
 
 
 def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
-    texts = texts_of(FIXTURES / "autocast" / "flat.in.py")
+    texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")
     both = [CODEMODS["tf32"], CODEMODS["autocast"]]
     for codemods in (registry.order(both), registry.order(reversed(both))):
         rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
         assert {each.codemod for each in rewriting.report.findings if each.fixable} == {"tf32", "autocast"}
-        assert dict(rewriting.texts) == texts_of(FIXTURES / "autocast" / "flat.out.py")
+        assert dict(rewriting.texts) == texts_of(FIXTURES / "autocast" / "hard_cuda.out.py")
         assert [each.codemod for each in rewriting.void] == ["tf32"]
 
 
