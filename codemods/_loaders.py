@@ -10,16 +10,22 @@ from typing import Literal
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
-from turbofix.program.model import Loader, Transfer
+from turbofix.program.model import Argument, Loader, Transfer
 
 
 def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
     """The copies that bring the loader's batches to a GPU and that gain from pinned memory.
 
-    They move what the loader made, not what was put together anew, and do not block, or need not.
+    They move what the loader made, not what was put together anew, and do not block (under a condition, perhaps), or
+    need not.
     """
     moved = (copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only and not copy.pageable)
-    return tuple(copy for copy in moved if any(copy.non_blocking.values) or may_be_non_blocking(copy))
+    return tuple(copy for copy in moved if may_be_non_blocking(copy) or does_not_block(copy.non_blocking))
+
+
+def does_not_block(flag: Argument) -> bool:
+    """Whether ``non_blocking`` is passed and not known to be false."""
+    return flag.state != "absent" and (not flag.known or any(flag.values))
 
 
 def may_be_non_blocking(transfer: Transfer) -> bool:

@@ -116,7 +116,8 @@ def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
         for keyword in call.keywords:
             if keyword.arg == "file" and page.text(keyword.value) not in ("sys.stdout", "sys.stderr"):
                 raise Refuse("the line goes to a file, whose lines are kept complete")
-    other = next((each for each in walk_here(statement) if not is_harmless(each)), None)
+    reading = {page.node(call) for call in show.reading}
+    other = next((each for each in walk_here(statement) if each not in reading and not is_harmless(each)), None)
     if other is not None:
         raise Refuse(f"what is shown calls `{page.text(getattr(other, 'func', other))}`, which may do more")
     return statement

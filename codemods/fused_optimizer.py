@@ -69,6 +69,8 @@ SINCE = {
 }
 """From which torch on the optimizer has a fused kernel for CUDA that can be relied on."""
 
+AVAILABLE = "torch.cuda.is_available()"
+
 ON_CPU = (2, 4)
 ON_MPS = (2, 5)
 
@@ -115,8 +117,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             optimizer = replace(optimizer, device=replace(optimizer.device, mps=True))  # noqa: PLW2901
         value = fused_where(program, optimizer)
         if value is None:
-            since = ON_MPS if optimizer.device.mps else ON_CPU
-            why = f"fused needs a CUDA GPU before torch {version(since)}, and no test here tells whether there is one"
+            why = f"fused needs a CUDA GPU before torch {version(ON_CPU)}, and no test here tells whether there is one"
             yield codemod.refuse(optimizer.site, message, why, evidence=seen)
             continue
         loads = tuple(load.site for load in optimizer.state_loads)
@@ -159,7 +160,10 @@ def fused_where(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     """The value of ``fused``: True, or the script's own device test where an old torch may run it without a GPU."""
     if program.target.torch >= ON_CPU and (program.target.torch >= ON_MPS or not optimizer.device.mps):
         return "True"
-    return test_beside(program, optimizer)
+    test = test_beside(program, optimizer)
+    if test is None and program.target.torch >= ON_CPU:
+        return AVAILABLE  # a machine with CUDA has no MPS, and on its CPU fused works from this torch on
+    return test
 
 
 @codemod.rewrite
@@ -167,6 +171,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``fused`` to the construction, and to the groups of every state that is loaded."""
     plan = finding.plan
     assert isinstance(plan, Plan)
+    if plan.value == AVAILABLE:
+        plan = replace(plan, value=f"{edit.name('torch.cuda.is_available', finding.site)}()")
     edit.argument(finding.site, "fused", requote(plan.value, edit, finding.site))
     for load in plan.loads:
         optimizer, state = loaded(edit.text(load))

@@ -54,8 +54,12 @@ Trainer{n}(batch_size=4).train()
 
 def calls(trainings: int) -> int:
     """How many calls an analysis of a script with so many trainings takes."""
+    return calls_of(dedent(HEAD) + "".join(dedent(TRAINING).format(n=number) for number in range(trainings)))
+
+
+def calls_of(text: str) -> int:
+    """How many calls an analysis of a script takes."""
     entry = Path("/project/train.py")
-    text = dedent(HEAD) + "".join(dedent(TRAINING).format(n=number) for number in range(trainings))
     parse(text)
     count = 0
 
@@ -69,10 +73,38 @@ def calls(trainings: int) -> int:
     finally:
         sys.setprofile(None)
     assert program is not None and program.complete
-    assert len(program.steps) == trainings
+    assert len(program.steps) == text.count("loss.backward()")
     return count
 
 
 def test_it_is_linear_in_the_number_of_trainings() -> None:
     few, many = calls(4), calls(16)
     assert many < 5 * few  # the square would be 16
+
+
+TANGLED = """
+import torch
+from torch import nn
+
+def train(model, optimizer, scale, share):
+    total, weight, rest = 0, 0, 0
+    for step in range(100):
+        {lines}
+        x = torch.randn(8, 8).cuda()
+        with torch.autocast("cuda", enabled=total > share):
+            loss = model(x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+net = nn.Linear(8, 1).cuda()
+train(net, torch.optim.SGD(net.parameters(), lr=0.1), 2.0, 0.5)
+"""
+
+
+def test_names_that_are_set_from_one_another_again_and_again() -> None:
+    def cost(times: int) -> int:
+        lines = "total = weight + rest\n{0}weight = rest + total\n{0}rest = total + weight".format(" " * 8)
+        return calls_of(TANGLED.replace("{lines}", f"\n{' ' * 8}".join([lines] * times)))
+
+    assert cost(8) < 5 * cost(2), "each way through the assignments was followed apart"

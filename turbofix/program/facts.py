@@ -63,6 +63,15 @@ class Frame:
 
 
 @dataclass(eq=False)
+class Evaluated:
+    """What a name can be, as far as a search of some depth tells; the frames are kept, since they are known by id."""
+
+    value: Value | None
+    depth: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(eq=False)
 class Facts:
     """The execution, indexed."""
 
@@ -81,6 +90,7 @@ class Facts:
     _recordings: dict[ast.AST, list[Scope]] | None = None
     _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
     _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
+    _values: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bindings = Bindings(self.places)
@@ -290,6 +300,12 @@ class Facts:
             return known
         if owner is not frame.scope:
             return known
+        key = (owner, node.id, *map(id, frames))
+        seen = self._values.get(key)
+        if seen is not None and seen.depth >= depth:
+            return seen.value
+        # A name that is set from itself is, meanwhile, what it was at its end.
+        self._values[key] = Evaluated(known or UNKNOWN, _DEPTH, frames)
         found: Value | None = self._evaluate_parameter(node.id, frames, depth) or UNKNOWN if parameter else None
         for write in writes:
             value: Value | None = None
@@ -301,6 +317,7 @@ class Facts:
             elif isinstance(write, (ast.AnnAssign, ast.NamedExpr)) and isinstance(write.target, ast.Name):
                 value = self.evaluate(write.value, frames, depth - 1)
             found = join(found, value or known or UNKNOWN)
+        self._values[key] = Evaluated(found, depth, frames)
         return found
 
     def named(self, name: str, scope: ast.AST, frame: Frame) -> Value | None:

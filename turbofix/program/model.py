@@ -336,8 +336,8 @@ class Meter:
 class Show:
     """A statement that shows values in a training or evaluation step.
 
-    ``interval`` is True where it is already guarded so that it runs every n >= 10 steps. ``syncs`` are the reads of
-    device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor that is printed).
+    ``syncs`` are the reads of device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor
+    that is printed). ``reading`` are the calls in it of functions of the project that only look something up.
     """
 
     statement: Site
@@ -345,6 +345,7 @@ class Show:
     guard: Guard
     syncs: tuple[Site, ...]
     alone: bool = True  # the statement does nothing else and nothing reads its result
+    reading: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

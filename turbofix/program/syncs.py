@@ -20,7 +20,7 @@ from turbofix.program.model import Accumulator, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
-from turbofix.program.values import Host, Made, Tensor, Value, flatten, members
+from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data")
 _TRACKERS = ("wandb", "mlflow", "neptune", "comet_ml", "swanlab", "trackio")
@@ -79,6 +79,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
             analysis.guards.guard(event, loop),
             tuple(sorted(syncs)),
             isinstance(parent, ast.Expr) or isinstance(event.node, ast.Assign),
+            tuple(places.site(call, event.module) for call in _reading_calls(analysis, event, statement)),
         )
         known = found.get(show.statement)
         if known is not None:
@@ -90,6 +91,35 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
             )
         found[show.statement] = show
     return tuple(found[site] for site in sorted(found))
+
+
+def _reading_calls(analysis: Analysis, event: Event, statement: ast.AST) -> Iterator[ast.Call]:
+    """The calls in a statement of functions of the project that only look something up."""
+    for call in walk(statement):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            called = members(analysis.facts.evaluate(call.func, analysis.facts.frames(event)))
+            if called and all(isinstance(each, Function) and only_looks_up(each.node) for each in called):
+                yield call
+
+
+_LOOKS_UP = (
+    ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
+    ast.Return, ast.If, ast.For, ast.Pass, ast.Expr,
+    ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp,
+    ast.BinOp, ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp, ast.comprehension,
+)  # fmt: skip
+
+
+@once_per_node
+def only_looks_up(function: ast.AST) -> bool:
+    """Whether a function calls nothing and binds nothing but its own names: it gives a part of what it was given."""
+    body = function.body if isinstance(function, ast.FunctionDef) else []
+    nodes = [node for statement in body for node in walk(statement)]
+    return bool(body) and all(
+        isinstance(node, _LOOKS_UP)
+        and (isinstance(node, ast.Name) or not isinstance(getattr(node, "ctx", None), ast.Store))
+        for node in nodes
+    )
 
 
 # --- syncs --------------------------------------------------------------------------------------------------------
