@@ -12,7 +12,7 @@ from turbofix.program.model import Sync
 from turbofix.records import dataclass
 
 from ._deferring import deferral
-from ._syncs import BatchLoop, loop_words, read_text, why_it_stays
+from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
 from ._throttling import Throttling
 
 
@@ -28,7 +28,7 @@ class Waiting:
 def stays(waiting: Waiting, but: Sync | None = None) -> str | None:
     """Why nothing is gained, as far as the model tells: another read of the step stays."""
     for sync in waiting.syncs:
-        reason = why_it_stays(sync) if sync is not but else None
+        reason = why_it_stays(sync) or shown_seldom(waiting, sync) if sync is not but else None
         if reason is not None:
             return sentence(waiting.loop, sync, reason)
     return None
@@ -39,10 +39,17 @@ def stays_in_text(edit: Edit, waiting: Waiting, shown: Throttling, but: Sync | N
     for sync in waiting.syncs:
         if sync is but:
             continue
-        reason = why_it_stays(sync) or _why(edit, waiting.loop, sync, shown)
+        reason = why_it_stays(sync) or shown_seldom(waiting, sync) or _why(edit, waiting.loop, sync, shown)
         if reason is not None:
             return sentence(waiting.loop, sync, reason)
     return None
+
+
+def shown_seldom(waiting: Waiting, sync: Sync) -> str | None:
+    """Why a read stays that no message of every step shows, only one under a guard of its own."""
+    if sync.use != "shown" or any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
+        return None
+    return "it is shown only now and then, and could be read there"
 
 
 def _why(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> str | None:

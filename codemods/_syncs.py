@@ -88,6 +88,8 @@ def why_it_stays(sync: Sync) -> str | None:
         return "its value decides what the program does next"
     if sync.use == "returned":
         return "the number is returned to the caller in every step"
+    if sync.unread:
+        return "nothing reads the list that it is stored in"
     if sync.how == "iterate":
         return "it is gone through item by item"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):

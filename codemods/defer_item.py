@@ -36,7 +36,8 @@ When refused
     comes first), where it is stored in something else than a local list, and where the sum is known outside of its
     function. Where the number is divided on the way, since a GPU multiplies by the reciprocal. Where it is not seen
     whether counts or fractions are summed, or by what they are multiplied. Where another read of the same step stays,
-    nothing would be gained, and that read is named.
+    nothing would be gained, and that read is named; so is one that only a message under a guard shows. Of a list that
+    nothing reads nothing is said.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own
@@ -85,7 +86,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         for sync in waiting.syncs:
-            if sync.use == "shown" or sync.site in told:
+            if sync.use == "shown" or sync.unread or sync.site in told:
                 continue
             told.add(sync.site)
             own = why_it_stays(sync) if unknown is None else None

@@ -41,7 +41,7 @@ class Fate:
     """What was seen to become of one value.
 
     ``uses`` are members of ``Sync.use``. ``plain``: nothing but ``+ - * /`` lies between the value and its use.
-    ``chosen``: it went through ``max``, ``min`` or ``sorted``.
+    ``chosen``: it went through ``max``, ``min`` or ``sorted``. ``unread``: nothing reads the list that it is stored in.
     """
 
     analysis: Analysis
@@ -52,6 +52,7 @@ class Fate:
     meter: tuple[ast.Call, Instance] | None = None
     shows: list[ast.AST] = field(default_factory=list)
     chosen: bool = False
+    unread: bool = False
     plain: bool = True
     _seen: set[int] = field(default_factory=set)
 
@@ -129,6 +130,7 @@ class Fate:
                 self.meter = (call, receiver)
                 return False
             if name in STORING:
+                self.unread = "stored" not in self.uses and self._only_grows(call.func.value)
                 self.uses.add("stored")
                 return False
         self.plain = False
@@ -137,6 +139,30 @@ class Fate:
             return True
         self.uses.add("other")
         return False
+
+    def _only_grows(self, kept: ast.expr) -> bool:
+        """Whether all that is done with a list of this file is to make it longer."""
+        if not isinstance(kept, ast.Name):
+            return False
+        facts = self.analysis.facts
+        owner = facts.bindings.owner(kept.id, kept, self.module)
+        made = [each for each in walk(owner) if isinstance(each, ast.Assign) and _is_empty_list(each, kept.id)]
+        return bool(made) and all(
+            self._makes_longer(read) for read in name_reads(self.analysis, kept.id, owner, self.module)
+        )
+
+    def _makes_longer(self, read: ast.AST) -> bool:
+        """Whether a list is read for nothing but ``losses.append(...)``."""
+        places = self.analysis.facts.places
+        method = places.parent(read, self.module)
+        call = places.parent(method, self.module) if isinstance(method, ast.Attribute) else None
+        return (
+            isinstance(method, ast.Attribute)
+            and method.attr in ("append", "extend", "insert")
+            and isinstance(call, ast.Call)
+            and call.func is method
+            and isinstance(places.parent(call, self.module), ast.Expr)
+        )
 
     def _receiver(self, call: ast.Call) -> Instance | None:
         """The object of the project whose method a call is."""
@@ -207,6 +233,14 @@ class Fate:
         places = self.analysis.facts.places
         found = (places.statement(call, self.module) for call in self.shows)
         return {places.site(statement, self.module) for statement in found if statement is not None}
+
+
+def _is_empty_list(statement: ast.Assign, name: str) -> bool:
+    return (
+        isinstance(statement.value, ast.List)
+        and not statement.value.elts
+        and [dotted(target) for target in statement.targets] == [name]
+    )
 
 
 def name_reads(analysis: Analysis, name: str, owner: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:

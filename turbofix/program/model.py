@@ -372,6 +372,7 @@ class Sync:
     no_grad: bool = False
     on_device: Placement = Placement("unknown")
     in_evaluation: bool = False
+    unread: bool = False  # stored in a local list that nothing reads
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,7 @@ def syncs_and_shows(
                 guard=wider(known.guard, sync.guard),
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
+                unread=known.unread and sync.unread,
             )
         found[sync.site] = sync
     for sync in _taken_apart(analysis, events, loop, device) if in_evaluation else ():
@@ -341,6 +342,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         meter=meter,
         no_grad=no_grad(event),
         on_device=where,
+        unread=use == "stored" and fate.unread,
     )
 
 
