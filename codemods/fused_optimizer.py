@@ -27,9 +27,11 @@ Use instead
 When refused
     Nothing is said of optimizers that have no fused kernel, of classes of the project's own, of optimizers that no step
     uses, and of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
-    ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for parameters that several
-    processes update without a lock, before torch 2.4 where the model is moved to the GPU after the optimizer was built
-    or where no test tells whether there is a GPU, and where the state that is loaded cannot be told beforehand.
+    ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
+    a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
+    that several processes update without a lock, before torch 2.4 where the model is moved to the GPU after the
+    optimizer was built or where no test tells whether there is a GPU, and where the state that is loaded cannot be told
+    beforehand.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -146,6 +148,8 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "the call unpacks a mapping that may already hold fused or foreach"
     if optimizer.sparse:
         return "some of its gradients are sparse, which the fused kernel does not take"
+    if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
+        return reason
     if program.processes and not program.distributed:
         return "several processes update the same parameters without a lock: a fused step would interleave differently"
     if optimizer.before_move and program.target.torch < ON_CPU:
@@ -154,6 +158,34 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
             "fused needs the parameters on the GPU: build the optimizer after the move"
         )
     return None
+
+
+def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | None:
+    """Why a fused SGD may step with momentum that nobody has filled.
+
+    torch makes the buffers uninitialised, all of them at the first step (``torch/optim/sgd.py``, ``_fused_sgd``): a
+    first step that a ``GradScaler`` skips leaves them as they are, and a parameter that gets its first gradient later
+    has none, which raises.
+    """
+    momentum = optimizer.argument("momentum")
+    if momentum.state == "absent" or (momentum.known and not any(momentum.values)):
+        return None
+    scaler = next((part for part in program.precision if part.kind == "scaler" and not part.off), None)
+    if scaler is not None:
+        where = said_at(scaler.site, optimizer.site)
+        return (
+            f"the GradScaler{where} may skip the first step, and fused SGD then goes on with momentum nobody has filled"
+        )
+    if program.thaws:
+        where = said_at(program.thaws[0], optimizer.site)
+        late = f"parameters may get their first gradient late (requires_grad{where})"
+        return f"{late}, and fused SGD has no momentum for them"
+    return None
+
+
+def said_at(site: Site, beside: Site) -> str:
+    """Where something stands, with the file's name where it is another file."""
+    return f" on line {site.line}" if site.path == beside.path else f" in {site.path.name}, line {site.line}"
 
 
 def fused_where(program: TrainingProgram, optimizer: Optimizer) -> str | None:

@@ -627,6 +627,7 @@ class TrainingProgram:
     libraries: frozenset[str] = (
         frozenset()
     )  # the packages that its files import, by their first name: "gym", "torchdiffeq"
+    thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -111,7 +111,27 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         processes=_starts_processes(facts.events),
         incomplete_because=reason,
         libraries=_libraries(execution),
+        thaws=tuple(sorted(_thaws(analysis))),
     )
+
+
+def _thaws(analysis: Analysis) -> Iterator[Site]:
+    """Where ``requires_grad`` is set to what is not False."""
+    places = analysis.facts.places
+    for write, _, module in analysis.facts.attribute_writes("requires_grad"):
+        value = getattr(write, "value", None)
+        if not (isinstance(value, ast.Constant) and value.value is False):
+            yield places.site(write, module)
+    for module in analysis.execution.modules.values():
+        for call in by_type(module.tree).get(ast.Call, ()):
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr == "requires_grad_"
+            ):
+                given = [*call.args, *(keyword.value for keyword in call.keywords)]
+                if given and not (isinstance(given[0], ast.Constant) and given[0].value is False):
+                    yield places.site(call, module)
 
 
 _ACCELERATOR_SINCE = (2, 6)
