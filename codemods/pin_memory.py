@@ -21,11 +21,11 @@ Use instead
 
 When refused
     Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no
-    batch is copied to a GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory), and where
-    an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which the
-    entry would have to go, where the batches are objects of a class of their own (the loader pins them only if the
-    class has a ``pin_memory`` method), where an on/off option decides, and where ``pin_memory=False`` stands with a
-    comment.
+    batch is copied to a GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]``
+    is made contiguous there first), and where an unpacked mapping may set ``pin_memory`` already. It is refused where
+    the call unpacks a mapping into which the entry would have to go, where the batches are objects of a class of their
+    own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, and where
+    ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.

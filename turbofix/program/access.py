@@ -364,7 +364,9 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
             return Host(value, (interp.origin(node),))
         # an output's item by the name of the loss is the loss
         is_loss = isinstance(key, Const) and isinstance(key.value, str) and "loss" in key.value
-        return part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
+        part = part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
+        part.pageable = part.pageable or (isinstance(node, ast.Subscript) and is_scattered(node.slice, key))
+        return part
     if isinstance(value, Host):
         return value
     if isinstance(value, Namespace):
@@ -552,6 +554,30 @@ def indexes(node: ast.expr, key: Value) -> bool:
     return any(
         isinstance(member, Tensor) or (isinstance(member, Unknown) and not member.number) for member in members(key)
     )
+
+
+def is_scattered(node: ast.expr, key: Value | None) -> bool:
+    """Whether what a subscript picks from a tensor lies in one piece no longer, or was copied into new memory.
+
+    In one piece are the items of leading dimensions, and one slice behind them, of all that lies further behind.
+    """
+    if key is not None and any(isinstance(each, (Tensor, Sequence)) for each in members(key)):
+        if not isinstance(node, ast.Tuple):
+            return True  # a mask, positions
+        assert isinstance(key, Sequence)
+        if any(isinstance(each, (Tensor, Sequence)) for item in key.items or () for each in members(item)):
+            return True
+    leading = True
+    for each in node.elts if isinstance(node, ast.Tuple) else [node]:
+        if isinstance(each, ast.Constant) and (each.value is None or each.value is Ellipsis):
+            leading = leading and each.value is None
+            continue
+        whole = isinstance(each, ast.Slice) and each.lower is each.upper is each.step is None
+        stepped = isinstance(each, ast.Slice) and each.step is not None
+        if stepped or not (leading or whole):
+            return True
+        leading = leading and not isinstance(each, ast.Slice)
+    return False
 
 
 def put(  # noqa: PLR0913

@@ -174,8 +174,9 @@ def _move_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
             tensor,
             arguments,
         )
-        same = cast(tensor, origin) if _casts_dtype(arguments) else moved(tensor, tensor.device, origin)
-        return with_half(same, tensor.half and not _casts_dtype(arguments))
+        casts = _casts_dtype(arguments) or name == "type"
+        same = cast(tensor, origin) if casts else moved(tensor, tensor.device, origin)
+        return with_half(same, tensor.half and not casts)
     result = moved(tensor, place, origin)
     interp.event("transfer", node, name, tensor, arguments, result)
     if name == "cpu":

@@ -202,19 +202,21 @@ def transfers(
 
 
 def _merged(first: Transfer, second: Transfer) -> Transfer:
-    what = first.what
+    what, pageable = first.what, first.pageable and second.pageable
     if second.what != first.what:
         if first.what == "unknown":
-            what = second.what
+            what, pageable = second.what, second.pageable
         elif second.what != "unknown":
             what = "unknown"
+        else:
+            pageable = first.pageable  # what is not known is a blank path: it says nothing of the memory either
     return replace(
         first,
         what=what,
         likely=first.likely if first.likely == second.likely and what == "unknown" else None,
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
-        pageable=first.pageable and second.pageable,
+        pageable=pageable,
         again=first.again and second.again,
         loader=first.loader if first.loader == second.loader else None,
         to=first.to

@@ -440,6 +440,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         and first.source is second.source
         and first.scaled_from is second.scaled_from
         and first.half == second.half
+        and first.pageable == second.pageable
     ):
         return first
     return Tensor(
