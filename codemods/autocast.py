@@ -65,6 +65,8 @@ When refused
       what the model did before, in float32;
     - for a loss by hand of results that cannot be made float32 in the step itself, and for weights that are changed
       between two forward passes of one loss, since autocast keeps its casts of the old ones;
+    - for bfloat16 with fairscale's ``checkpoint_wrapper``, which recomputes in float16, and with the checkpointing of
+      deepspeed and apex, which forgets autocast (``torch.utils.checkpoint`` keeps it);
     - where a result leaves the region towards numpy, which has no bfloat16;
     - where the forward pass cannot be put under a ``with``: a ``return`` in the middle, a loss that is computed in the
       same statement that calls ``backward``;
@@ -145,6 +147,8 @@ LOGIT_LOSSES = {
     "torch.nn.BCELoss": "BCEWithLogitsLoss",
     "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy_with_logits",
 }
+FAIRSCALE_CHECKPOINT = "fairscale.nn.checkpoint_wrapper"
+FORGETS = "recomputes the forward pass without the autocast that it ran under"
 UNSAFE = (
     ("torch.linalg.", "has no kernel for 16 bits"),
     ("torch.fft.", "has no kernel for 16 bits"),
@@ -159,6 +163,10 @@ UNSAFE = (
     ("torch.lerp", "does not mix 16 and 32 bits"),
     ("torch.autograd.Function.apply", "has a backward of its own that may not know autocast"),
     ("torch.autograd.grad", "takes gradients inside the forward pass"),
+    ("deepspeed.checkpointing.", FORGETS),
+    ("deepspeed.runtime.activation_checkpointing.", FORGETS),
+    ("apex.transformer.tensor_parallel.checkpoint", FORGETS),
+    ("apex.transformer.tensor_parallel.random.checkpoint", FORGETS),
     ("torchdiffeq.", "picks its steps by the error, which rounding to 16 bits drowns"),
     ("torchsde.", "picks its steps by the error, which rounding to 16 bits drowns"),
     ("torch_scatter.", "does not mix 16 and 32 bits"),
@@ -434,6 +442,11 @@ def refuse_model(model: Model, half: str) -> None:
         raise Refuse(
             "DataParallel's threads take over that autocast is on, but not its dtype, and would compute in float16 "
             "without a scaler: use DistributedDataParallel"
+        )
+    if half == "bfloat16" and FAIRSCALE_CHECKPOINT in model.layers:
+        raise Refuse(
+            "fairscale's checkpoint_wrapper recomputes the forward pass in float16, whatever dtype autocast has, and "
+            "without a scaler small gradients vanish there: use torch.utils.checkpoint"
         )
     for layer in sorted(model.layers & (RECURRENT | GATED_CELLS)) if half == "bfloat16" else ():
         name = layer.rpartition(".")[2]

@@ -310,6 +310,15 @@ def _deepspeed_initialize(interp: Interpreter, qualname: str, arguments: Argumen
     )
 
 
+def _checkpoint_wrapper(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """fairscale's ``self.mlp = checkpoint_wrapper(self.mlp)``: a part of a model, which goes on as the same module."""
+    wrapper = interp.make(qualname, "wrapper", arguments, node, first(arguments, "module"), log=False)
+    for wrapped in members(wrapper.inner):
+        if isinstance(wrapped, (Instance, Made)):
+            wrapper.device = wrapped.device
+    return wrapper
+
+
 def _deepspeed_arguments(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     parser = first(arguments, "parser") or UNKNOWN
     for member in members(parser):
@@ -666,6 +675,7 @@ _HANDLERS: dict[str, Handler] = {
     "apex.amp.initialize": _apex_initialize,
     "deepspeed.initialize": _deepspeed_initialize,
     "deepspeed.add_config_arguments": _deepspeed_arguments,
+    "fairscale.nn.checkpoint_wrapper": _checkpoint_wrapper,
     "torch.utils.data.random_split": _random_split,
     "torch.accelerator.current_accelerator": _current_accelerator,
     "functools.partial": _partial,

@@ -370,6 +370,8 @@ _RENAMED_PACKAGES = {
     "lightning.pytorch.core.module": "lightning.pytorch",
     "lightning.pytorch.trainer": "lightning.pytorch",
     "apex.optimizers.fused_adam": "apex.optimizers",
+    "fairscale.nn.checkpoint": "fairscale.nn",
+    "fairscale.nn.checkpoint.checkpoint_activations": "fairscale.nn",
     "deepspeed.ops.adam.fused_adam": "deepspeed.ops.adam",
     "numpy.core": "numpy",
 }

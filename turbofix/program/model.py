@@ -470,7 +470,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it."""
+    """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it.
+
+    What wraps a part of it (fairscale's ``checkpoint_wrapper``) is listed with them.
+    """
 
     site: Site
     name: str | None

@@ -139,6 +139,8 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
         if depth < 0:
             found.complete = False
         elif isinstance(member, Made):
+            if member.kind == "wrapper":
+                found.names.add(member.qualname)
             if member.kind in ("module", "criterion", "model"):
                 found.names.add(member.qualname)
                 if member.qualname.endswith("*") or not member.qualname.startswith("torch.nn."):
