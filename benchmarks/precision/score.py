@@ -80,7 +80,7 @@ def is_met(expectation: Expectation, found: Mapping[Key, Found]) -> bool:
     """Whether the tool says what a reader of the script expects."""
     said = found.get(expectation.key)
     if expectation.expected == "silent":
-        return said is None
+        return said is None or not said.fixable
     return said is not None and said.fixable == (expectation.expected == "fix")
 
 

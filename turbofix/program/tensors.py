@@ -176,11 +176,16 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
         device_of(tensors),
         origin,
         source,
-        all(tensor.detached for tensor in tensors),
+        any(tensor.detached for tensor in tensors) and all(tensor.detached or _is_data(tensor) for tensor in tensors),
         name != "pin_memory" and (first.pageable or not is_view(name)),
         scaled,
         any(tensor.half for tensor in tensors),
     )
+
+
+def _is_data(tensor: Tensor) -> bool:
+    """Whether it comes from a data set alone, so that it has no graph."""
+    return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
 
 def is_view(name: str) -> bool:
