@@ -29,9 +29,9 @@ When refused
     uses, and of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
     a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
-    that several processes update without a lock, before torch 2.4 where the model is moved to the GPU after the
-    optimizer was built or where no test tells whether there is a GPU, and where the state that is loaded cannot be told
-    beforehand.
+    that are given twice, those of a module in two models, and such that several processes update without a lock, before
+    torch 2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether there is
+    a GPU, and where the state that is loaded cannot be told beforehand.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -148,6 +148,8 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "the call unpacks a mapping that may already hold fused or foreach"
     if optimizer.sparse:
         return "some of its gradients are sparse, which the fused kernel does not take"
+    if optimizer.shared:
+        return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
         return reason
     if program.processes and not program.distributed:

@@ -226,9 +226,9 @@ def _loader(loader: Loader) -> Iterator[str]:
 
 
 def _optimizer(optimizer: Optimizer) -> Iterator[str]:
-    flags = [name for name in ("in_loop", "before_move", "sparse", "open_mapping") if getattr(optimizer, name)] + (
-        [] if optimizer.used else ["unused"]
-    )
+    flags = [
+        name for name in ("in_loop", "before_move", "sparse", "shared", "open_mapping") if getattr(optimizer, name)
+    ] + ([] if optimizer.used else ["unused"])
     yield (
         f"  OPTIMIZER {at(optimizer.site)} {optimizer.target_text} = {optimizer.qualname} trains {optimizer.trains}"
         f" on {place(optimizer.device)} {' '.join(flags)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import field, replace
 
@@ -433,6 +434,7 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
         device=device,
         before_move=_before_move(analysis, event, params),
         sparse=layers.sparse,
+        shared=any(_shares(each) for value in params for each in members(value)),
         state_loads=_state_loads(analysis, made),
         state_saves=_state_saves(analysis, made),
         branch=_branch(analysis, node, module),
@@ -491,6 +493,56 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
         if all(each.roles & {"made", "data", "input", "batch"} and not each.roles & _UNSURE for each in tensors):
             return "inputs"
     return "unknown"
+
+
+def _shares(given: Value) -> bool:
+    """Whether one module is surely a part of two models whose parameters are handed over together."""
+    models = {id(model): model for model in _together(given)}.values()
+    sure = [model for model in models if isinstance(model, (Instance, Made)) and _is_made_once(model)]
+    parts = [{id(part) for part in _parts(model, set())} for model in sure]
+    return any(one & other for index, one in enumerate(parts) for other in parts[:index])
+
+
+def _together(given: Value) -> Iterator[Value]:
+    """The models of ``chain(a.parameters(), b.parameters())`` and of a list of both, where no test chooses."""
+    if isinstance(given, Iterated) and given.wrapper == "chain":
+        for each in members(given.source):
+            if isinstance(each, Iterated) and each.wrapper == "parameters":
+                yield from members(each.source)
+    elif isinstance(given, Sequence) and given.origin is not None:
+        written = [*walk(given.origin.node)]
+        asked = [each for each in written if isinstance(each, ast.Attribute) and each.attr == "parameters"]
+        if len(asked) > 1 and not any(isinstance(each, (ast.comprehension, ast.IfExp)) for each in written):
+            for item in flatten(given, 1):
+                if isinstance(item, Tensor):
+                    yield from members(item.source)
+
+
+def _is_made_once(model: Instance | Made) -> bool:
+    return not any(
+        level.kind in ("loop", "comprehension", "try") or (level.kind == "if" and not level.decided)
+        for level in model.made_at.chain()
+    )
+
+
+_WITH_PARAMETERS = re.compile(
+    r"torch\.nn\.(Lazy)?(Conv|Linear|Bilinear|Embedding|BatchNorm|LayerNorm|GroupNorm|RMSNorm|LSTM|GRU|RNN|Transformer"
+    r"|MultiheadAttention|PReLU)"
+)
+
+
+def _parts(model: Value, seen: set[int]) -> Iterator[Made]:
+    """The layers with parameters that a model surely registers: those of attributes and containers, not of lists."""
+    if not isinstance(model, (Instance, Made)) or id(model) in seen or not _is_made_once(model):
+        return
+    seen.add(id(model))
+    held = [*model.attributes.values()]
+    if isinstance(model, Made):
+        if _WITH_PARAMETERS.match(model.qualname):
+            yield model
+        held += flatten(model.inner, 2)
+    for each in held:
+        yield from _parts(each, seen)
 
 
 def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
