@@ -22,8 +22,9 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    and where all layers are known and none of them multiplies matrices, or only the linear layers of a classifier
-    behind convolutions do (convolutions use TF32 by default).
+    and where all layers that the steps call are known and none of them multiplies matrices worth it: the matrices are
+    small (at most 256 by 256), or they are the classifier (up to a million elements) of a network of convolutions,
+    which use TF32 by default.
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
@@ -50,10 +51,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.model import Framework, Model, Setting, TrainingProgram
+from turbofix.program.model import Framework, Model, Products, Setting, TrainingProgram
 
 from ._precision import (
-    CONVOLUTIONS,
     MATMULS,
     PRODUCTS,
     autocast_of,
@@ -82,11 +82,14 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.conv.fp32_precision",
     "torch.backends.cudnn.rnn.fp32_precision",
 )
-HEADS = frozenset(("torch.nn.Linear", "torch.nn.LazyLinear"))
-TOKENS = frozenset(
-    ("torch.nn.LayerNorm", "torch.nn.RMSNorm", "torch.nn.Embedding", "torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU")
-)
-"""Beside convolutions, they tell of blocks whose linear layers are applied to every token or pixel."""
+SMALL = 256 * 256
+"""Elements of a matrix whose product is over before the next kernel is launched, at any usual batch size."""
+
+HEAD = 1_000_000
+"""Elements of the matrices at the end of a convolutional network that vanish beside its convolutions."""
+
+THIN = 64
+"""The width below which a layer is small, whatever its other side (the features or classes of a data set)."""
 
 FAST = (True, "high", "medium", "tf32")
 
@@ -107,10 +110,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if place is None or not program.models or nothing_gained(program):
         return
     message = (
-        f"the float32 matrix products of {called(program.models)} run without the tensor cores: "
+        f"the float32 matrix products of {called(in_use(program))} run without the tensor cores: "
         "torch keeps full precision unless told otherwise"
     )
-    seen = (*of_models(program.models, MATMULS), *map(of_loop, program.steps[:1]))
+    seen = (*of_models(in_use(program), MATMULS), *map(of_loop, program.steps[:1]))
     reason = why_not(program)
     if reason is not None:
         yield codemod.refuse(place, message, reason, evidence=seen)
@@ -153,17 +156,25 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
-    if not may_contain(program.models, program.steps, MATMULS, PRODUCTS):
+    models = in_use(program)
+    if not may_contain(models, program.steps, MATMULS, PRODUCTS):
         return True
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
-    return not by_hand and all(is_convolutional(model) for model in program.models)
+    return not by_hand and bool(models) and all(has_small_products(model.products) for model in models)
 
 
-def is_convolutional(model: Model) -> bool:
-    """Whether convolutions do the work of a model, which may end in a classifier of linear layers."""
-    products = model.layers & MATMULS
-    behind = bool(model.layers & CONVOLUTIONS) and products <= HEADS and not model.layers & TOKENS
-    return model.layers_complete and (behind or not products)
+def in_use(program: TrainingProgram) -> tuple[Model, ...]:
+    """The models that the steps call: `model.encoder(x)` calls the encoder alone. All where a step's are not known."""
+    if not program.steps or not all(step.models for step in program.steps):
+        return program.models
+    sites = {site for step in program.steps for site in step.models}
+    return tuple(model for model in program.models if model.site in sites)
+
+
+def has_small_products(products: Products) -> bool:
+    """Whether a model multiplies small matrices only: all of them are, or they are the classifier of convolutions."""
+    is_classifier = products.beside_convolutions and not products.of_sequences
+    return products.within(HEAD if is_classifier else SMALL, THIN)
 
 
 def is_float64(model: Model) -> bool:

@@ -469,6 +469,35 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A layer that multiplies its input by a matrix of ``inputs`` by ``outputs``, each None where no literal tells."""
+
+    layer: str
+    inputs: int | None = None
+    outputs: int | None = None
+
+
+@dataclass(frozen=True)
+class Products:
+    """The layers of a model that multiply matrices, recurrent ones left out: cuDNN has a precision of its own."""
+
+    layers: tuple[Product, ...] = ()
+    complete: bool = False  # no other layer of the model multiplies any
+    beside_convolutions: bool = False
+    of_sequences: bool = False  # embeddings, recurrent or normalised layers: inputs with a position
+
+    def within(self, area: int, width: int) -> bool:
+        """Whether every matrix has at most this many elements, or where one side is unknown, the other this width."""
+        for each in self.layers:
+            known = [side for side in (each.inputs, each.outputs) if side is not None]
+            if len(known) < 2 and (not known or known[0] > width or self.of_sequences):
+                return False
+            if len(known) == 2 and known[0] * known[1] > area:
+                return False
+        return self.complete
+
+
+@dataclass(frozen=True)
 class Model:
     """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it.
 
@@ -486,6 +515,7 @@ class Model:
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     ends_in_sigmoid: bool = False
+    products: Products = Products()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from turbofix.program.model import (
 )
 from turbofix.program.names import dotted, parameters
 from turbofix.program.placements import UNKNOWN_PLACE
+from turbofix.program.products import products_of
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
 from turbofix.program.values import (
@@ -126,9 +127,17 @@ class Layers:
     """The external layers in a model."""
 
     names: set[str] = field(default_factory=set)
-    complete: bool = True
+    parts: list[Made] = field(default_factory=list)
+    bases: set[str] = field(default_factory=set)  # what the program's own layers derive from
+    foreign: bool = False  # another library's layers are among them
+    unseen: bool = False  # a part of the model was not seen
     sparse: bool = False
     seen: set[int] = field(default_factory=set)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every layer was seen, and is torch's own."""
+        return not self.unseen and not self.foreign
 
 
 def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
@@ -138,14 +147,15 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
             continue
         found.seen.add(id(member))
         if depth < 0:
-            found.complete = False
+            found.unseen = True
         elif isinstance(member, Made):
             if member.kind == "wrapper":
                 found.names.add(member.qualname)
             if member.kind in ("module", "criterion", "model"):
                 found.names.add(member.qualname)
+                found.parts.append(member)
                 if member.qualname.endswith("*") or not member.qualname.startswith("torch.nn."):
-                    found.complete = False
+                    found.foreign = True
                 sparse = member.arguments.keywords.get("sparse")
                 found.sparse = found.sparse or (sparse is not None and settled(sparse.value) is not False)
                 for given in member.arguments.values():
@@ -158,16 +168,17 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
             for name in member.cls.externals():
                 if name not in ("torch.nn.Module", "builtins.object", "abc.ABC") and not name.startswith("typing."):
                     found.names.add(name)
+                    found.bases.add(name)
                     if not name.startswith("torch.nn."):
-                        found.complete = False
+                        found.foreign = True
             for held in member.attributes.values():
                 _layers_in(held, found, depth)
                 if any(isinstance(each, Opaque) and each.uses & {"()", "(tensor)"} for each in members(held)):
-                    found.complete = False  # something unknown is called in it
+                    found.unseen = True  # something unknown is called in it
         elif isinstance(member, (Sequence, Mapping)):
             _layers_in(member, found, depth)
         elif isinstance(member, Opaque):
-            found.complete = False
+            found.unseen = True
 
 
 def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
@@ -307,6 +318,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         compiled=compiled,
         wrapped=wrapped,
         ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
+        products=products_of(layers.parts, layers.bases, unseen=layers.unseen),
     )
 
 
