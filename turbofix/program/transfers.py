@@ -10,7 +10,7 @@ from typing import Literal
 from turbofix.findings import Site
 from turbofix.program.acts import is_model, wider
 from turbofix.program.analysis import Analysis
-from turbofix.program.arguments import argument_from
+from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
 from turbofix.program.loaders import loader_sites
@@ -148,6 +148,8 @@ def transfer_of(
         elif is_dtype(first.value):
             dtype_only = arguments.get("device", 1) is None
     what, loader, pageable = moved(analysis, event.receiver, loaders)
+    if what in ("batch", "input") and _is_used_as_mapping(analysis, event):
+        what = "object"
     position = {"to": 2, "cuda": 1, "type": 1}.get(method)
     passed = arguments.get("non_blocking", None) if arguments is not None else None
     if passed is None and arguments is not None and position is not None and not dtype_only:
@@ -171,6 +173,27 @@ def transfer_of(
         in_step=in_step,
         in_evaluation=not in_step,
     )
+
+
+def _is_used_as_mapping(analysis: Analysis, event: Event) -> bool:
+    """Whether what is moved by its name is read by keys or unpacked in the same function, as no tensor can be.
+
+    Encodings of a tokenizer are; their ``to`` takes ``non_blocking`` only in newer versions.
+    """
+    node, places = event.node, analysis.facts.places
+    base = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    if not isinstance(base, ast.Name):
+        return False
+    scope = places.scope(base, event.module)
+    for name in reads_in(event.module.tree).names.get(base.id, ()):
+        parent = places.parent(name, event.module)
+        if isinstance(parent, ast.Subscript):
+            by_key = isinstance(parent.slice, ast.Constant) and isinstance(parent.slice.value, str)
+        else:
+            by_key = isinstance(parent, ast.keyword) and parent.arg is None
+        if by_key and places.scope(name, event.module) is scope:
+            return True
+    return False
 
 
 def _is_there(value: Value | None) -> bool:
