@@ -182,6 +182,25 @@ def test_a_loss_that_is_kept_with_its_graph_is_a_leak() -> None:
     assert only_step(program(FLAT)).leaks == ()
 
 
+def test_a_weight_that_the_batch_brings_has_no_graph_to_keep() -> None:
+    loop = """
+    from torch_geometric.loader import DataLoader
+    loader = DataLoader(Pictures(64), batch_size=4)
+    model = Net().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    total = 0
+    for batch in loader:
+        batch = batch.cuda()
+        loss = F.mse_loss(model(batch.x), batch.y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += {added} * batch["nodes"].batch_size
+    """
+    texts = [textwrap.dedent(loop).replace("{added}", added) for added in ("loss", "loss.detach().double()")]
+    assert [len(only_step(program(HEAD, text)).leaks) for text in texts] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("statements", "use"),
     [
