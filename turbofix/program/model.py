@@ -266,11 +266,13 @@ class Accumulation:
 @dataclass(frozen=True)
 class Called:
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
-    ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments."""
+    ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments. ``sparse``: a tensor
+    that it is given is sparse, one time at least."""
 
     qualname: str
     site: Site
     constants: tuple[object, ...] = ()
+    sparse: bool = False
 
 
 @dataclass(frozen=True)
@@ -484,13 +486,14 @@ class Products:
     layers: tuple[Product, ...] = ()
     complete: bool = False  # no other layer of the model multiplies any
     beside_convolutions: bool = False
-    of_sequences: bool = False  # embeddings, recurrent or normalised layers: inputs with a position
+    of_sequences: bool = False  # recurrent or normalised layers: inputs with a position
+    embeds: bool = False
 
     def within(self, area: int, width: int) -> bool:
         """Whether every matrix has at most this many elements, or where one side is unknown, the other this width."""
         for each in self.layers:
             known = [side for side in (each.inputs, each.outputs) if side is not None]
-            if len(known) < 2 and (not known or known[0] > width or self.of_sequences):
+            if len(known) < 2 and (not known or known[0] > width or self.of_sequences or self.embeds):
                 return False
             if len(known) == 2 and known[0] * known[1] > area:
                 return False

@@ -50,8 +50,8 @@ _FAMILIES = (
 
 _CONVOLUTIONS = tuple(f"torch.nn.{lazy}Conv" for lazy in ("", "Lazy"))
 
-_SEQUENCES = frozenset(f"torch.nn.{name}" for name in ("Embedding", "GRU", "LSTM", "LayerNorm", "RMSNorm", "RNN"))
-"""They tell of inputs with a position: layers beside them work on every token, or are as wide as a vocabulary."""
+_SEQUENCES = frozenset(f"torch.nn.{name}" for name in ("GRU", "LSTM", "LayerNorm", "RMSNorm", "RNN"))
+"""They tell of inputs with a position: layers beside them work on every token."""
 
 
 def products_of(parts: Iterable[Made], bases: Iterable[str], *, unseen: bool) -> Products:
@@ -81,6 +81,7 @@ def products_of(parts: Iterable[Made], bases: Iterable[str], *, unseen: bool) ->
         complete=known and not unseen,
         beside_convolutions=any(name.startswith(_CONVOLUTIONS) for name in names),
         of_sequences=bool(names & _SEQUENCES),
+        embeds="torch.nn.Embedding" in names,
     )
 
 

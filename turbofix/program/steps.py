@@ -855,8 +855,16 @@ def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
                 for member in members(value)
                 if isinstance(member, Const)
             )
-        found.setdefault((site, name), Called(name, site, constants))
+        known = found.setdefault((site, name), Called(name, site, constants))
+        if not known.sparse and _is_given_sparse(event):
+            found[site, name] = replace(known, sparse=True)
     return tuple(found[key] for key in sorted(found))
+
+
+def _is_given_sparse(event: Event) -> bool:
+    passed = event.arguments.values() if event.arguments is not None else ()
+    given = (each for value in (event.receiver, *passed) for each in members(value))
+    return any(isinstance(each, Tensor) and "sparse" in each.roles for each in given)
 
 
 # --- evaluations ------------------------------------------------------------------------------------------------------

@@ -171,8 +171,9 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     first = tensors[0]
     source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
     scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
+    stays = name in _KEEP_SPARSE and "sparse" in first.roles
     return Tensor(
-        roles_of(tensors),
+        roles_of(tensors) - {"sparse"} | ({"sparse"} if stays or name.startswith("to_sparse") else frozenset()),
         device_of(tensors),
         origin,
         source,
@@ -186,6 +187,10 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
 def _is_data(tensor: Tensor) -> bool:
     """Whether it comes from a data set alone, so that it has no graph."""
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
+
+
+_KEEP_SPARSE = ("clone", "coalesce", "contiguous", "cpu", "cuda", "detach", "float", "t", "to", "transpose")
+"""Methods that leave a sparse tensor sparse; other operations are taken to make a dense one."""
 
 
 def is_view(name: str) -> bool:

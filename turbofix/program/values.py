@@ -282,9 +282,20 @@ class Made(Value):
 
 
 Role = Literal[
-    "batch", "input", "data", "made", "output", "loss", "param", "grad", "prediction", "maybe_output", "object"
+    "batch",
+    "input",
+    "data",
+    "made",
+    "output",
+    "loss",
+    "param",
+    "grad",
+    "prediction",
+    "maybe_output",
+    "object",
+    "sparse",
 ]  # "batch": came out of a loader; "made": made by torch in the program; "input": made and given to a model;
-# "object": it may be an object that holds tensors
+# "object": it may be an object that holds tensors; "sparse": stored as its elements that are not zero
 
 
 @dataclass(eq=False, slots=True)
