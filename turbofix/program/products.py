@@ -18,7 +18,7 @@ _LAYERS: dict[str, tuple[str, str]] = {
         f"torch_geometric.nn.{name}": ("in_channels", "out_channels")
         for name in (
             *("ARMAConv", "ClusterGCNConv", "GATConv", "GATv2Conv", "GCNConv", "GraphConv", "LEConv", "Linear"),
-            *("SAGEConv", "SGConv", "SuperGATConv"),
+            *("SAGEConv", "SGConv", "SplineConv", "SuperGATConv", "TAGConv"),
         )
     },
 }
