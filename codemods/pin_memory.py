@@ -24,8 +24,9 @@ When refused
     batch is copied to a GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]``
     is made contiguous there first), and where an unpacked mapping may set ``pin_memory`` already. It is refused where
     the call unpacks a mapping into which the entry would have to go, where the batches are objects of a class of their
-    own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, and where
-    ``pin_memory=False`` stands with a comment.
+    own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, where the
+    GPU is used only with an option that the place of the call does not tell, and where ``pin_memory=False`` stands with
+    a comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -109,6 +110,8 @@ def why_not(loader: Loader) -> str | None:
         return "the call unpacks a mapping; add `pin_memory` to that mapping"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
+    if loader.goes_to.needs is not None and cuda_test(loader.goes_to) is None:
+        return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
     if pin.state != "absent" and pin.comment:
         return "pin_memory is off with a comment beside it, which may say why"
     return None

@@ -108,6 +108,7 @@ class Placement:
     test: str | None = None
     tests: tuple[Site, ...] = ()
     mps: bool = False  # it may also be a device that is neither CPU nor CUDA (mps, xpu, torch.accelerator's choice)
+    needs: str | None = None  # of a loader's: the option without which no GPU is used, where no words tell it there
 
     @property
     def reaches_cuda(self) -> bool:

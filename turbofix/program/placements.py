@@ -181,7 +181,42 @@ class Devices:
             same = {identity(each) for each in members(here)} == {identity(each) for each in members(there)}
             if known and same and (device is None or not self._only_asks_torch(words, event)):
                 return replace(placement, where=where)
-        return Placement(where)
+        return Placement(where, needs=next(filter(None, (self._needed(move, to) for move, to in moves)), None))
+
+    def _needed(self, move: Event, placement: Placement) -> str | None:
+        """The option without which the device of a transfer is the CPU: by the last binding, where there are several.
+
+        As in ``torch.device("cuda" if args.backend == "gpu" and torch.cuda.is_available() else "cpu")``.
+        """
+        if placement.text is None or not _NAME.fullmatch(placement.text):
+            return None
+        made = [each for each in members(self._value_of(placement.text, move)) if isinstance(each, Made)]
+        origins = [each.origin for each in made if each.kind == "device"]
+        if not origins or any(each.module is not origins[0].module for each in origins):
+            return None
+        module = origins[0].module
+        last = max((each.node for each in origins), key=lambda node: getattr(node, "lineno", 0))
+        for choice in walk(last):
+            if isinstance(choice, ast.IfExp) and _says(choice.body, "cuda") and _says(choice.orelse, "cpu"):
+                parts = choice.test.values if isinstance(choice.test, ast.BoolOp) else [choice.test]
+                if not (isinstance(choice.test, ast.BoolOp) and isinstance(choice.test.op, ast.Or)):
+                    frame = Frame(module.tree, module, last, None, ())
+                    return next(filter(None, (self._off_by_default(part, frame) for part in parts)), None)
+        return None
+
+    def _off_by_default(self, test: ast.expr, frame: Frame) -> str | None:
+        """The option that a test asks for and that is off, or another one, unless it is given."""
+        asked, wanted = test, None
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+            asked, wanted = test.left, test.comparators[0]
+        if wanted is not None and not isinstance(wanted, ast.Constant):
+            return None
+        found = members(self.facts.evaluate(asked, (frame,)))
+        if len(found) != 1 or not isinstance(found[0], Option) or not isinstance(found[0].default, Const):
+            return None
+        default = found[0].default.value
+        on = default == wanted.value if isinstance(wanted, ast.Constant) else bool(default)
+        return None if on or found[0].how == "parameter" or found[0].derived else found[0].name
 
     def _value_of(self, words: str, event: Event, *, before: bool = False) -> Value | None:
         """What a name (``device``, ``args.device``) stands for at an event; None where it may not be set ``before``."""
@@ -209,14 +244,12 @@ class Devices:
         anchor = event.node if owner is scope else frames[0].anchor
         if owner is not scope and (owner is not module.tree or frames[0].scope is not owner):
             return False
-        around = [anchor, *self.facts.places.ancestors(anchor, module)]
-        for first in around:
+        earlier: list[ast.stmt] = []
+        for first in [anchor, *self.facts.places.ancestors(anchor, module)]:
             block = next((block for block in _blocks(self.facts.places.parent(first, module)) if first in block), [])
-            earlier = block[: block.index(first)] if first in block else []
-            inside = [write for write in writes if any(write is each for one in earlier for each in walk(one))]
-            if inside:
-                return len(inside) == len(writes) and any(_always_sets(each, words) for each in earlier)
-        return False
+            earlier += block[: block.index(first)] if first in block else []
+        inside = {id(each) for one in earlier for each in walk(one)}
+        return all(id(write) in inside for write in writes) and any(_always_sets(each, words) for each in earlier)
 
     def _only_asks_torch(self, words: str, event: Event) -> bool:
         """Whether a device is chosen by nothing but ``torch.cuda.is_available()``."""
@@ -356,6 +389,10 @@ DTYPES = {
         "cfloat",
     ]
 }
+
+
+def _says(node: ast.expr, device: str) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(device)
 
 
 def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
