@@ -52,7 +52,9 @@ Use instead
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
-    convolutions, and of steps that optimise an image or a latent code and no model. It is refused
+    convolutions, of small batches (64) through convolutional networks with nothing but small layers (64 channels, a
+    classifier of 2048 by 64), where casts cost more than they save, and of steps that optimise an image or a latent
+    code and no model. It is refused
 
     - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and before which a sigmoid in bfloat16
       is 1.0 from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
@@ -142,6 +144,9 @@ codemod = Codemod(
 VOLTA, AMPERE = (7, 0), (8, 0)
 AUTOCAST_SINCE = (1, 10)  # torch.autocast
 SCALER_SINCE = (2, 3)  # torch.amp.GradScaler; torch.cuda.amp.GradScaler before
+
+TINY_BATCH, TINY_CHANNELS, TINY_INPUTS, TINY_AREA = 64, 64, 2048, 2048 * 64
+"""Up to here a layer takes a GPU no longer than its launch, and casts cost more than 16 bits save."""
 
 LOGIT_LOSSES = {
     "torch.nn.BCELoss": "BCEWithLogitsLoss",
@@ -292,7 +297,37 @@ def nothing_gained(program: TrainingProgram, step: Step) -> bool:
     optimizers = [optimizer for optimizer in program.optimizers if optimizer.site in step.optimizers]
     if optimizers and all(optimizer.trains == "inputs" for optimizer in optimizers):
         return True  # an image or a latent code is searched for: its small changes are the result
-    return not may_contain(models_of(program, step), (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING)
+    models = models_of(program, step)
+    if not may_contain(models, (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING):
+        return True
+    by_hand = any(call.qualname in PRODUCTS | CONVOLVING for call in step.calls)
+    return has_small_batches(program, step) and not by_hand and bool(models) and all(map(is_tiny, models))
+
+
+def has_small_batches(program: TrainingProgram, step: Step) -> bool:
+    """Whether all batches of a step are known to be small."""
+    loaders = [program.loader(site) for site in step.loaders]
+    sizes = [loader.argument("batch_size") if loader is not None else None for loader in loaders]
+    return bool(sizes) and all(
+        size is not None
+        and size.state in ("value", "option")
+        and all(isinstance(value, int) and value <= TINY_BATCH for value in size.values)
+        for size in sizes
+    )
+
+
+def is_tiny(model: Model) -> bool:
+    """Whether a convolutional network has such small layers that each is over before the next one is launched.
+
+    How large the pictures are is not known; they are small where a classifier takes the last maps whole.
+    """
+    products = model.products
+    inputs = [layer.inputs or 0 for layer in products.layers]
+    if not products.beside_convolutions or products.of_sequences or products.embeds:
+        return False
+    if not products.within(TINY_AREA, 0) or products.channels is None or products.channels > TINY_CHANNELS:
+        return False
+    return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
 
 
 def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:

@@ -489,6 +489,7 @@ class Products:
     beside_convolutions: bool = False
     of_sequences: bool = False  # recurrent or normalised layers: inputs with a position
     embeds: bool = False
+    channels: int | None = 0  # the most that a convolution takes or gives; None where no literal tells
 
     def within(self, area: int, width: int) -> bool:
         """Whether every matrix has at most this many elements, or where one side is unknown, the other this width."""

@@ -57,14 +57,18 @@ _SEQUENCES = frozenset(f"torch.nn.{name}" for name in ("GRU", "LSTM", "LayerNorm
 def products_of(parts: Iterable[Made], bases: Iterable[str], *, unseen: bool) -> Products:
     """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from."""
     found: dict[Product, None] = {}
+    channels: list[int | None] = [0]
     names = set(bases)
     for part in parts:
         if part.qualname == "torch.nn.Module":
             continue
         if _is_convolutional(part):
             names.add("torch.nn.Conv2d")
+            channels.append(None)
             continue
         names.add(part.qualname)
+        if part.qualname.startswith(_CONVOLUTIONS):
+            channels += _channels(part)
         if part.qualname in _LAYERS:
             found[_product(part.qualname, part.arguments)] = None
         elif part.qualname in _OTHERS:
@@ -82,7 +86,21 @@ def products_of(parts: Iterable[Made], bases: Iterable[str], *, unseen: bool) ->
         beside_convolutions=any(name.startswith(_CONVOLUTIONS) for name in names),
         of_sequences=bool(names & _SEQUENCES),
         embeds="torch.nn.Embedding" in names,
+        channels=_most(None if any(name.startswith(_CONVOLUTIONS) for name in bases) else 0, *channels),
     )
+
+
+def _channels(part: Made) -> tuple[int | None, int | None]:
+    """How many channels a convolution takes and gives."""
+    lazy = "nn.Lazy" in part.qualname
+    taken = None if lazy else _width(part.arguments.get("in_channels", 0))
+    return taken, _width(part.arguments.get("out_channels", 0 if lazy else 1))
+
+
+def _most(*numbers: int | None) -> int | None:
+    """The largest number; None where one is not known."""
+    known = [number for number in numbers if number is not None]
+    return max(known) if len(known) == len(numbers) else None
 
 
 def _product(layer: str, arguments: Arguments) -> Product:
