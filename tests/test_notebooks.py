@@ -588,13 +588,14 @@ def test_what_follows_an_exit_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_a_switch_goes_behind_the_imports_where_torch_is_only_called_by_helpers(tmp_path: Path) -> None:
     helper = "def make(n):\n    return torch.zeros(n)"
+    wide = PARTS[1].replace("nn.Linear(", "nn.Linear(4096, 4096), nn.Linear(")
     chosen = Chosen(
         select=("tf32",), gpu="ampere", torch_version=(2, 4)
     )  # autocast, which brings more, would make it void
-    new, _ = rewritten(cells_of([PARTS[0], "n = 3", helper, "make(n)", PARTS[1], PARTS[2]]), tmp_path, chosen)
+    new, _ = rewritten(cells_of([PARTS[0], "n = 3", helper, "make(n)", wide, PARTS[2]]), tmp_path, chosen)
     cells = ["".join(cell["source"]) for cell in json.loads(new)["cells"]]
     assert cells[1] == 'torch.set_float32_matmul_precision("high")\nn = 3'
-    new, _ = rewritten(cells_of([PARTS[0], helper, "make(n)", PARTS[1], PARTS[2]]), tmp_path, chosen)
+    new, _ = rewritten(cells_of([PARTS[0], helper, "make(n)", wide, PARTS[2]]), tmp_path, chosen)
     cells = ["".join(cell["source"]) for cell in json.loads(new)["cells"]]
     assert cells[2] == 'torch.set_float32_matmul_precision("high")\nmake(n)', "no statement stands behind the imports"
 
