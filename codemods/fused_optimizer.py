@@ -172,7 +172,8 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
     momentum = optimizer.argument("momentum")
     if momentum.state == "absent" or (momentum.known and not any(momentum.values)):
         return None
-    scaler = next((part for part in program.precision if part.kind == "scaler" and not part.off), None)
+    # One that an option switches on counts too: the user may pass it tomorrow.
+    scaler = next((part for part in program.precision if part.kind == "scaler"), None)
     if scaler is not None:
         where = said_at(scaler.site, optimizer.site)
         return (
