@@ -41,11 +41,13 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """The direct children of a node, in source order."""
+    """The direct children of a node, in source order, without the contexts (``Load``, ``Store``): marks, no parts."""
     kept: tuple[ast.AST, ...] | None = node.__dict__.get("_turbofix_children")
     if kept is None:
         found: list[ast.AST] = []
         for name in node._fields:
+            if name == "ctx":  # a third of all nodes
+                continue
             value = getattr(node, name, None)
             if isinstance(value, ast.AST):
                 found.append(value)

@@ -62,13 +62,21 @@ class Frame:
     opener: Control | None = None
 
 
+def stack_of(frames: tuple[Frame, ...]) -> tuple[object, ...]:
+    """What the value of an expression in the innermost frame depends on: not on where in it execution stands.
+
+    The calls between the two ends lie above the inner one's opener, so that they need not be named.
+    """
+    outer, inner = frames[0], frames[-1]
+    return len(frames), outer.opener or outer, inner.opener or inner
+
+
 @dataclass(eq=False)
 class Evaluated:
-    """What a name can be, as far as a search of some depth tells; the frames are kept, since they are known by id."""
+    """What a name can be, as far as a search of some depth tells."""
 
     value: Value | None
     depth: int
-    frames: tuple[Frame, ...]
 
 
 @dataclass(eq=False)
@@ -300,12 +308,12 @@ class Facts:
             return known
         if owner is not frame.scope:
             return known
-        key = (owner, node.id, *map(id, frames))
+        key = (owner, node.id, *stack_of(frames))
         seen = self._values.get(key)
         if seen is not None and seen.depth >= depth:
             return seen.value
         # A name that is set from itself is, meanwhile, what it was at its end.
-        self._values[key] = Evaluated(known or UNKNOWN, _DEPTH, frames)
+        self._values[key] = Evaluated(known or UNKNOWN, _DEPTH)
         found: Value | None = self._evaluate_parameter(node.id, frames, depth) or UNKNOWN if parameter else None
         for write in writes:
             value: Value | None = None
@@ -317,7 +325,7 @@ class Facts:
             elif isinstance(write, (ast.AnnAssign, ast.NamedExpr)) and isinstance(write.target, ast.Name):
                 value = self.evaluate(write.value, frames, depth - 1)
             found = join(found, value or known or UNKNOWN)
-        self._values[key] = Evaluated(found, depth, frames)
+        self._values[key] = Evaluated(found, depth)
         return found
 
     def named(self, name: str, scope: ast.AST, frame: Frame) -> Value | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Literal
 
 from turbofix.nodes import walk
 from turbofix.program.events import Event
-from turbofix.program.facts import Facts, Frame, attribute
+from turbofix.program.facts import Facts, Frame, attribute, stack_of
 from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import Placement
 from turbofix.program.names import dotted, loads, parameters
@@ -129,6 +129,7 @@ class Devices:
 
     facts: Facts
     guards: Guards
+    _asked: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def of_transfer(self, event: Event) -> Placement:
         """Where a ``.to(...)``, ``.cuda()`` or ``.cpu()`` moves things."""
@@ -306,6 +307,12 @@ class Devices:
         """Whether an expression is made of ``torch.cuda.is_available()``, a device's type, or such an option."""
         if depth < 0:
             return False
+        key = (test, depth, *stack_of(frames))
+        if key not in self._asked:
+            self._asked[key] = self._asks(test, frames, depth)
+        return self._asked[key]
+
+    def _asks(self, test: ast.AST, frames: tuple[Frame, ...], depth: int) -> bool:
         for each in walk(test):
             if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):
                 return True

@@ -47,9 +47,10 @@ class Page:
         """The parent of every node of the file."""
         return parents_in(self.module.tree)
 
-    @property
-    def comments(self) -> dict[int, str]:
-        """The comment on each line that has one, without its ``#``."""
+    def comment(self, line: int) -> str | None:
+        """The comment on a line, without its ``#``; the file is cut into tokens only where one may stand there."""
+        if not 0 < line <= len(self.lines) or "#" not in self.lines[line - 1]:
+            return None
         if self._comments is None:
             found: dict[int, str] = {}
             with contextlib.suppress(tokenize.TokenError, SyntaxError):  # Python's parser took it all the same
@@ -57,7 +58,7 @@ class Page:
                     if token.type == tokenize.COMMENT:
                         found[token.start[0]] = token.string.lstrip("#").strip()
             self._comments = found
-        return self._comments
+        return self._comments.get(line)
 
     def column(self, line: int, offset: int) -> int:
         """The column in characters of a byte offset in a line (counted from 1)."""
@@ -107,9 +108,8 @@ class Places:
 
     def comment(self, node: ast.AST, module: ModuleFile) -> str | None:
         """The comment on the node's first or last line."""
-        site = self.site(node, module)
-        comments = self.page(module).comments
-        return comments.get(site.line) or comments.get(site.end_line)
+        site, page = self.site(node, module), self.page(module)
+        return page.comment(site.line) or page.comment(site.end_line)
 
     def comments_at(self, node: ast.AST, module: ModuleFile) -> tuple[str, ...]:
         """The comments on the lines of the node's statement, and on the lines straight above it."""
@@ -118,11 +118,11 @@ class Places:
         page = self.page(module)
         above: list[str] = []
         line = site.line - 1
-        while line in page.comments and page.lines[line - 1].lstrip().startswith("#"):
-            above.append(page.comments[line])
+        while (comment := page.comment(line)) is not None and page.lines[line - 1].lstrip().startswith("#"):
+            above.append(comment)
             line -= 1
-        here = [page.comments[each] for each in range(site.line, site.end_line + 1) if each in page.comments]
-        return (*above[::-1], *here)
+        here = map(page.comment, range(site.line, site.end_line + 1))
+        return (*above[::-1], *(each for each in here if each is not None))
 
     def parent(self, node: ast.AST, module: ModuleFile) -> ast.AST | None:
         """The node that holds this one; None for the module."""

@@ -425,6 +425,8 @@ def join(first: Value | None, second: Value | None) -> Value | None:
     if not isinstance(first, Union) and not isinstance(second, Union):
         same = first.__class__ is second.__class__ and identity(first) == identity(second)
         return first if same else Union((first, second))
+    if isinstance(first, Union) and all(any(new is old for old in first.values) for new in members(second)):
+        return first
     found: dict[object, Value] = {}
     for member in members(first) + members(second):
         key = identity(member)
