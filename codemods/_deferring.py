@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import string
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
 from turbofix.edits import Edit, Refuse
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets
@@ -75,7 +77,7 @@ def deferred_sum(  # noqa: PLR0913
     if not isinstance(update.op, (ast.Add, ast.Sub)):
         raise Refuse(f"`{total.text}` is not a plain sum")
     scope = page.owner(total.text, update)
-    kind = summed_as(page, total, scope, number_of(page, sync, read))
+    kind = summed_as(page, total, scope, number_of(edit, page, sync, read))
     plan = Deferral()
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind)
@@ -85,7 +87,7 @@ def deferred_sum(  # noqa: PLR0913
     return plan
 
 
-def number_of(page: Page, sync: Sync, read: ast.AST) -> Number:
+def number_of(edit: Edit, page: Page, sync: Sync, read: ast.AST) -> Number:
     """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``."""
     outer = read.func.id if isinstance(read, ast.Call) and isinstance(read.func, ast.Name) else None
     base = stripped(read)
@@ -93,8 +95,9 @@ def number_of(page: Page, sync: Sync, read: ast.AST) -> Number:
         raise Refuse("more than one number is read, or in an unusual way")
     if outer == "float" or (sync.of == "loss" and outer != "int"):
         return "float"
-    kind = kind_of(page, base)
-    if kind == "int" and not is_counted(page, base):
+    results = Results(edit, dict(sync.results))
+    kind = kind_of(page, base, results)
+    if kind == "int" and not is_counted(page, base, results):
         raise Refuse(f"`{page.text(base)}` may be a whole number of few digits, whose sum would overflow")
     if outer == "int" and kind != "int":
         raise Refuse("`int(...)` cuts a fraction off")
@@ -103,15 +106,33 @@ def number_of(page: Page, sync: Sync, read: ast.AST) -> Number:
     return kind
 
 
-def is_counted(page: Page, base: ast.expr) -> bool:
+@dataclass(frozen=True)
+class Results:
+    """What functions of the project return, by the call of them, perhaps in other files."""
+
+    edit: Edit
+    returned: Mapping[Site, tuple[Site, ...]]
+
+    def of(self, page: Page, call: ast.Call) -> list[tuple[Page, ast.expr]]:
+        """The expressions that the functions behind a call return, each in its file; none where that is not known."""
+        sites = self.returned.get(page.site(call), ())
+        found = [(there, there.node(site)) for site in sites for there in (page_of(self.edit, site),)]
+        return [(there, node) for there, node in found if isinstance(node, ast.expr)]
+
+
+def is_counted(page: Page, base: ast.expr, results: Results, depth: int = 5) -> bool:
     """Whether whole numbers come with 64 bits: out of a sum."""
     if isinstance(base, ast.Name):
         writes = [write.value for write in page.writes(base.id, page.scope(base)) if isinstance(write, ast.Assign)]
-        return bool(writes) and all(not isinstance(value, ast.Name) and is_counted(page, value) for value in writes)
+        return bool(writes) and all(
+            not isinstance(value, ast.Name) and is_counted(page, value, results, depth - 1) for value in writes
+        )
+    if isinstance(base, ast.Call) and depth > 0 and (given := results.of(page, base)):
+        return all(is_counted(there, value, results, depth - 1) for there, value in given)
     return isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in COUNTING_METHODS
 
 
-def kind_of(page: Page, node: ast.AST, depth: int = 5) -> Number | None:
+def kind_of(page: Page, node: ast.AST, results: Results, depth: int = 5) -> Number | None:
     """What kind of number a tensor expression holds; None where that is not seen."""
     if depth == 0:
         return None
@@ -119,21 +140,24 @@ def kind_of(page: Page, node: ast.AST, depth: int = 5) -> Number | None:
         return "int"
     if isinstance(node, ast.Constant):
         return "float" if isinstance(node.value, float) else "int" if isinstance(node.value, int) else None
+    if isinstance(node, ast.Call) and (given := results.of(page, node)):
+        kinds = {kind_of(there, value, results, depth - 1) for there, value in given}
+        return kinds.pop() if len(kinds) == 1 else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return kind_of_method(page, node, node.func, depth)
+        return kind_of_method(page, node, node.func, results, depth)
     if isinstance(node, ast.BinOp):
-        left, right = kind_of(page, node.left, depth - 1), kind_of(page, node.right, depth - 1)
+        left, right = (kind_of(page, side, results, depth - 1) for side in (node.left, node.right))
         if isinstance(node.op, ast.Div) or "float" in (left, right):
             return "float"
         return left if left == right else None
     if isinstance(node, ast.UnaryOp):
-        return kind_of(page, node.operand, depth - 1)
+        return kind_of(page, node.operand, results, depth - 1)
     if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
-        return kind_of(page, node.value, depth - 1)
+        return kind_of(page, node.value, results, depth - 1)
     if isinstance(node, ast.Name):
         writes = page.writes(node.id, page.scope(node))
         kinds = {
-            kind_of(page, write.value, depth - 1)
+            kind_of(page, write.value, results, depth - 1)
             if isinstance(write, ast.Assign) and any(dotted(each) == node.id for each in write.targets)
             else None
             for write in writes
@@ -142,7 +166,7 @@ def kind_of(page: Page, node: ast.AST, depth: int = 5) -> Number | None:
     return None
 
 
-def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, depth: int) -> Number | None:
+def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, results: Results, depth: int) -> Number | None:
     """``x.sum()``, ``torch.sum(x)``: by the name of the method, and by what it is taken of."""
     keywords = {keyword.arg for keyword in call.keywords}
     if func.attr in COMPARISONS or func.attr in INTEGER_METHODS:
@@ -153,7 +177,7 @@ def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, depth: int) 
         return None
     of_module = isinstance(func.value, ast.Name) and func.value.id in ("torch", "th")
     inner: ast.AST | None = (call.args[0] if call.args else None) if of_module else func.value
-    return kind_of(page, inner, depth - 1) if inner is not None else None
+    return kind_of(page, inner, results, depth - 1) if inner is not None else None
 
 
 def summed_as(page: Page, total: Accumulator, scope: ast.AST, kind: Number) -> Number:
@@ -453,7 +477,7 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
         raise Refuse("the number is not handed over directly")
     if page.loop_of(call) is not node or sync.meter.call.path != loop.loop.site.path:
         raise Refuse("the meter is fed in another loop or function")
-    if number_of(page, sync, read) != "float":
+    if number_of(edit, page, sync, read) != "float":
         raise Refuse("the meter counts in whole numbers")
     refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id

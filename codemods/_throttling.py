@@ -81,7 +81,7 @@ def throttling(edit: Edit, loop: BatchLoop, waiting: tuple[Sync, ...], every: in
         return plan
     page = page_of(edit, loop.loop.site)
     try:
-        plan.header = condition(edit, page, loop, every, plan.common)
+        plan.header = condition(edit, page, loop, every, plan.common, statements)
     except Refuse as refuse:
         for statement in statements:
             plan.refused[page.site(statement)] = str(refuse)
@@ -147,38 +147,139 @@ def is_harmless(node: ast.AST) -> bool:
     return False
 
 
-def condition(edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[Action]) -> str:
+def condition(  # noqa: PLR0913
+    edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]
+) -> str:
     """The line above the messages; ``common`` gets what makes the counter, if the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
     if not isinstance(node, ast.For):
         raise Refuse("the loop is no `for`, whose steps can be counted and whose last one is known")
-    early = next((each for each in breaks(node) if not is_settled(page, each, node)), None)
-    if early is not None:
-        raise Refuse(f"line {early.lineno} may end the loop before its last step, so that the last value would be lost")
+    counter, start = loop.loop.counter, loop.loop.counter_start
+    itself = counter is not None and counts_itself(node, counter)
+    ends = [each for each in exits(node) if not is_settled(page, each, node)]
+    early = foreseen(page, ends[0], node, counter, statements) if len(ends) == 1 and counter and itself else None
+    if ends and early is None:
+        line = ends[0].lineno
+        raise Refuse(f"line {line} may end the loop before its last step, so that the last value would be lost")
     sized = length(page, loop)
     if sized is None:
         raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
-    counter, start = loop.loop.counter, loop.loop.counter_start
-    if counter is None or not counts_itself(node, counter):
+    if counter is None or not itself:
         counter, start = new_counter(edit, page, node, common), 0
     if start not in (0, 1):
         raise Refuse(f"the loop counts from {start}")
     if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
         sized = f"({sized})" if start == 0 else sized
     last = f"{sized} - 1" if start == 0 else sized
-    return f"if {counter} % {every} == 0 or {counter} == {last}:"
+    shown = [f"{counter} % {every} == 0", *([early] if early is not None else []), f"{counter} == {last}"]
+    return f"if {' or '.join(shown)}:"
 
 
-def breaks(loop: ast.AST) -> Iterator[ast.Break]:
-    """The statements that leave a loop early, without those of the loops inside it."""
+def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.Break | ast.Return]:
+    """The statements that leave a loop early: its own ``break``, and ``return``, also from the loops inside it."""
     for child in ast.iter_child_nodes(loop):
-        if isinstance(child, ast.Break):
+        if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not nested):
             yield child
-        elif not isinstance(child, (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.ClassDef)):
-            yield from breaks(child)
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            inner = nested or isinstance(child, (ast.For, ast.AsyncFor, ast.While))
+            yield from exits(child, nested=inner)
 
 
-def is_settled(page: Page, leave: ast.Break, loop: ast.AST) -> bool:
+def foreseen(
+    page: Page, leave: ast.Break | ast.Return, loop: ast.For, counter: str, statements: list[ast.stmt]
+) -> str | None:
+    """A test of the step that shows its values for the last time, where the number of steps alone ends the loop.
+
+    ``if step >= steps: break`` above the messages ends it in the step after that one: ``step + 1 >= steps``. Below
+    them it ends it in that very step. None where something else decides, or what the test reads may change.
+    """
+    above = page.parent(leave)
+    if not isinstance(above, ast.If) or above.body[-1] is not leave or above not in loop.body:
+        return None
+    at = loop.body.index(above)
+    below = {next(i for i, each in enumerate(loop.body) if page.holds(each, one)) > at for one in statements}
+    names = [name for name, _ in stores(loop)]
+    if len(below) != 1 or names.count(counter) != 1 or not is_steady(page, above.test, loop, counter):
+        return None
+    if not any(isinstance(each, ast.Name) and each.id == counter for each in walk(above.test)):
+        return None
+    test = ast.parse(page.text(above.test), mode="eval").body
+    test = Later(counter).visit(test) if below.pop() else test
+    text = ast.unparse(test)
+    return f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp)) else text
+
+
+STEADY = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute,
+    ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
+)  # fmt: skip
+
+
+def is_steady(page: Page, test: ast.expr, loop: ast.AST, counter: str) -> bool:
+    """Whether a test computes with numbers that stay as they are while the loop runs, and with its counter."""
+    changing = {name for name, _ in stores(loop)} - {counter}
+    shared = {
+        name for each in walk(page.module.tree) if isinstance(each, (ast.Global, ast.Nonlocal)) for name in each.names
+    }
+    for node in walk(test):
+        if isinstance(node, ast.Call):
+            if not (isinstance(node.func, ast.Name) and node.func.id in ("len", "int", "min", "max")) or node.keywords:
+                return False
+            if node.func.id == "len" and any(has_methods_called(page, each, loop) for each in node.args):
+                return False
+        elif not isinstance(node, STEADY):
+            return False
+        name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+        if name is None or name in changing or name.partition(".")[0] in changing | shared:
+            return False
+        if isinstance(node, ast.Attribute) and is_set_later(page, node.attr, loop):
+            return False
+    return True
+
+
+def has_methods_called(page: Page, sized: ast.expr, loop: ast.AST) -> bool:
+    """Whether a loop calls a method of something, which may make it longer."""
+    text = page.text(sized)
+    return any(isinstance(each, ast.Attribute) and page.text(each.value) == text for each in walk(loop))
+
+
+def is_set_later(page: Page, attribute: str, loop: ast.AST) -> bool:
+    """Whether the file sets an attribute of that name where a step may come by: in its loop, or in another function."""
+    here = page.scope(loop)
+    for node in walk(page.module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == attribute and not isinstance(node.ctx, ast.Load):
+            scope = page.scope(node)
+            made = isinstance(scope, ast.FunctionDef) and scope.name == "__init__"
+            if page.holds(loop, node) or not (made or scope is here or isinstance(scope, ast.Module)):
+                return True
+    return False
+
+
+class Later(ast.NodeTransformer):
+    """What a test says one step later: ``step + 1`` for ``step``, ``step + 2`` for ``step + 1``."""
+
+    def __init__(self, counter: str) -> None:
+        self.counter = counter
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """A number that is added to the counter grows."""
+        added = node.right
+        if (
+            isinstance(node.op, ast.Add)
+            and isinstance(node.left, ast.Name)
+            and node.left.id == self.counter
+            and isinstance(added, ast.Constant)
+            and type(added.value) is int
+        ):
+            return ast.BinOp(node.left, node.op, ast.Constant(added.value + 1))
+        return ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The counter alone."""
+        return ast.BinOp(node, ast.Add(), ast.Constant(1)) if node.id == self.counter else node
+
+
+def is_settled(page: Page, leave: ast.Break | ast.Return, loop: ast.AST) -> bool:
     """Whether a flag alone decides, so that the loop ends with its first step, which is shown (a dry run)."""
     above = page.parent(leave)
     if not isinstance(above, ast.If) or above.orelse:

@@ -26,8 +26,9 @@ Use instead
         return total_loss / len(train_set)
 
     In float64, as Python sums: the total is the same bit for bit, which it is not in float32. Counts stay whole numbers
-    (``int(correct)``). A list of losses takes the tensors, and becomes a list of numbers after the loop. Where the
-    device may lack float64 (Apple's GPUs), the line falls back on ``.item()`` there.
+    (``int(correct)``); which of both a function of the project returns is read in that function. A list of losses takes
+    the tensors, and becomes a list of numbers after the loop. Where the device may lack float64 (Apple's GPUs), the
+    line falls back on ``.item()`` there.
 
     ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
 

@@ -22,17 +22,18 @@ Use instead
             if step % 50 == 0 or step == len(train_loader) - 1:
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
-    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown. A loop
-    that does not count its steps is given a counter (``enumerate``). A number that is read some lines above its message
-    is read inside it: the name keeps the tensor until then.
+    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown, also
+    that of a loop which its own count ends early (``if step >= steps: break`` above the message makes it the step where
+    ``step + 1 >= steps``). A loop that does not count its steps is given a counter (``enumerate``). A number that is
+    read some lines above its message is read inside it: the name keeps the tensor until then.
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
     kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers are refused. So are messages in a
-    loop whose length cannot be written, or that may end early (the last value would be lost), in another function than
-    the loop, with calls that may do more than to show, and numbers that serve other purposes too. Where another read of
-    the same step stays, nothing would be gained, and that read is named. A guard whose interval is 1 is the user's to
-    raise.
+    loop whose length cannot be written, or that something else than its count may end early (the last value would be
+    lost), in another function than the loop, with calls that may do more than to show, and numbers that serve other
+    purposes too. Where another read of the same step stays, nothing would be gained, and that read is named. A guard
+    whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.

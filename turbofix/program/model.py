@@ -358,6 +358,8 @@ class Sync:
     ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
     ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
     what the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
+    ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
+    functions return.
     """
 
     site: Site
@@ -376,6 +378,7 @@ class Sync:
     on_device: Placement = Placement("unknown")
     in_evaluation: bool = False
     unread: bool = False  # stored in a local list that nothing reads
+    results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

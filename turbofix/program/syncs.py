@@ -17,7 +17,7 @@ from turbofix.program.events import Event
 from turbofix.program.fates import Fate
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Meter, Placement, Show, Sync
-from turbofix.program.names import dotted, loaded, targets
+from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
 from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
@@ -343,7 +343,47 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         no_grad=no_grad(event),
         on_device=where,
         unread=use == "stored" and fate.unread,
+        results=tuple(_results(analysis, event)),
     )
+
+
+def _results(analysis: Analysis, event: Event, depth: int = 3) -> Iterator[tuple[Site, tuple[Site, ...]]]:
+    """The calls of functions of the project that a read tensor may come straight out of, with what they return."""
+    facts, module = analysis.facts, event.module
+    if not all(isinstance(member, Tensor) for member in members(event.receiver)):
+        return
+    frames = facts.frames(event)
+    waiting: list[tuple[ast.AST, int]] = [(event.node, depth)]
+    while waiting:
+        node, left = waiting.pop()
+        for each in walk(node):
+            if isinstance(each, ast.Call):
+                called = members(facts.evaluate(each.func, frames))
+                given = [_returned(member) for member in called]
+                if given and all(given):
+                    sites = [
+                        facts.places.site(one, member.module)
+                        for member, values in zip(called, given, strict=True)
+                        for one in values
+                        if isinstance(member, Function)
+                    ]
+                    yield facts.places.site(each, module), tuple(dict.fromkeys(sites))
+            elif isinstance(each, ast.Name) and left:
+                owner = facts.bindings.owner(each.id, each, module)
+                writes = facts.bindings.writes(owner, each.id)
+                waiting += [(write.value, left - 1) for write in writes if isinstance(write, ast.Assign)]
+
+
+def _returned(function: Value) -> tuple[ast.expr, ...]:
+    """What a plain function of the project returns; nothing for one that may give anything else."""
+    if not isinstance(function, Function) or function.decorators or not isinstance(function.node, ast.FunctionDef):
+        return ()
+    returns = [
+        each for statement in function.node.body for each in walk_here(statement) if isinstance(each, ast.Return)
+    ]
+    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(function.node))
+    values = tuple(each.value for each in returns if each.value is not None)
+    return values if len(values) == len(returns) and not yields else ()
 
 
 def _methods_called(analysis: Analysis) -> set[str]:
