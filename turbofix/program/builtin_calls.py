@@ -69,9 +69,22 @@ def _enumerate(interp: Interpreter, name: str, arguments: Arguments, node: ast.A
 def _zip(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     values = [passed.value for passed in arguments.positions]
     if arguments.star:
-        return Iterated(join_all(values) or UNKNOWN, join_all(values), "zip", interp.origin(node))
+        return _columns(interp, values, node) or Iterated(
+            join_all(values) or UNKNOWN, join_all(values), "zip", interp.origin(node)
+        )
     element = Sequence([access.iterate(interp, value, node) for value in values], interp.control)
     return Iterated(element, join_all(values), "zip", interp.origin(node))
+
+
+def _columns(interp: Interpreter, values: list[Value], node: ast.AST) -> Sequence | None:
+    """What ``zip(*rows)`` gives: the columns, where each of the rows is a tuple of the same known length."""
+    rows = [row for value in values for row in members(value)]
+    known = [row.items for row in rows if isinstance(row, Sequence) and row.items is not None]
+    if not known or len(known) < len(rows) or len({len(row) for row in known}) > 1:
+        return None
+    columns = [join_all(items) or UNKNOWN for items in zip(*known, strict=True)]
+    origin = interp.origin(node)
+    return Sequence([Sequence(None, interp.control, origin, "tuple", each) for each in columns], interp.control, origin)
 
 
 def _iter(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:

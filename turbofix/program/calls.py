@@ -153,6 +153,7 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
         for member in callee.values:
             if not isinstance(member, Const):
                 found = join(found, call(interp, member, arguments, node))
+        _log_move_of_objects(interp, callee, arguments, node)
         return found or UNKNOWN
     if isinstance(callee, Method):
         return methods.call_method(interp, callee.receiver, callee.name, arguments, node)
@@ -603,6 +604,15 @@ def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value
     return value
 
 
+def _log_move_of_objects(interp: Interpreter, callee: Union, arguments: Arguments, node: ast.AST) -> None:
+    """Where ``x.to(device)`` moves a tensor or an object whose class has its own ``to``, log that it moves both."""
+    names = {each.name for each in callee.values if isinstance(each, Method) and isinstance(each.receiver, Tensor)}
+    for name in names & {"to", "cuda"}:
+        for member in callee.values:
+            if isinstance(member, Bound):
+                interp.event("transfer", node, name, member.receiver, arguments)
+
+
 # --- models and loaders -----------------------------------------------------------------------------------------------
 
 
@@ -773,14 +783,20 @@ def _in_worker(  # noqa: PLR0913
     return value
 
 
-def _as_batch(value: Value, batch: Tensor, depth: int = 0) -> Value:
-    """What a collate function returned, as a batch of the loader."""
+def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -> Value:
+    """What a collate function returned, as a batch of the loader; ``alone``: it is that on every path."""
     if isinstance(value, Tensor):
         place = value.device if value.device in ("cuda", "conditional") else batch.device
-        return Tensor(batch.roles, place, batch.origin, batch.source)
+        roles = batch.roles | {"object"} if alone and _may_be_object(value) else batch.roles
+        return Tensor(roles, place, batch.origin, batch.source)
+    if isinstance(value, Opaque) and value.how == "call" and _is_made_by_class(value):
+        return Opaque(value.name, value.how, value.origin, value.depth, batch.source)
     if isinstance(value, Sequence) and value.items is not None and depth < 3:
         items = [_as_batch(item, batch, depth + 1) for item in value.items]
         return Sequence(items, value.made_at, value.origin, value.kind)
+    if isinstance(value, Sequence) and depth < 3 and any(True for _ in tensors_in(value.element)):
+        each = _as_batch(value.element or UNKNOWN, batch, depth + 1)
+        return Sequence(None, value.made_at, value.origin, value.kind, each)
     if isinstance(value, Mapping) and depth < 3:
         entries = {
             key: Entry(_as_batch(entry.value, batch, depth + 1), entry.must, entry.origin)
@@ -789,7 +805,20 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0) -> Value:
         element = _as_batch(value.element, batch, depth + 1) if value.element is not None else None
         return Mapping(value.made_at, value.origin, entries, value.open, element)
     if isinstance(value, Union):
-        return join_all(_as_batch(member, batch, depth + 1) for member in value.values) or batch
+        # a container beside it shows what it is: the call that is not seen through is a blank path then
+        alone = not any(isinstance(member, (Sequence, Mapping)) for member in value.values)
+        return join_all(_as_batch(member, batch, depth + 1, alone) for member in value.values) or batch
     if isinstance(value, (Instance, Sequence)):
         return value
     return batch
+
+
+def _may_be_object(value: Tensor) -> bool:
+    """Whether it is what a call that is not seen through made of tensors: perhaps an object that holds them."""
+    called = value.origin is not None and isinstance(value.origin.node, ast.Call)
+    return "object" in value.roles or (called and "maybe_output" in value.roles)
+
+
+def _is_made_by_class(value: Opaque) -> bool:
+    """Whether an unknown is an object of a class that the project does not hold: ``boxlib.Boxes()``."""
+    return value.name.endswith("()") and value.name[:-2].rpartition(".")[2][:1].isupper()

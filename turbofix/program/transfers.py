@@ -76,7 +76,7 @@ def _role(tensor: Tensor) -> str:
     if roles & {"output", "loss", "prediction"}:
         return "output"
     if "batch" in roles:
-        return "batch"
+        return "object" if "object" in roles else "batch"
     if "input" in roles:
         return "input"
     if "made" in roles or "data" in roles:
