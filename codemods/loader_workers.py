@@ -23,8 +23,9 @@ Use instead
     between the ranks of one machine, and at most 16. ``prefetch_factor`` is raised from 2 to 4 where batches are small
     (up to 64 samples), since a short step empties the queue quickly. Where an option or a constant holds the number,
     its default is changed, and ``persistent_workers`` follows it, for 0 workers and ``persistent_workers`` exclude each
-    other. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without which workers
-    cannot be spawned (macOS, Windows, and Linux from Python 3.14 on).
+    other. One or two workers, fixed or by default, are too few where files are decoded, text is tokenised or pictures
+    are augmented at random. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without
+    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on).
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -155,11 +156,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             fixable[site] = loaders
     for (reason, _), loaders in refused.items():
         yield codemod.refuse(place(loaders[0]), message(loaders), reason, evidence=evidence(program, loaders))
-    guard = None if program.script.guarded or is_notebook(program) else program.script.unguarded
     for site, loaders in fixable.items():
         anchors = tuple(sorted(other for other in fixable if other.path == site.path))
         value = loaders[0].argument("num_workers").edit_at
         extras = tuple(extra(program, loader) for loader in loaders)
+        guard = None if is_startable(program, loaders[0]) else program.script.unguarded
         plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard)
         yield codemod.finding(site, message(loaders), plan=plan, evidence=evidence(program, loaders))
     for site, loaders in restarting.items():
@@ -181,12 +182,13 @@ def has_none(workers: Argument) -> bool:
 
 
 def has_too_few(loader: Loader) -> bool:
-    """Whether the script fixes one or two workers for work that keeps more of them busy."""
-    workers = loader.argument("num_workers")
+    """Whether the script has one or two workers, by default, for work that keeps more of them busy."""
+    workers, data = loader.argument("num_workers"), loader.dataset
     if loader.role == "evaluation" or loader.first_only:
         return False
-    fixed = workers.state == "value" and workers.values in ((1,), (2,)) and workers.edit_at is not None
-    return fixed and any(kind in HEAVY for kind in loader.dataset.work)
+    few = workers.state in ("value", "option") and workers.values in ((1,), (2,)) and workers.edit_at is not None
+    augments = "transform" in data.work and data.random
+    return few and (augments or any(kind in HEAVY for kind in data.work))
 
 
 def positive(workers: Argument) -> bool:
@@ -285,12 +287,12 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return f"{data.stateful}, which workers would not see"
     if loader.built_in_loop:
         return "it is built anew in each epoch, and its workers would be started anew as well: hoist-loader comes first"
-    return why_not_sent(program, loader) or why_not_started(program) or why_not_changed(program, loader)
+    return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
 
 
 def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, object]:
     """A reason, and what it is about: loaders that the same thing stands in the way of are told of together."""
-    if reason == why_not_started(program):
+    if reason == why_not_started(program, loader):
         return reason, None
     if reason == why_not_changed(program, loader):
         return reason, frozenset(loader.mapping_entries.values()) or loader.argument("num_workers").option or place(
@@ -317,7 +319,12 @@ def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
     return None
 
 
-def why_not_started(program: TrainingProgram) -> str | None:
+def is_startable(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether workers can start as the script stands: it has a guard, needs none, or starts workers already."""
+    return program.script.guarded or is_notebook(program) or positive(loader.argument("num_workers"))
+
+
+def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
     """What keeps the script from starting worker processes."""
     if "horovod" in program.libraries:
         return "Horovod starts the ranks, and how many of them share the CPUs is not known here"
@@ -326,7 +333,7 @@ def why_not_started(program: TrainingProgram) -> str | None:
             return "the script starts its own processes, and how many of them share the CPUs is not known here"
         return "the script starts processes of its own, which may not be allowed to start workers in turn"
     region = program.script.unguarded
-    if not program.script.guarded and not is_notebook(program) and region is not None and region.blockers:
+    if not is_startable(program, loader) and region is not None and region.blockers:
         return (
             'the script trains at module level; workers need an `if __name__ == "__main__":` guard, '
             f"which cannot be added by itself: {region.blockers[0]}"
@@ -518,12 +525,19 @@ def is_in_class(edit: Edit, site: Site) -> bool:
     return statement.column > 0 and statement.kind in ("AnnAssign", "FunctionDef", "AsyncFunctionDef")
 
 
+def is_plain(number: ast.expr) -> bool:
+    """Whether a number can be written twice: a name, an attribute, an item, or ``int(...)`` of one."""
+    if isinstance(number, ast.Call) and isinstance(number.func, ast.Name) and number.func.id == "int":
+        return len(number.args) == 1 and is_plain(number.args[0])
+    return isinstance(number, (ast.Name, ast.Attribute, ast.Subscript))
+
+
 def keep(edit: Edit, each: Extra, plan: Plan) -> None:
     """Give the loader ``persistent_workers``: true, or as long as there are workers where the user says how many."""
     value = "True"
     if each.number is not None and plan.counted:
         name = edit.text(each.number)
-        if not isinstance(ast.parse(name, mode="eval").body, (ast.Name, ast.Attribute, ast.Subscript)):
+        if not is_plain(ast.parse(name, mode="eval").body):
             return
         value = f"{name} > 0"
     if not each.entry:

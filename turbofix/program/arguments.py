@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Evidence, Site
+from turbofix.nodes import walk
 from turbofix.program.answers import everything, once_per_node
 from turbofix.program.events import Arguments, Control, Passed
 from turbofix.program.execution import ModuleFile
@@ -116,7 +117,7 @@ class Reads:
                 continue
             seen.add(carrier)
             for node, module in self._readers(carrier):
-                if any(node is each for each in uses):
+                if any(node is part for use in uses for part in walk(use)):  # `int(args.workers)` is the use, too
                     met = True
                     continue
                 further = self._passed_on(node, module)
