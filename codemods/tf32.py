@@ -24,7 +24,8 @@ When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
     and where all layers that the steps call are known and none of them multiplies matrices worth it: the matrices are
     small (at most 256 by 256), or they are the classifier (up to a million elements) of a network of convolutions,
-    which use TF32 by default. Products with a sparse matrix do not count either.
+    which use TF32 by default. Products with a sparse matrix do not count either, nor do those with a single row or
+    column (``weights.view(1, 1, -1).bmm(states)``), which wait for memory.
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
@@ -157,7 +158,9 @@ def nothing_gained(program: TrainingProgram) -> bool:
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
     models = in_use(program)
-    if any(call.qualname in PRODUCTS and not call.sparse for step in program.steps for call in step.calls):
+    if any(
+        call.qualname in PRODUCTS and not (call.sparse or call.of_rows) for step in program.steps for call in step.calls
+    ):
         return False
     if not may_contain(models, (), MATMULS, frozenset()):
         return True

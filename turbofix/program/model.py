@@ -268,12 +268,13 @@ class Accumulation:
 class Called:
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments. ``sparse``: a tensor
-    that it is given is sparse, one time at least."""
+    that it is given is sparse, one time at least. ``of_rows``: a matrix product with a factor of one row or column."""
 
     qualname: str
     site: Site
     constants: tuple[object, ...] = ()
     sparse: bool = False
+    of_rows: bool = False
 
 
 @dataclass(frozen=True)
