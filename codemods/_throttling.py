@@ -123,6 +123,22 @@ def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
     return statement
 
 
+def refuse_more_than_messages(page: Page, body: list[ast.stmt], shown: list[ast.stmt]) -> None:
+    """Raise ``Refuse`` unless a block holds messages and what is computed for them, and nothing else."""
+    for statement in body:
+        if statement not in shown and not serves_only(page, statement, shown):
+            raise Refuse(f"line {statement.lineno} stands beside the messages and does more than to show values")
+    for statement in shown:
+        outer = statement.value if isinstance(statement, ast.Expr) else None
+        inner = (each for each in walk_here(statement) if each is not outer)
+        other = next((each for each in inner if not is_harmless(each)), None)
+        if other is not None:
+            raise Refuse(f"what is shown calls `{page.text(getattr(other, 'func', other))}`, which may do more")
+        to_file = (each for each in getattr(outer, "keywords", []) if each.arg == "file")
+        if any(page.text(each.value) not in ("sys.stdout", "sys.stderr") for each in to_file):
+            raise Refuse("the line goes to a file, whose lines are kept complete")
+
+
 def is_description(statement: ast.AST) -> bool:
     """Whether a statement sets the text beside a progress bar: ``bar.desc = ...``."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:

@@ -27,13 +27,17 @@ Use instead
     ``step + 1 >= steps``). A loop that does not count its steps is given a counter (``enumerate``). A number that is
     read some lines above its message is read inside it: the name keeps the tensor until then.
 
+    Where the interval is an option of the command line whose default is 1 and which serves nothing else, the default
+    becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count there, and
+    other reads of the step do not matter.
+
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
     kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers are refused. So are messages in a
     loop whose length cannot be written, or that something else than its count may end early (the last value would be
     lost), in another function than the loop, with calls that may do more than to show, and numbers that serve other
-    purposes too. Where another read of the same step stays, nothing would be gained, and that read is named. A guard
-    whose interval is 1 is the user's to raise.
+    purposes too. Where another read of the same step stays, nothing would be gained, and that read is named. Any
+    other guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -44,19 +48,33 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.nodes import walk
 from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import Show, TrainingProgram
 from turbofix.records import dataclass
 
-from ._pages import page_of
+from ._loaders import mend_help
+from ._pages import Page, page_of
 from ._staying import Told, Waiting, stays, stays_in_text
-from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, shows_in, waits, why_shown
-from ._throttling import guarding, throttling
+from ._syncs import (
+    GAIN,
+    SHORT_INTERVAL,
+    BatchLoop,
+    batch_loops,
+    interval,
+    loop_words,
+    read_text,
+    shows_in,
+    waits,
+    why_shown,
+)
+from ._throttling import guarding, refuse_more_than_messages, throttling
 
 codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, gain=GAIN, unlocks=("defer-item",))
 
@@ -67,6 +85,16 @@ class Plan:
 
     waiting: Waiting
     place: Site
+
+
+@dataclass(frozen=True)
+class Default:
+    """The default of the option that says how often messages are shown, their statements, and their tests."""
+
+    place: Site
+    option: str
+    shown: tuple[Site, ...]
+    tests: tuple[Site, ...]
 
 
 @codemod.find
@@ -81,6 +109,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             own = why_shown(show, show.guard) if unknown is None else None
             reason = unknown or own or stays(waiting)
             seen = (of_loop(loop), *of_guard(show.guard))
+            default = default_of(program, loop, waiting, show) if unknown is None else None
+            if default is not None:
+                if default.place not in told:
+                    told.add(default.place)
+                    message = f"the host waits for the GPU {loop_words(loop)} to show values, unless {default.option} "
+                    yield codemod.finding(default.place, f"{message}is raised", plan=default, evidence=seen)
+                continue
             for place, message in places(waiting, show, often(loop, show, program), refused=reason is not None):
                 if place in told or (waiting.every is None and reason is None):
                     continue
@@ -92,6 +127,32 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 else:
                     yield codemod.finding(place, message, plan=Plan(waiting, place), evidence=seen)
     yield from shared.refusals(codemod)
+
+
+def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
+    """The default of a command line's option that does nothing but to say how often values are shown, if it is 1."""
+    given = show.interval
+    if given is None or given.edit_at is None or given.option is None or not given.option.startswith("--"):
+        return None
+    if given.state != "option" or given.values != (1,) or given.edit_at.kind != "Constant" or waiting.every is None:
+        return None
+    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
+    same = [
+        (each, other)
+        for each in loops
+        for other in each.shows
+        if other.interval is not None and other.interval.edit_at == given.edit_at
+    ]
+    if not {*given.reads} <= {other.interval.site for _, other in same if other.interval is not None}:
+        return None
+    if any(other.kind not in ("print", "progress", "logger") or not other.alone for _, other in same):
+        return None
+    tests = {other.guard.tests[-1] for _, other in same}
+    under = [sync for each in loops for sync in each.syncs if tests & {*sync.guard.tests}]
+    if not under or any(sync.use != "shown" for sync in under):
+        return None
+    statements = tuple(sorted({other.statement for _, other in same}))
+    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)))
 
 
 def often(loop: BatchLoop, show: Show, program: TrainingProgram) -> str:
@@ -122,6 +183,9 @@ def places(waiting: Waiting, show: Show, how_often: str, *, refused: bool) -> It
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the message under a condition, and read its values inside it."""
     plan = finding.plan
+    if isinstance(plan, Default):
+        raise_default(edit, plan)
+        return
     assert isinstance(plan, Plan)
     waiting = plan.waiting
     shown = throttling(edit, waiting.loop, waiting.syncs, waiting.every)
@@ -140,3 +204,26 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for actions in shown.hoisted.values():
         for action in actions:
             action(edit)
+
+
+def raise_default(edit: Edit, plan: Default) -> None:
+    """Let an option's messages be shown every so many steps unless it is given. Raises ``Refuse``."""
+    for test in plan.tests:
+        page = page_of(edit, test)
+        choice = page.parent(page.node(test))
+        if not isinstance(choice, ast.If) or choice.orelse:
+            raise Refuse(f"the test on line {test.line} decides over more than messages")
+        shown = [page.node(site) for site in plan.shown if site.path == test.path]
+        refuse_more_than_messages(page, choice.body, [each for each in choice.body if each in shown])
+    for page in dict.fromkeys(page_of(edit, site) for site in (plan.place, *plan.tests)):
+        refuse_other_names(page, plan.option)
+    edit.replace(plan.place, str(SHORT_INTERVAL))
+    mend_help(edit, plan.place, "1", str(SHORT_INTERVAL))
+
+
+def refuse_other_names(page: Page, option: str) -> None:
+    """Raise ``Refuse`` where a text names the option's value, which is then read by that name too."""
+    name = option.lstrip("-").replace("-", "_")
+    for node in walk(page.module.tree):
+        if isinstance(node, ast.Constant) and node.value == name:
+            raise Refuse(f"line {node.lineno} may read the option by its name")

@@ -222,7 +222,7 @@ class Guards:
             if counted:
                 return "condition", None
             return max((part[0] for part in parts), key=_ORDER.index), None
-        modulo = _modulo(test)
+        modulo = modulo_of(test)
         if modulo is not None and self.varies(modulo[0].left, frames) and not self.varies(modulo[0].right, frames):
             if modulo[1] == holds and self._counts(modulo[0].left, frames, loop):
                 count = settled(self.facts.evaluate(modulo[0].right, frames))
@@ -469,7 +469,7 @@ def _names_called(scope: ast.AST) -> frozenset[str]:
     )
 
 
-def _modulo(test: ast.expr) -> tuple[ast.BinOp, bool] | None:
+def modulo_of(test: ast.expr) -> tuple[ast.BinOp, bool] | None:
     """The ``x % n`` of a test, and the truth of the test at which one of n iterations passes."""
     if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
         return test, False

@@ -342,6 +342,7 @@ class Show:
 
     ``syncs`` are the reads of device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor
     that is printed). ``reading`` are the calls in it of functions of the project that only look something up.
+    ``interval`` is the n of its guard's ``step % n``, where every step passes for it is 1.
     """
 
     statement: Site
@@ -350,6 +351,7 @@ class Show:
     syncs: tuple[Site, ...]
     alone: bool = True  # the statement does nothing else and nothing reads its result
     reading: tuple[Site, ...] = ()
+    interval: Argument | None = None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from turbofix.program.accumulators import accumulator_of
 from turbofix.program.acts import stepper, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
-from turbofix.program.events import Event
+from turbofix.program.arguments import argument_of
+from turbofix.program.events import Event, Passed
 from turbofix.program.fates import Fate
+from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
-from turbofix.program.model import Accumulator, Meter, Placement, Show, Sync
+from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
@@ -81,6 +83,8 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
             isinstance(parent, ast.Expr) or isinstance(event.node, ast.Assign),
             tuple(places.site(call, event.module) for call in _reading_calls(analysis, event, statement)),
         )
+        if show.guard.kind == "every_n" and show.guard.every == 1:
+            show = replace(show, interval=_interval(analysis, event, loop))
         known = found.get(show.statement)
         if known is not None:
             show = replace(
@@ -91,6 +95,20 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
             )
         found[show.statement] = show
     return tuple(found[site] for site in sorted(found))
+
+
+def _interval(analysis: Analysis, event: Event, loop: ast.AST) -> Argument | None:
+    """The interval of the one ``if step % n == 0`` around an event, where nothing else decides over it."""
+    counted = analysis.guards.conditions(event, loop)
+    test = counted[-1].test if counted else None
+    modulo = modulo_of(test) if isinstance(counted[-1].node, ast.If) and test is not None else None
+    if modulo is None or sum(modulo_of(each.test) is not None for each in counted if each.test is not None) > 1:
+        return None
+    facts, frames = analysis.facts, counted[-1].frames
+    value = facts.evaluate(modulo[0].right, frames)
+    if value is None:
+        return None
+    return argument_of(Passed(value, True, modulo[0].right), facts, analysis.reads, frames[-1].module)
 
 
 def _reading_calls(analysis: Analysis, event: Event, statement: ast.AST) -> Iterator[ast.Call]:
