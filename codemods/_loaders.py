@@ -59,8 +59,9 @@ def gives_graphs(loader: Loader) -> bool:
 
     Not those of a sampling loader, which are put together behind the pinning.
     """
-    is_plain = loader.subclass in ("torch_geometric.loader.DataLoader", "torch_geometric.data.DataLoader")
-    return is_plain and loader.collate == "default"
+    package, _, name = (loader.subclass or "").rpartition(".")
+    is_theirs = package in ("torch_geometric.loader", "torch_geometric.data")
+    return is_theirs and name in ("DataLoader", "DenseDataLoader") and loader.collate == "default"
 
 
 def called(loader: Loader) -> str:
