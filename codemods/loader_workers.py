@@ -25,7 +25,8 @@ Use instead
     its default is changed, and ``persistent_workers`` follows it, for 0 workers and ``persistent_workers`` exclude each
     other. One or two workers, fixed or by default, are too few where files are decoded, text is tokenised or pictures
     are augmented at random. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without
-    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on).
+    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on). Under Accelerate and Fabric the
+    loaders are the script's own, and those that they make anew from them keep the workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -83,6 +84,9 @@ SHORT_EPOCH = 10_000
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS")}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
+OWN_LOADERS = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
+"""The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
+
 HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
 WORK = {**HEAVY, "read": "files are read", "transform": "samples are transformed", "compute": "samples are computed"}
 
@@ -123,7 +127,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders without workers, with too few of them, or that start them anew in each of their short epochs."""
-    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE) or not program.complete:
+    if program.framework not in OWN_LOADERS or not program.complete:
         return
     waiting: list[Site] = []
     restarting: dict[Site, list[Loader]] = {}
@@ -329,7 +333,7 @@ def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
     if "horovod" in program.libraries:
         return "Horovod starts the ranks, and how many of them share the CPUs is not known here"
     if program.processes:
-        if program.distributed:
+        if program.distributed or program.framework is Framework.FABRIC:
             return "the script starts its own processes, and how many of them share the CPUs is not known here"
         return "the script starts processes of its own, which may not be allowed to start workers in turn"
     region = program.script.unguarded
@@ -428,7 +432,7 @@ def is_notebook(program: TrainingProgram) -> bool:
 
 def is_shared(program: TrainingProgram) -> bool:
     """Whether several ranks may share the machine's CPUs."""
-    return program.distributed or program.framework is Framework.ACCELERATE
+    return program.distributed or program.framework is not Framework.PYTORCH
 
 
 # --- the rewrite --------------------------------------------------------------------------------------------------

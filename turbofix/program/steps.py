@@ -97,7 +97,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         framework=framework_of(analysis, bool(steps)),
         complete=complete,
         trains=bool(steps) or framework_of(analysis, bool(steps)) not in (Framework.PYTORCH, Framework.NONE),
-        device=_join_devices([step.device for step in steps] or [model.device for model in known_models]),
+        device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
         script=script(analysis),
         target=_at_least(execution, target),
         steps=steps,
@@ -189,7 +189,23 @@ def _starts_processes(events: Iterable[Event]) -> bool:
         "multiprocessing.spawn",
         "multiprocessing.start_processes",
     )
-    return any(event.name.endswith(starters) for event in events)
+    found = list(events)
+    return any(event.name.endswith(starters) for event in found) or any(map(_launches_ranks, found))
+
+
+def _launches_ranks(event: Event) -> bool:
+    """Whether Fabric starts the ranks from within the script: by ``launch()``, or as the base of a class of its own."""
+    if event.kind == "construct":
+        bases = {name for each in members(event.result) if isinstance(each, Instance) for name in each.cls.externals()}
+        return any(name.rpartition(".")[2] in ("Fabric", "LightningLite") for name in bases)
+    launching = event.kind == "call" and event.name.endswith(".launch")
+    for made in members(event.receiver) if launching else ():
+        if isinstance(made, Made) and made.kind == "fabric":
+            devices = made.arguments.get("devices", 2)
+            values = members(devices.value) if devices is not None else ()
+            if not values or not all(isinstance(each, Const) and each.value in (1, "1") for each in values):
+                return True
+    return False
 
 
 def _join_devices(placements: list[Placement]) -> Placement:
@@ -199,6 +215,18 @@ def _join_devices(placements: list[Placement]) -> Placement:
             if placement.where == where:
                 return placement
     return UNKNOWN_PLACE
+
+
+def _placed(analysis: Analysis, seen: Placement) -> Placement:
+    """Where the training runs, where Accelerate or Fabric moves the model: to a GPU, where not told otherwise."""
+    for event in analysis.facts.of("make") if seen.where == "cpu" else ():
+        for made in members(event.result):
+            if isinstance(made, Made) and made.kind in ("accelerator", "fabric"):
+                named = made.arguments.get("accelerator", 0) if made.kind == "fabric" else made.arguments.get("cpu")
+                told = members(named.value) if named is not None else ()
+                if not told or not all(isinstance(each, Const) and each.value in ("cpu", True) for each in told):
+                    return Placement("conditional")
+    return seen
 
 
 # --- finding the steps ----------------------------------------------------------------------------------------------
