@@ -25,8 +25,9 @@ Use instead
         optimizer.load_state_dict(checkpoint["optimizer"])
 
 When refused
-    Nothing is said of optimizers that have no fused kernel, of classes of the project's own, of optimizers that no step
-    uses, and of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
+    Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
+    does it all already), of classes of the project's own, of optimizers that no step uses, and of programs that never
+    reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
     a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
     that are given twice, those of a module in two models, and such that several processes update without a lock, before
@@ -100,6 +101,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         name = (optimizer.qualname or "").rpartition(".")[2]
         fused = optimizer.argument("fused")
+        if name == "SGD" and is_plain(optimizer):
+            continue
         if fused.state == "computed" or any(fused.values):
             yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
             continue
@@ -125,6 +128,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loads = tuple(load.site for load in optimizer.state_loads)
         elsewhere = tuple(load.site for load in optimizer.state_loads if load.function != optimizer.function)
         yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere), evidence=seen)
+
+
+def is_plain(optimizer: Optimizer) -> bool:
+    """Whether SGD has neither momentum nor decay: then torch updates all parameters by one ``_foreach_add_`` already."""
+    given = (optimizer.argument("momentum"), optimizer.argument("weight_decay"))
+    return not optimizer.open_mapping and all(
+        each.state == "absent" or (each.state == "value" and each.known and not any(each.values)) for each in given
+    )
 
 
 def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:

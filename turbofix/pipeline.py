@@ -172,8 +172,7 @@ def apply(  # noqa: PLR0913
                 if turn.edit is None or turn.after is None:
                     continue
                 analysis = turn.after
-                done = {(f.site.path, f.site.line, f.site.column) for f in turn.findings}
-                pending = [p for p in pending if p.codemod != codemod.name or place(p) not in done]
+                pending = without(pending, turn.findings)
                 pending = [moved for p in pending if (moved := move(p, turn.edit)) is not None]
                 texts |= turn.texts
                 worst = max(finding.risk for finding in turn.findings)
@@ -187,6 +186,22 @@ def apply(  # noqa: PLR0913
         for p in pending
     )
     return Rewriting(entry, changed, tuple(stages), replace(report, notes=tuple(dict.fromkeys(notes))), void)
+
+
+def without(pending: Sequence[Examined], done: Sequence[Finding]) -> list[Examined]:
+    """What is left when these findings are dealt with: each takes the one of its codemod at its place away, or, where
+    an earlier rewrite has given it another place, the first of its codemod in its file that no other one takes."""
+    left = list(pending)
+    moved: list[Finding] = []
+    for finding in done:
+        here = (finding.codemod, finding.site.path, finding.site.line, finding.site.column)
+        same = [each for each in left if (each.codemod, *place(each)) == here]
+        left = [each for each in left if each not in same]
+        moved += [] if same else [finding]
+    for finding in moved:
+        other = next((p for p in left if (p.codemod, p.site.path) == (finding.codemod, finding.site.path)), None)
+        left = [each for each in left if each is not other]
+    return left
 
 
 # --- one text, all codemods ---------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
     direct = False
     training = {id(frame.call) for event in facts.of("backward") for frame in facts.frames(event)}
     for event in facts.events:
-        if not _sets_up(event):
+        if not _sets_up(event) or _is_argument_of_loader(analysis, event):
             continue
         frames = facts.frames(event)
         if not frames or frames[0].scope is not module.tree:
@@ -182,6 +182,16 @@ def _outer_statement(analysis: Analysis, frame: Frame, module: ModuleFile) -> as
             return current
         current = parent if isinstance(parent, ast.stmt) else places.statement(parent, module)
     return None
+
+
+def _is_argument_of_loader(analysis: Analysis, event: Event) -> bool:
+    """Whether a call stands among the arguments of a loader: ``pin_memory=torch.cuda.is_available()`` sets nothing up."""
+    return any(
+        made.kind == "make" and any(isinstance(each, Made) and each.kind == "loader" for each in members(made.result))
+        for above in analysis.facts.places.ancestors(event.node, event.module)
+        if isinstance(above, ast.Call)
+        for made in analysis.facts.at(above)
+    )
 
 
 def _sets_up(event: Event) -> bool:
