@@ -131,7 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 
 def is_plain(optimizer: Optimizer) -> bool:
-    """Whether SGD has neither momentum nor decay: then torch updates all parameters by one ``_foreach_add_`` already."""
+    """Whether SGD has neither momentum nor decay: torch then does the whole update by one ``_foreach_add_``."""
     given = (optimizer.argument("momentum"), optimizer.argument("weight_decay"))
     return not optimizer.open_mapping and all(
         each.state == "absent" or (each.state == "value" and each.known and not any(each.values)) for each in given

@@ -185,7 +185,7 @@ def _outer_statement(analysis: Analysis, frame: Frame, module: ModuleFile) -> as
 
 
 def _is_argument_of_loader(analysis: Analysis, event: Event) -> bool:
-    """Whether a call stands among the arguments of a loader: ``pin_memory=torch.cuda.is_available()`` sets nothing up."""
+    """Whether a call is an argument of a loader: ``pin_memory=torch.cuda.is_available()`` sets nothing up."""
     return any(
         made.kind == "make" and any(isinstance(each, Made) and each.kind == "loader" for each in members(made.result))
         for above in analysis.facts.places.ancestors(event.node, event.module)
