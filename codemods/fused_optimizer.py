@@ -150,6 +150,8 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return program.incomplete_because or "the program could not be read to its end"
     for name in ("foreach", "differentiable", "fused"):
         argument = optimizer.argument(name)
+        if argument.state == "unknown" and argument.text is not None:
+            return f"the script sets {name} to `{argument.text}`, and what that is could not be seen"
         if argument.state in ("absent", "unknown") or (argument.known and set(argument.values) == {None}):
             continue
         if argument.option is not None:

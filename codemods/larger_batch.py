@@ -17,7 +17,7 @@ Use instead
         parser.add_argument("--batch-size", type=int, default=32)
         parser.add_argument("--accumulation-steps", type=int, default=1)
 
-    Two values change and no code: ``loss / 1`` and ``% 1 == 0`` stay. The batch grows up to 64 samples, and what is
+    Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to 64 samples, and what is
     left stays accumulated. It needs the memory of the larger batch; whether a still larger one fits is measured
     (``turbofix tune``), not guessed.
 
@@ -226,7 +226,9 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
         return "where the batch size or the number of accumulated batches is written could not be seen"
     if not accumulation.divided:
         return "the loss is not divided by the number of accumulated batches, so the gradient would shrink"
-    if "While" in (step.loop.site.kind, step.epoch_loop.site.kind if step.epoch_loop is not None else ""):
+    whole = is_inner_loop(accumulation)  # then what stands beside it in the step happens with every update
+    loops = (step.loop.site.kind, step.epoch_loop.site.kind if step.epoch_loop is not None else "")
+    if not whole and "While" in loops:
         return "the training may end after a number of small batches: its loop is a `while`"
     comment = next((each for each in (batch.comment, many.comment) if each and is_telling(each)), None)
     if comment is not None:
@@ -235,17 +237,23 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
         *((clip, "the gradients are clipped") for clip in step.clips),
         *((each, "the learning rate is scheduled") for each in step.scheduler_steps),
     ):
-        if not is_inside(act.site, accumulation.guard):
+        if is_inside(act.site, accumulation.guard) == whole:
             return f"{what} with every small batch ({at(act.site.line)}), not with every update"
     for clear in step.zero_grads:
-        elsewhere = clear.function != step.function and clear.guard.kind == "always"
-        if (is_inside(clear.site, step.loop.site) and not is_inside(clear.site, accumulation.guard)) or elsewhere:
+        elsewhere = clear.function != step.function and clear.guard.kind == "always" and not whole
+        inside = is_inside(clear.site, accumulation.guard)
+        if inside if whole else (is_inside(clear.site, step.loop.site) and not inside) or elsewhere:
             return f"the gradients are cleared with every small batch ({at(clear.site.line)}), so they never add up"
     if len(step.backwards) != 1:
         return "several losses are sent backward in one step"
-    if any(is_inside(each.loop.site, step.loop.site) for each in program.evaluations):
+    if not whole and any(is_inside(each.loop.site, step.loop.site) for each in program.evaluations):
         return "the loop evaluates every so many small batches, and would do so less often"
     return why_read(program, step, accumulation, loader)
+
+
+def is_inner_loop(accumulation: Accumulation) -> bool:
+    """Whether the small batches of an update are a loop of their own inside the step, not a test on its count."""
+    return accumulation.guard.kind in ("For", "AsyncFor")
 
 
 def why_read(program: TrainingProgram, step: Step, accumulation: Accumulation, loader: Loader) -> str | None:
@@ -363,6 +371,12 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
                 f"the loop catches exceptions ({at(node.lineno)}); "
                 "a larger batch that runs out of memory would be skipped in silence"
             )
+    guard = node_of(edit, plan.guard)
+    if isinstance(guard, ast.For):  # the loop around it counts updates, as before
+        leaving = next((node for node in walk(guard) if isinstance(node, (ast.Break, ast.Continue, ast.Return))), None)
+        if leaving is not None:
+            raise Refuse(f"a small batch may be left out ({at(leaving.lineno)})")
+        return
     for node in walk(loop) if loop is not None else ():
         if isinstance(node, (ast.Break, ast.Return)):
             raise Refuse(f"the loop may be left early ({at(node.lineno)}), after a number of small batches")
@@ -373,7 +387,6 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
     line = line_of_length(tree, node_of(edit, plan.loader), epochs, plan.name or "")
     if line is not None:
         raise Refuse(f"the number of small batches is used for something else too ({at(line)})")
-    guard = node_of(edit, plan.guard)
     if loop is None or not isinstance(guard, ast.If) or not is_aligned(guard.test, plan.counter, plan.counter_start):
         raise Refuse(
             f"the test on {at(plan.guard.line)} is not seen to hold after every full group of batches, "

@@ -420,8 +420,8 @@ def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updat
         node = record.node
         if isinstance(node, (ast.For, ast.AsyncFor)) and isinstance(node.iter, ast.Call):
             call = node.iter
-            if isinstance(call.func, ast.Name) and call.func.id == "range" and call.args:
-                count = call.args[-1] if len(call.args) < 3 else call.args[1]
+            if isinstance(call.func, ast.Name) and call.func.id == "range" and len(call.args) == 1:
+                count = call.args[0]
                 steps = _steps_argument(analysis, count, frames[: depth + 1])
                 divisions = _divisions(analysis, [backward], count, frames[: depth + 1], loop)
                 steps = _without_divisions(steps, divisions)
