@@ -17,9 +17,9 @@ Use instead
         parser.add_argument("--batch-size", type=int, default=32)
         parser.add_argument("--accumulation-steps", type=int, default=1)
 
-    Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to 64 samples, and what is
-    left stays accumulated. It needs the memory of the larger batch; whether a still larger one fits is measured
-    (``turbofix tune``), not guessed.
+    Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to
+    64 samples, and what is left stays accumulated. It needs the memory of the larger batch; whether a still larger one
+    fits is measured (``turbofix tune``), not guessed.
 
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
