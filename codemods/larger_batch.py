@@ -361,6 +361,15 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.replace(site, str(value))
 
 
+def is_numbered_part(node: ast.AST) -> bool:
+    """``images[:4]``: a part of the first dimension between numbers, which is another share of a larger batch."""
+    if not isinstance(node, ast.Subscript):
+        return False
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    bounds = (first.lower, first.upper) if isinstance(first, ast.Slice) else ()
+    return any(isinstance(each, ast.Constant) and each.value for each in bounds)
+
+
 def refuse_surprises(edit: Edit, plan: Plan) -> None:
     """Raise Refuse where the loop does more with its count than to step every so many batches."""
     loop = node_of(edit, plan.loop)
@@ -371,6 +380,9 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
                 f"the loop catches exceptions ({at(node.lineno)}); "
                 "a larger batch that runs out of memory would be skipped in silence"
             )
+    for node in walk(loop) if loop is not None else ():
+        if is_numbered_part(node):
+            raise Refuse(f"a part of a batch is taken by numbers ({at(getattr(node, 'lineno', 0))})")
     guard = node_of(edit, plan.guard)
     if isinstance(guard, ast.For):  # the loop around it counts updates, as before
         leaving = next((node for node in walk(guard) if isinstance(node, (ast.Break, ast.Continue, ast.Return))), None)
