@@ -10,7 +10,13 @@ from typing import Literal
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
-from turbofix.program.model import Argument, Loader, Transfer
+from turbofix.program.model import Argument, Framework, Loader, Transfer
+
+OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
+"""The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
+
+BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
+"""What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
 
 
 def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
@@ -41,6 +47,8 @@ def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
     nothing to pin.
     """
     pin = loader.argument("pin_memory")
+    if loader.subclass == BY_DEEPSPEED:
+        return "pinned"
     if loader.dataset.on_device or loader.collate_on_device:
         return "no"
     if pin.state == "value" and pin.values[0]:

@@ -26,13 +26,13 @@ Use instead
 
 When refused
     Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
-    does it all already), of classes of the project's own, of optimizers that no step uses, and of programs that never
-    reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
+    does it all already), of classes of the project's own, of optimizers that no step uses or that DeepSpeed steps, and
+    of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
     a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
-    that are given twice, those of a module in two models, and such that several processes update without a lock, before
-    torch 2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether there is
-    a GPU, and where the state that is loaded cannot be told beforehand.
+    that are given twice, those of a module in two models, and such that several processes update without a lock,
+    before torch 2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether
+    there is a GPU, and where the state that is loaded cannot be told beforehand.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -93,11 +93,14 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers that could update their parameters in one kernel and do not."""
-    if program.framework is not Framework.PYTORCH or not program.trains or not program.device.reaches_cuda:
+    owned = program.framework not in (Framework.PYTORCH, Framework.DEEPSPEED)
+    if owned or not program.trains or not program.device.reaches_cuda:
         return
     for optimizer in program.optimizers:
         since = SINCE.get(optimizer.qualname or "")
         if since is None or not optimizer.used or optimizer.trains == "inputs" or not on_gpu(program, optimizer):
+            continue
+        if optimizer.handed_over:
             continue
         name = (optimizer.qualname or "").rpartition(".")[2]
         fused = optimizer.argument("fused")

@@ -20,13 +20,13 @@ Use instead
     another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
 
 When refused
-    Only tensors of a batch that comes out of a loader are rewritten, on their way to the device, in lists and dicts
-    too (``[{k: v.to(device) for k, v in t.items()} for t in targets]``). Never a copy to the host (reading it would
-    race with the copy), never a model, never a change of dtype alone. Nothing is said where the batches cannot be
-    pinned, since the copy then waits anyway, nor of what a call that is not seen through made of a batch. It is
-    refused for batches that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and where
-    the device may be Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue
-    139550).
+    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not). Only tensors of a batch
+    that comes out of a loader are rewritten, on their way to the device, in lists and dicts too (``[t.to(device) for t
+    in targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of
+    dtype alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a
+    call that is not seen through made of a batch. It is refused for batches that are objects of a class of their own,
+    whose ``to`` may not take ``non_blocking``, and where the device may be Apple's and no test tells: there the copy
+    may be read before it has arrived (pytorch issue 139550).
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.
@@ -43,10 +43,10 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_copy
-from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
+from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
 from turbofix.records import dataclass
 
-from ._loaders import called, gives_graphs, may_be_non_blocking, pinning
+from ._loaders import OWN_COPIES, called, gives_graphs, may_be_non_blocking, pinning
 from ._precision import cuda_test, requote
 
 codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
@@ -62,7 +62,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
-    if program.framework is not Framework.PYTORCH or not program.complete:
+    if program.framework not in OWN_COPIES or not program.complete:
         return
     for transfer, loaders in copies(program):
         if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:

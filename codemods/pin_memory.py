@@ -20,13 +20,13 @@ Use instead
     choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
 
 When refused
-    Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no
-    batch is copied to a GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]``
-    is made contiguous there first), and where an unpacked mapping may set ``pin_memory`` already. It is refused where
-    the call unpacks a mapping into which the entry would have to go, where the batches are objects of a class of their
-    own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides, where the
-    GPU is used only with an option that the place of the call does not tell, and where ``pin_memory=False`` stands with
-    a comment.
+    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), where the batches are on
+    the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a GPU as the loader
+    made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous there first), and
+    where an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which
+    the entry would have to go, where the batches are objects of a class of their own (the loader pins them only if the
+    class has a ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that
+    the place of the call does not tell, and where ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -44,10 +44,10 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loader
-from turbofix.program.model import Framework, Loader, TrainingProgram
+from turbofix.program.model import Loader, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import called, copies_to_cuda, gives_graphs, pinning
+from ._loaders import BY_DEEPSPEED, OWN_COPIES, called, copies_to_cuda, gives_graphs, pinning
 from ._precision import cuda_test, requote
 
 codemod = Codemod(
@@ -73,9 +73,11 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
-    if program.framework is not Framework.PYTORCH or not program.complete:
+    if program.framework not in OWN_COPIES or not program.complete:
         return
     for loader in program.loaders:
+        if loader.subclass == BY_DEEPSPEED:
+            continue
         state = pinning(loader)
         moved = any(copy.to.reaches_cuda for copy in loader.copies)
         if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):

@@ -292,12 +292,12 @@ def _deepspeed_initialize(interp: Interpreter, qualname: str, arguments: Argumen
     engine = interp.make(
         "deepspeed.DeepSpeedEngine", "engine", arguments, node, model.value if model is not None else None
     )
-    engine.device = "cuda"
+    engine.device = "conditional"  # DeepSpeed chooses: it runs on CPUs and other accelerators too
     loader: Value = NONE
     if data is not None:
-        loader = interp.make(
-            "deepspeed.runtime.dataloader.DeepSpeedDataLoader", "loader", calls.positional(data.value), node
-        )
+        given = calls.positional(data.value)
+        given.keywords |= {name: each for name, each in arguments.keywords.items() if name == "collate_fn"}
+        loader = interp.make("deepspeed.runtime.dataloader.DeepSpeedDataLoader", "loader", given, node)
     return Sequence(
         [
             engine,

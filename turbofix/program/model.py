@@ -581,6 +581,7 @@ class Optimizer:
     branch: Site | None = None  # the outermost if/try/with/loop around its construction, the __main__ guard left out
     trains: Literal["model", "inputs", "unknown"] = "unknown"
     used: bool = True  # some step of the program updates it
+    handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""

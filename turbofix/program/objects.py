@@ -452,7 +452,22 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
         branch=_branch(analysis, node, module),
         trains=_trains(params, trained),  # type: ignore[arg-type]
         used=site in used,
+        handed_over=_is_handed_over(analysis, made),
     )
+
+
+def _is_handed_over(analysis: Analysis, made: list[Made]) -> bool:
+    """Whether an engine is given the optimizer, or may be: by a mapping, from an unknown, or where it is not seen."""
+    results = [member for event in analysis.facts.of("make") for member in members(event.result)]
+    engines = [each for each in results if isinstance(each, Made) and each.kind == "engine"]
+    for engine in engines:
+        given = engine.arguments.get("optimizer", 2)
+        if engine.arguments.open or engine.arguments.star:
+            return True
+        for value in members(given.value) if given is not None else ():
+            if any(value is each for each in made) or not isinstance(value, (Const, Made)):
+                return True
+    return not engines and any(takes_loss(event) for event in analysis.facts.of("backward"))
 
 
 def _in_loop(analysis: Analysis, events: list[Event]) -> bool:
