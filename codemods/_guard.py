@@ -30,6 +30,14 @@ def left_behind(text: str, line: int) -> str | None:
         for node in walk(each)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
+    stored |= {each.name for each in moving if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
+    stored |= {
+        alias.asname or alias.name.partition(".")[0]
+        for each in moving
+        for node in walk(each)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
     defined = {each.name: each for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
     waiting = [name for name, each in defined.items() if isinstance(each, ast.ClassDef) and makes_samples(each)]
     for node in (each for statement in body for each in walk(statement)):

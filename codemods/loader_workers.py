@@ -25,8 +25,9 @@ Use instead
     its default is changed, and ``persistent_workers`` follows it, for 0 workers and ``persistent_workers`` exclude each
     other. One or two workers, fixed or by default, are too few where files are decoded, text is tokenised or pictures
     are augmented at random. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without
-    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on). Under Accelerate and Fabric the
-    loaders are the script's own, and those that they make anew from them keep the workers.
+    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on); where the GPU is used above helper
+    functions that the workers do not need, these move under it too. Under Accelerate and Fabric the loaders are the
+    script's own, and those that they make anew from them keep the workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -37,7 +38,8 @@ When refused
     that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes, which
     cannot be sent to a spawned worker, for loaders built anew in each epoch (``hoist-loader`` first) or read by
     ``next(iter(loader))``, where a comment may say why the number is low, where the option that holds it is read for
-    another purpose, where the script starts processes of its own, and where the missing guard cannot be added.
+    another purpose, where the script starts processes of its own, where the missing guard cannot be added, and where
+    the script works on the GPU outside of its guard, as every spawned worker would do once more.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -336,7 +338,12 @@ def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
         if program.distributed or program.framework is Framework.FABRIC:
             return "the script starts its own processes, and how many of them share the CPUs is not known here"
         return "the script starts processes of its own, which may not be allowed to start workers in turn"
-    region = program.script.unguarded
+    region, early = program.script.unguarded, program.script.on_gpu
+    if early is not None and not is_notebook(program) and not positive(loader.argument("num_workers")):
+        return (
+            f"the script works on the GPU outside of its guard ({early.line_from(program.entry)}), which every spawned "
+            "worker would do once more: move that under the guard first"
+        )
     if not is_startable(program, loader) and region is not None and region.blockers:
         return (
             'the script trains at module level; workers need an `if __name__ == "__main__":` guard, '
@@ -515,12 +522,14 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
     os = affinity.removesuffix(".sched_getaffinity")
     cpus, name, ranks = edit.free_name("cpus", head), *(edit.quoted(word, head) for word in WORDS)
     lines = [f"{cpus} = len({affinity}(0)) if hasattr({os}, {name}) else {everything}() or 1"]
-    if not plan.ranks:
-        edit.before(head, *lines, above_comments=True)
-        return f"min({MOST}, {cpus})"
-    lines.append(f"{cpus} //= int({os}.environ.get({ranks}, 1))")
+    if plan.ranks:
+        lines.append(f"{cpus} //= int({os}.environ.get({ranks}, 1))")
+    begins = edit.statement(head)
+    if plan.unguarded is not None and begins == edit.statement(plan.unguarded.first):
+        above = whole(edit, head).splitlines()[: begins.line - 1][-1:]
+        lines += [""] if above and not above[0].strip() else []  # the guard follows
     edit.before(head, *lines, above_comments=True)
-    return f"max(1, min({MOST}, {cpus}))"
+    return f"max(1, min({MOST}, {cpus}))" if plan.ranks else f"min({MOST}, {cpus})"
 
 
 def is_in_class(edit: Edit, site: Site) -> bool:

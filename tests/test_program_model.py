@@ -643,9 +643,23 @@ def test_an_unguarded_script_tells_what_would_have_to_move() -> None:
     assert source(script.unguarded.first).startswith("loader =")
 
 
-def test_a_definition_after_the_loop_blocks_the_guard() -> None:
+def test_definitions_go_under_the_guard_unless_workers_may_need_them() -> None:
     script = program(FLAT + "\n\ndef later():\n    pass\n").script
+    assert script.unguarded is not None and script.unguarded.blockers == ()
+    script = program(FLAT + "\n\ndef later():\n    pass\nloader.collate_fn = later\n").script
     assert script.unguarded is not None and any("later" in blocker for blocker in script.unguarded.blockers)
+    script = program(FLAT + "\n\nclass Later:\n    pass\n").script
+    assert script.unguarded is not None and any("Later" in blocker for blocker in script.unguarded.blockers)
+
+
+def test_a_guarded_script_tells_what_it_puts_on_the_gpu_all_the_same() -> None:
+    text = FLAT + "\n\nif __name__ == '__main__':\n    pass\n"
+    script = program(text).script
+    assert not script.guarded and script.on_gpu is None
+    head, _, loop = FLAT.partition("for epoch")
+    guarded = "if __name__ == '__main__':\n    for epoch" + loop.replace("\n", "\n    ")
+    script = program(head + guarded).script
+    assert script.guarded and script.on_gpu is not None and ".to(" in source(script.on_gpu)
 
 
 @pytest.mark.parametrize(

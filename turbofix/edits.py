@@ -77,7 +77,7 @@ class Shift:
     """Lines ``start`` to ``end`` move one ``unit`` deeper (or ``back``) behind ``pad``.
 
     ``header`` is the change that causes it, ``depth`` that of the statements which move. Lines that start inside one of
-    the strings ``kept`` stay where they are.
+    the strings ``kept`` stay where they are. ``tidy``: two blank lines above a statement of the file become one.
     """
 
     start: int
@@ -88,6 +88,7 @@ class Shift:
     depth: int
     back: bool = False
     kept: tuple[tuple[int, int], ...] = ()
+    tidy: bool = False
 
 
 # One step of an edit, as the calls below log it. Steps on one bracket or block are laid out together at the end.
@@ -581,13 +582,28 @@ def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterato
         newline = _NEWLINE.search(text, at, shift.end)
         start, at = at, newline.end() if newline else shift.end
         line = text[start:at]
-        if not line.strip() or any(first < start < last for first, last in shift.kept):
+        if any(first < start < last for first, last in shift.kept):
+            continue
+        if not line.strip():
+            if (
+                shift.tidy
+                and _is_second_blank(text, start, at)
+                and not any(_swallows(each, start) for each in replaced)
+            ):
+                yield Change(start, at, "", Role.INDENT)
             continue
         if any(_swallows(change, start) for change in replaced):
             continue
         first, last, unit = _move(shift, line)
         if unit or last > first:
             yield Change(start + first, start + last, unit, Role.INDENT)
+
+
+def _is_second_blank(text: str, start: int, end: int) -> bool:
+    """Whether the blank line follows on another one, above a line that is not indented."""
+    above = text[:start].splitlines()[-1:]
+    below = next((line for line in text[end:].splitlines() if line.strip()), "")
+    return bool(above) and not above[0].strip() and below[:1].strip() != ""
 
 
 def _swallows(change: Change, line: int) -> bool:

@@ -727,8 +727,11 @@ def wrapped(tree: Tree, statements: Sequence[Statement], header: str, above_comm
     start = _above_comments(tree, start, pad) if above_comments else start
     depth = tree.depth(statements[0])
     text = "".join(pad + each + newline for each in header.split("\n"))
+    tidy = not pad and above_comments
+    if tidy and start > 0 and tree.text[tree.line_start(start - 1) : start].strip():
+        text = newline + text
     above = Change(start, start, text, Role.HEADER, depth, lines=True)
-    return Shift(start, end, pad, tree.block_unit(statements[0]), above, depth, kept=tuple(tree.strings))
+    return Shift(start, end, pad, tree.block_unit(statements[0]), above, depth, kept=tuple(tree.strings), tidy=tidy)
 
 
 def _calls_in(tree: Tree, start: int, end: int) -> Iterator[cst.Call]:

@@ -639,13 +639,15 @@ class Script:
     ``setup`` is the first statement of its set-up code that calls torch (seeding, choosing a device, building the
     model), where a person would put a global switch. ``guarded``: the training runs under ``__main__`` (or is only
     reached by a call from there). ``unguarded`` is the range of top-level statements that would have to move under a
-    guard, with its blockers; None when nothing runs at import.
+    guard, with its blockers; None when nothing runs at import. ``on_gpu`` is where a guarded script puts something on a
+    GPU above its guard, as every spawned worker would do once more.
     """
 
     setup: Site | None
     setup_function: Site | None
     guarded: bool
     unguarded: Region | None = None
+    on_gpu: Site | None = None
 
 
 @dataclass(frozen=True)

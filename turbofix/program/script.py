@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.nodes import walk
+from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.model import Region, Script
 from turbofix.program.objects import is_main_test
-from turbofix.program.values import External, Instance, Made, members
+from turbofix.program.values import Class, External, Instance, Made, members
 
 _SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _HARMLESS = ("torch.utils.data.", "torchvision.transforms.", "torchvision.datasets.", "logging.", "argparse.")
 _WORKING = ("backward", "step", "forward", "iterate", "transfer", "construct", "sync", "show", "save", "next")
@@ -26,11 +29,12 @@ def script(analysis: Analysis) -> Script:
     working = [event for event in facts.events if _runs_at_import(analysis, event, module)]
     guarded = not any(_reads_or_trains(event) for event in working)
     region = None if guarded else _unguarded(analysis, module, working)
+    on_gpu = next((facts.site(event) for event in working if guarded and _puts_on_gpu(analysis, event)), None)
     if place is None:
-        return Script(None, None, guarded, region)
+        return Script(None, None, guarded, region, on_gpu)
     statement, scope = place
     site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
-    return Script(facts.places.site(statement, module), site, guarded, region)
+    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu)
 
 
 def is_guard(statement: ast.AST) -> bool:
@@ -56,7 +60,10 @@ def _top_statement(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast
 
 def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> bool:
     """Whether an event happens when the file is imported: from its top level, outside of the guard."""
-    if event.kind not in _WORKING:
+    opens = event.kind == "make" and any(
+        isinstance(each, Made) and each.kind in ("loader", "dataset") for each in members(event.result)
+    )
+    if event.kind not in _WORKING and not opens:
         return False
     frame = _anchor_in_entry(analysis, event, module)
     if frame is None:
@@ -79,34 +86,148 @@ def _reads_or_trains(event: Event) -> bool:
 def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> Region | None:
     """The top-level statements that would have to stand under a guard: all from the first that works on.
 
-    What stands above the last function or class before the first loop over data may stay where it is.
+    What stands above the last function or class before the first loop over data may stay where it is, as long as it
+    does not work on a GPU.
     """
     body = module.tree.body
     busy: set[int] = set()
     looping: set[int] = set()
+    on_gpu: set[int] = set()
+    models: set[int] = set()
     for event in working:
-        frame = _anchor_in_entry(analysis, event, module)
-        top = _top_statement(analysis, frame.anchor, module) if frame is not None else None
-        position = next((i for i, statement in enumerate(body) if statement is top), None)
-        if position is not None and not isinstance(body[position], _DEFINITIONS):
-            busy.add(position)
-            if _reads_or_trains(event):
-                looping.add(position)
+        position = _position(analysis, event, module)
+        if position is None or isinstance(body[position], _DEFINITIONS):
+            continue
+        busy.add(position)
+        if _reads_or_trains(event):
+            looping.add(position)
+        if _puts_on_gpu(analysis, event):
+            on_gpu.add(position)
+        if event.kind == "construct" and is_model(event.result):
+            models.add(position)
     if not looping:
         return None
-    defined = max((i for i in range(min(looping)) if isinstance(body[i], _DEFINITIONS)), default=-1)
-    first = min(position for position in busy if position > defined)
+    end = min(looping)
+    while True:
+        defined = max((i for i in range(end) if isinstance(body[i], _DEFINITIONS)), default=-1)
+        first = min(position for position in busy if position > defined)
+        if not any(position < first for position in on_gpu):
+            break
+        # every spawned worker would repeat what happens on the GPU: the definitions in between come along
+        end = min(on_gpu | models)
     moving = body[first:]
     blockers: list[str] = []
-    for statement in moving:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            blockers.append(f"the function {statement.name} is defined among the statements")
-        elif isinstance(statement, ast.ClassDef):
-            blockers.append(f"the class {statement.name} is defined among the statements")
-        elif is_guard(statement):
-            blockers.append("a guard stands among the statements already")
+    definitions = {each.name: each for each in moving if isinstance(each, _DEFINITIONS)}
+    sent = _sent_to_workers(analysis, module) if definitions else frozenset()
+    for name, definition in definitions.items():
+        why = _why_it_stays(analysis, module, definition, name in sent)
+        if why is not None:
+            kind = "class" if isinstance(definition, ast.ClassDef) else "function"
+            blockers.append(f"the {kind} {name} is defined among the statements{why}")
+    if any(is_guard(statement) for statement in moving):
+        blockers.append("a guard stands among the statements already")
     places = analysis.facts.places
     return Region(places.site(moving[0], module), places.site(moving[-1], module), None, tuple(dict.fromkeys(blockers)))
+
+
+def _position(analysis: Analysis, event: Event, module: ModuleFile) -> int | None:
+    """Where in the file the top-level statement stands in which an event happens."""
+    frame = _anchor_in_entry(analysis, event, module)
+    top = _top_statement(analysis, frame.anchor, module) if frame is not None else None
+    return next((i for i, statement in enumerate(module.tree.body) if statement is top), None)
+
+
+def _puts_on_gpu(analysis: Analysis, event: Event) -> bool:
+    """Whether an event copies something to a device that may be a GPU."""
+    if event.kind != "transfer" or event.name == "cpu":
+        return False
+    return analysis.devices.of_transfer(event).where != "cpu"
+
+
+def _why_it_stays(
+    analysis: Analysis,
+    module: ModuleFile,
+    definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+    sent: bool,
+) -> str | None:
+    """Why a function or class cannot stand under the guard with the statements around it; None where it can.
+
+    There it is a global of the script still, but a spawned worker, and a module that imports the script, lack it.
+    """
+    if sent:
+        return ", and the workers may need it"
+    if isinstance(definition, ast.ClassDef):
+        known = (each for each in members(module.scope.names.get(definition.name)) if isinstance(each, Class))
+        if not any("torch.nn.Module" in each.externals() for each in known):
+            return ""  # an object of it may be sent to the workers
+    places = analysis.facts.places
+    for other in analysis.execution.modules.values():
+        for node in walk(other.tree):
+            imports_it = isinstance(node, (ast.Import, ast.ImportFrom)) and other is not module
+            if imports_it and module.path.stem in _modules_of(node):
+                return f", and {other.path.name} imports the script"
+    for node in walk(module.tree):
+        if (
+            isinstance(node, ast.Name)
+            and node.id == definition.name
+            and not _is_plain_use(places.parent(node, module), node)
+        ):
+            return ", and it is handed on, perhaps to the workers"
+    return None
+
+
+def _modules_of(node: ast.AST) -> set[str]:
+    """The last names of the modules that an import names."""
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
+    return {alias.name.rpartition(".")[2] for alias in node.names} if isinstance(node, ast.Import) else set()
+
+
+def _is_plain_use(parent: ast.AST | None, name: ast.AST) -> bool:
+    """Whether a function or class is called here, is a base, or is applied to a model's modules."""
+    if isinstance(parent, ast.ClassDef):
+        return True
+    if not isinstance(parent, ast.Call):
+        return False
+    if parent.func is name:
+        return True
+    called = parent.func.attr if isinstance(parent.func, ast.Attribute) else getattr(parent.func, "id", None)
+    return called in ("apply", "super", "isinstance")
+
+
+def _sent_to_workers(analysis: Analysis, module: ModuleFile) -> frozenset[str]:
+    """The names of the file that what a loader is given may lead to: what its workers may need is among them."""
+    waiting: list[str] = []
+    for event in analysis.facts.of("make"):
+        if any(isinstance(each, Made) and each.kind == "loader" for each in members(event.result)):
+            frame = _anchor_in_entry(analysis, event, module)
+            if frame is not None:
+                waiting += _names_in(_top_statement(analysis, frame.anchor, module) or module.tree)
+    given: dict[str, list[ast.AST]] = {}
+    for node in walk(module.tree):
+        if isinstance(node, _DEFINITIONS):
+            given.setdefault(node.name, []).append(node)
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for name in _names_in(target):
+                    given.setdefault(name, []).append(node.value)
+        elif isinstance(node, ast.Call):
+            # `steps.append(jitter)`, `setattr(photos, "mix", blend)`
+            base = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0] if node.args else None
+            is_set = isinstance(node.func, ast.Attribute) or getattr(node.func, "id", None) == "setattr"
+            for name in _names_in(base) if base is not None and is_set else ():
+                given.setdefault(name, []).extend([*node.args, *(each.value for each in node.keywords)])
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += [each for node in given.get(name, ()) for each in _names_in(node)]
+    return frozenset(seen)
+
+
+def _names_in(node: ast.AST) -> list[str]:
+    return [each.id for each in walk(node) if isinstance(each, ast.Name)]
 
 
 def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
