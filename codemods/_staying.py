@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Refusal, Site
-from turbofix.program.model import Sync
+from turbofix.program.model import Step, Sync
 from turbofix.records import dataclass
 
 from ._deferring import deferral
@@ -23,6 +23,28 @@ class Waiting:
     loop: BatchLoop
     syncs: tuple[Sync, ...]
     every: int | None
+
+
+def within(waiting: Waiting, sync: Sync) -> Waiting:
+    """The inner loop of a step (over micro-batches), if the sum starts anew in each step and runs over that loop.
+
+    The read is taken out of that loop, whatever waits once a step beside it.
+    """
+    total, loop = sync.accumulator, waiting.loop.loop
+    if total is None or total.loop == loop.site or total.loop not in sync.loops or total.loop.path != loop.site.path:
+        return waiting
+    groups = waiting.loop.accumulation if isinstance(waiting.loop, Step) else None
+    if groups is not None and groups.guard == total.loop and groups.steps.values == (1,):
+        return waiting  # one micro-batch a step, unless somebody asks for more
+    if not total.inits or not all(is_inside(each, loop.site) for each in total.inits):
+        return waiting
+    inner = replace(waiting.loop, loop=replace(loop, site=total.loop))
+    return Waiting(inner, tuple(each for each in waiting.syncs if total.loop in each.loops), None)
+
+
+def is_inside(inner: Site, outer: Site) -> bool:
+    """Whether a place lies in another one."""
+    return inner.path == outer.path and outer.line <= inner.line and inner.end_line <= outer.end_line
 
 
 def stays(waiting: Waiting, but: Sync | None = None) -> str | None:

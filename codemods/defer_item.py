@@ -30,6 +30,8 @@ Use instead
     the tensors, and becomes a list of numbers after the loop. Where the device may lack float64 (Apple's GPUs), the
     line falls back on ``.item()`` there.
 
+    A sum over the micro-batches of one step is read when they are over, once a step, whatever waits there besides.
+
     ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
 
 When refused
@@ -62,7 +64,7 @@ from turbofix.records import dataclass
 
 from ._deferring import deferral, detached_sum
 from ._pages import page_of
-from ._staying import Told, Waiting, stays, stays_in_text
+from ._staying import Told, Waiting, stays, stays_in_text, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
 from ._throttling import throttling
 
@@ -91,7 +93,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 continue
             told.add(sync.site)
             own = why_it_stays(sync) if unknown is None else None
-            reason = unknown or own or stays(waiting, but=sync)
+            nearest = within(waiting, sync)
+            reason = unknown or own or stays(nearest, but=sync)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
             seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
             if reason is not None:
@@ -102,7 +105,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                         yield codemod.refuse(sync.site, message, own, evidence=seen)
             else:
                 risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
-                yield codemod.finding(sync.site, message, plan=Plan(waiting, sync), risk=risk, evidence=seen)
+                yield codemod.finding(sync.site, message, plan=Plan(nearest, sync), risk=risk, evidence=seen)
     yield from shared.refusals(codemod)
     if program.framework is Framework.PYTORCH and program.complete:
         yield from leaks(program)

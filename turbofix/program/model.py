@@ -362,7 +362,7 @@ class Sync:
     ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
     what the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
     ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
-    functions return.
+    functions return. ``loops`` are the loops that it happens in, whatever function they stand in.
     """
 
     site: Site
@@ -382,6 +382,7 @@ class Sync:
     in_evaluation: bool = False
     unread: bool = False  # stored in a local list that nothing reads
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
+    loops: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import Placement
 from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.sites import FUNCTIONS
+from turbofix.program.tensors import is_chosen_outside
 from turbofix.program.values import (
     Computed,
     Const,
@@ -75,7 +76,7 @@ def device_of(value: Value | None) -> tuple[Where, Kind]:
         elif isinstance(member, Computed) or (isinstance(member, Unknown) and member.number):
             one, kind = "cuda", "index"
         elif isinstance(member, Opaque):
-            one, kind = "unknown", "unknown"
+            one, kind = ("conditional" if is_chosen_outside(value) else "unknown"), "unknown"
         else:
             one, kind = "unknown", "unknown"
         where.append(one)
@@ -86,6 +87,8 @@ def device_of(value: Value | None) -> tuple[Where, Kind]:
 def may_be_another(value: Value | None) -> bool:
     """Whether a device may be neither the CPU nor a CUDA GPU: ``mps``, what ``torch.accelerator`` finds."""
     for member in members(value):
+        if isinstance(member, Opaque) and is_chosen_outside(value):
+            return True
         if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
             return True
         if isinstance(member, Option) and member.origin is not None and _MPS.search(member.origin.module.text):

@@ -175,6 +175,7 @@ def syncs_and_shows(
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
                 unread=known.unread and sync.unread,
+                loops=tuple(dict.fromkeys((*known.loops, *sync.loops))),
             )
         found[sync.site] = sync
     for sync in _taken_apart(analysis, events, loop, device) if in_evaluation else ():
@@ -362,6 +363,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         on_device=where,
         unread=use == "stored" and fate.unread,
         results=tuple(_results(analysis, event)),
+        loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
     )
 
 

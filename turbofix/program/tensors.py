@@ -62,12 +62,23 @@ def is_layout(value: Value | None) -> bool:
 def device_meant(value: Value | None) -> Device:
     """Where a tensor goes that is sent to ``value``: a device, a string, an index, a tensor."""
     place: Device | None = None
+    chosen = is_chosen_outside(value)
     for member in members(value):
         if isinstance(member, Const) and member.value is None:
             continue
-        here = _device_meant(member)
+        here = "conditional" if chosen and isinstance(member, Opaque) else _device_meant(member)
         place = here if place is None else join_devices(place, here)
     return place or "unknown"
+
+
+def is_chosen_outside(value: Value | None) -> bool:
+    """Whether a device is what a caller of the program asks for, and else a GPU or the CPU, as the program finds it.
+
+    As in ``def pick(wanted): return wanted or ("cuda" if torch.cuda.is_available() else "cpu")``.
+    """
+    asked = [member for member in members(value) if isinstance(member, Opaque)]
+    found = {member.value for member in members(value) if isinstance(member, Const)}
+    return {"cuda", "cpu"} <= found and all(each.how in ("parameter", "attribute") for each in asked)
 
 
 def _device_meant(value: Value) -> Device:
