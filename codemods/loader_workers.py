@@ -20,13 +20,14 @@ Use instead
         )
 
     The number follows the machine: the CPUs that this process may use (where the system tells: on Linux), shared
-    between the ranks of one machine, and at most 16. ``prefetch_factor`` is raised from 2 to 4 where batches are small
-    (up to 64 samples), since a short step empties the queue quickly. Where an option or a constant holds the number,
-    its default is changed, and ``persistent_workers`` follows it, for 0 workers and ``persistent_workers`` exclude each
-    other. One or two workers, fixed or by default, are too few where files are decoded, text is tokenised or pictures
-    are augmented at random. A script that trains at module level gets its ``if __name__ == "__main__":`` guard, without
-    which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on); where the GPU is used above helper
-    functions that the workers do not need, these move under it too. Under Accelerate and Fabric the loaders are the
+    between the ranks of one machine and the loaders that one loop reads at once (``zip``), and at most 16. Where the
+    script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is raised from
+    2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly. Where an option or
+    a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for 0 workers and
+    ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too few where files are
+    decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its
+    ``if __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python
+    3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too. Under Accelerate and Fabric the loaders are the
     script's own, and those that they make anew from them keep the workers.
 
 When refused
@@ -114,7 +115,8 @@ class Plan:
     """``value`` is where the number stands; None where it is added to the call, or stays as it is (not ``counted``).
 
     ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
-    ``epochs`` are the loops over epochs.
+    ``epochs`` are the loops over epochs. ``told``: the option of the script that says how many there shall be, which is
+    written instead of a count. ``share``: as many loaders, read by one loop, divide the number among them.
     """
 
     value: Site | None
@@ -124,6 +126,8 @@ class Plan:
     epochs: tuple[Site, ...] = ()
     ranks: bool = False
     unguarded: Region | None = None
+    told: str | None = None
+    share: int = 1
 
 
 @codemod.find
@@ -163,12 +167,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for (reason, _), loaders in refused.items():
         yield codemod.refuse(place(loaders[0]), message(loaders), reason, evidence=evidence(program, loaders))
     for site, loaders in fixable.items():
-        anchors = tuple(sorted(other for other in fixable if other.path == site.path))
+        told = {each: told_number(program, fixable[each][0]) for each in fixable}
+        anchors = tuple(sorted(other for other in fixable if other.path == site.path and told[other] is None))
         value = loaders[0].argument("num_workers").edit_at
         extras = tuple(extra(program, loader) for loader in loaders)
         guard = None if is_startable(program, loaders[0]) else program.script.unguarded
-        plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard)
-        yield codemod.finding(site, message(loaders), plan=plan, evidence=evidence(program, loaders))
+        shares = [
+            len(set(loader.together) & {each.site for many in fixable.values() for each in many}) for loader in loaders
+        ]
+        shared = 1 + max(shares)
+        plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard, told[site], shared)
+        yield codemod.finding(site, message(loaders, told[site]), plan=plan, evidence=evidence(program, loaders))
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
 
@@ -195,6 +204,15 @@ def has_too_few(loader: Loader) -> bool:
     few = workers.state in ("value", "option") and workers.values in ((1,), (2,)) and workers.edit_at is not None
     augments = "transform" in data.work and data.random
     return few and (augments or any(kind in HEAVY for kind in data.work))
+
+
+def told_number(program: TrainingProgram, loader: Loader) -> str | None:
+    """The option that says how many workers there shall be, which nothing reads so far."""
+    unread, workers = loader.unread, loader.argument("num_workers")
+    is_free = workers.state == "absent" or (workers.state == "value" and workers.edit_at == workers.site)
+    if unread.state == "absent" or not is_free or loader.unpacks or is_shared(program):
+        return None
+    return unread.text if has_several(unread) and unread.values != (2,) else None
 
 
 def positive(workers: Argument) -> bool:
@@ -370,7 +388,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
 # --- the finding --------------------------------------------------------------------------------------------------
 
 
-def message(loaders: list[Loader]) -> str:
+def message(loaders: list[Loader], told: str | None = None) -> str:
     """What is slow, why, and where the number comes from."""
     verb = "prepare" if len(loaders) > 1 else "prepares"
     kinds = {kind for loader in loaders for kind in loader.dataset.work}
@@ -383,6 +401,8 @@ def message(loaders: list[Loader]) -> str:
         said = f"{listed(loaders)} {verb} batches in the training process: {waiting}"
     else:
         said = f"{listed(loaders)} {verb} batches in {numbers(workers)}: {waiting}"
+    if any(loader.unread.text is not None and loader.unread.text == told for loader in loaders):
+        said += f"; nothing reads {loaders[0].unread.option}, which says how many"
     if any(loader.dataset.random for loader in loaders):
         said += " (random draws for each sample change with workers)"
     return said
@@ -421,6 +441,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
             and is_small
             and loader.role != "evaluation"
             and entry is None
+            and told_number(program, loader) is None
             and loader.argument("prefetch_factor").state == "absent"
         ),
         name=loader.name,
@@ -469,7 +490,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         header = f"if __name__ == {edit.quoted('__main__', first)}:"
         edit.wrap(first, plan.unguarded.last, header, above_comments=True)
     if plan.counted:
-        number = count(edit, plan, plan.value or finding.site)
+        number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
+        number = number or count(edit, plan, plan.value or finding.site)
         if plan.value is not None:
             edit.replace(plan.value, number)
             mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
@@ -517,7 +539,8 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
     """The number of workers as an expression; a line above counts the CPUs that the process may use."""
     head = earlier_in_its_block(edit, plan.anchors, site)
     if is_in_class(edit, head):  # no place for a line of its own: it would become an attribute
-        return f"min({MOST}, {edit.name('os.cpu_count', site)}() or 1)"
+        cpus = f"{edit.name('os.cpu_count', site)}() or 1"
+        return f"min({MOST}, {cpus})" if plan.share == 1 else f"max(1, min({MOST}, ({cpus}) // {plan.share}))"
     affinity, everything = edit.name("os.sched_getaffinity", head), edit.name("os.cpu_count", head)
     os = affinity.removesuffix(".sched_getaffinity")
     cpus, name, ranks = edit.free_name("cpus", head), *(edit.quoted(word, head) for word in WORDS)
@@ -529,7 +552,8 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
         above = whole(edit, head).splitlines()[: begins.line - 1][-1:]
         lines += [""] if above and not above[0].strip() else []  # the guard follows
     edit.before(head, *lines, above_comments=True)
-    return f"max(1, min({MOST}, {cpus}))" if plan.ranks else f"min({MOST}, {cpus})"
+    number = f"min({MOST}, {cpus})" if plan.share == 1 else f"min({MOST}, {cpus} // {plan.share})"
+    return f"max(1, {number})" if plan.ranks or plan.share > 1 else number
 
 
 def is_in_class(edit: Edit, site: Site) -> bool:
@@ -553,6 +577,8 @@ def keep(edit: Edit, each: Extra, plan: Plan) -> None:
         if not is_plain(ast.parse(name, mode="eval").body):
             return
         value = f"{name} > 0"
+    elif plan.told is not None:
+        value = f"{plan.told} > {plan.share - 1}"
     if not each.entry:
         edit.argument(each.call, "persistent_workers", value)
         return

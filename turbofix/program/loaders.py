@@ -17,6 +17,7 @@ from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import Evaluation, Loader, Step, Transfer
 from turbofix.program.names import dotted, targets
 from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.unread import worker_option
 from turbofix.program.values import (
     Bound,
     Class,
@@ -262,6 +263,7 @@ def with_use(
     result = []
     facts = analysis.facts
     read, run_through = _reads(analysis)
+    zipped = _zipped(analysis)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
@@ -292,6 +294,8 @@ def with_use(
                 goes_to=analysis.devices.beside(made, to_device),
                 built_in_loop=_built_in_loop(analysis, loader.site),
                 first_only=loader.site in read - run_through,
+                unread=worker_option(analysis, made),
+                together=tuple(sorted(zipped.get(loader.site, ()))),
             )
         )
     return tuple(result)
@@ -307,6 +311,18 @@ def _reads(analysis: Analysis) -> tuple[set[Site], set[Site]]:
         if not _is_first_batch(event.node):
             run_through.update(sites)
     return read, run_through
+
+
+def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:
+    """For each loader the others that ``zip`` reads beside it."""
+    found: dict[Site, set[Site]] = {}
+    for event in analysis.facts.of("iterate"):
+        for each in unwrapped(event.receiver):
+            if isinstance(each, Iterated) and each.wrapper == "zip":
+                sites = set(loader_sites(analysis, each.source))
+                for site in sites:
+                    found.setdefault(site, set()).update(sites - {site})
+    return found
 
 
 def _is_first_batch(node: ast.AST) -> bool:

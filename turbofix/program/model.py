@@ -171,6 +171,8 @@ class Loader:
     goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction
     name: str | None = None  # how the code calls it: "train_loader"
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
+    unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
+    together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""

@@ -1,0 +1,107 @@
+"""Options that a script parses and never reads, although they say how many processes load its data."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import settled
+from turbofix.program.model import ABSENT, Argument
+from turbofix.program.names import dotted
+from turbofix.program.values import Namespace, Option, Value, members
+
+_HANDS = {"cpu", "cpus", "worker", "workers", "thread", "threads", "process", "processes", "procs", "subprocesses"}
+_LOADING = {"load", "loading", "loader", "loaders", "dataloader", "dataloaders", "data", "batch", "batches"}
+_OTHERS = {"gpu", "gpus", "rank", "ranks", "node", "nodes", "env", "envs", "environment", "environments", "actors"}
+_COUNTS = {"n", "nb", "num", "number", "count", "max"}
+
+
+def worker_option(analysis: Analysis, event: Event) -> Argument:
+    """The option that a loader could take its number of workers from, in words that are valid at its call."""
+    frames = analysis.facts.frames(event)
+    if not frames or event.module is not analysis.execution.entry:
+        return ABSENT
+    frame, bindings = frames[-1], analysis.facts.bindings
+    places: list[tuple[ast.AST, dict[str, Value]]] = [(event.module.tree, event.module.scope.names)]
+    if frame.opener is not None and frame.scope is not event.module.tree and frame.opener in analysis.execution.scopes:
+        places.insert(0, (frame.scope, analysis.execution.scopes[frame.opener].names))
+    for scope, names in places:
+        for name, value in sorted(names.items()):
+            parsed = [each for each in members(value) if isinstance(each, Namespace)]
+            if len(parsed) != 1 or bindings.owner(name, event.node, event.module) is not scope:
+                continue
+            if not _is_set_before(analysis, scope, name, event):
+                continue
+            found = [_told(analysis, key, option) for key, option in sorted(parsed[0].attributes.items())]
+            told = [(key, option, default) for key, option, default in filter(None, found)]
+            if len(told) == 1 and not parsed[0].open:
+                key, option, default = told[0]
+                return Argument("option", (default,), text=f"{name}.{key}", option=option.name)
+    return ABSENT
+
+
+def _is_set_before(analysis: Analysis, scope: ast.AST, name: str, event: Event) -> bool:
+    """Whether a name is set once, by parsing the command line in a statement of its own, ahead of the call."""
+    writes = analysis.facts.bindings.writes(scope, name)
+    if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or not isinstance(writes[0].value, ast.Call):
+        return False
+    is_parsed = (dotted(writes[0].value.func) or "").endswith(".parse_args")
+    within = writes[0] in getattr(scope, "body", ())
+    return is_parsed and within and writes[0].lineno < event.node.lineno  # type: ignore[attr-defined]
+
+
+def _told(analysis: Analysis, key: str, value: Value) -> tuple[str, Option, int] | None:
+    """The option with its default, where it is a whole number of loading processes that nothing reads."""
+    default = settled(value.default) if isinstance(value, Option) and not value.derived else None
+    if not isinstance(value, Option) or value.how != "argparse" or type(default) is not int or default < 1:
+        return None
+    call = _declaration(analysis, value)
+    given = {each.arg: each.value for each in call.keywords} if call is not None else {}
+    help_ = given.get("help")
+    says = help_.value if isinstance(help_, ast.Constant) and isinstance(help_.value, str) else ""
+    if dotted(given.get("type")) != "int" or "choices" in given or not is_number_of_workers(key, says):
+        return None
+    if any(_reads(module, key) for module in analysis.execution.modules.values()):
+        return None
+    return key, value, default
+
+
+def is_number_of_workers(name: str, says: str) -> bool:
+    """Whether an option's name and help say that it is the number of processes or threads that load data."""
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
+    told = set(re.findall(r"[a-z]+", says.lower()))
+    if (words | told) & _OTHERS or not words & _HANDS or not (words - _HANDS - _LOADING) <= _COUNTS:
+        return False
+    return bool((words | told) & _LOADING) or (not told and bool(words & {"worker", "workers"}))
+
+
+def _declaration(analysis: Analysis, option: Option) -> ast.Call | None:
+    """The ``add_argument`` call that declares an option."""
+    if option.origin is None:
+        return None
+    node, module = option.origin.node, option.origin.module
+    for each in (node, analysis.facts.places.parent(node, module)):
+        above = analysis.facts.places.parent(each, module) if isinstance(each, ast.keyword) else each
+        if isinstance(above, ast.Call) and (dotted(above.func) or "").endswith("add_argument"):
+            return above
+    return None
+
+
+def _reads(module: ModuleFile, key: str) -> bool:
+    """Whether a file says the option's name in any way in which it could be read (or set) under it."""
+    for node in walk(module.tree):
+        if isinstance(node, ast.Attribute):
+            name: object = node.attr
+        elif isinstance(node, ast.Name):
+            name = node.id
+        elif isinstance(node, (ast.arg, ast.keyword)):
+            name = node.arg
+        else:
+            name = node.value if isinstance(node, ast.Constant) else None
+        if name == key:
+            return True
+    return False
