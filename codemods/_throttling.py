@@ -196,9 +196,13 @@ def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.Break | ast.Re
     for child in ast.iter_child_nodes(loop):
         if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not nested):
             yield child
+        elif isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
+            for statement in child.body:
+                yield from exits(ast.Module([statement], []), nested=True)
+            for statement in child.orelse:  # its `break` leaves the loop around
+                yield from exits(ast.Module([statement], []), nested=nested)
         elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            inner = nested or isinstance(child, (ast.For, ast.AsyncFor, ast.While))
-            yield from exits(child, nested=inner)
+            yield from exits(child, nested=nested)
 
 
 def foreseen(

@@ -27,9 +27,9 @@ Use instead
     ``step + 1 >= steps``). A loop that does not count its steps is given a counter (``enumerate``). A number that is
     read some lines above its message is read inside it: the name keeps the tensor until then.
 
-    Where the interval is an option of the command line whose default is 1 and which serves nothing else, the default
-    becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count there, and
-    other reads of the step do not matter.
+    Where the interval is an option of the script's command line whose default is 1 and which serves nothing else, the
+    default becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count
+    there, and other reads of the step do not matter.
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
@@ -136,6 +136,8 @@ def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show
         return None
     if given.state != "option" or given.values != (1,) or given.edit_at.kind != "Constant" or waiting.every is None:
         return None
+    if given.edit_at.path != program.entry:
+        return None  # other scripts may share the option, and use it for more
     loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
     same = [
         (each, other)
