@@ -70,14 +70,21 @@ def test_json_is_the_contract_to_the_letter() -> None:
     assert list(document) == ["version", "files", "findings"]
     assert document["version"] == 1
     assert document["files"] == [
-        {"path": "bad.py", "framework": "none", "error": "bad.py:1:1: Python cannot read this", "in_place": []},
+        {
+            "path": "bad.py",
+            "framework": "none",
+            "error": "bad.py:1:1: Python cannot read this",
+            "stops": None,
+            "in_place": [],
+        },
         {
             "path": "engine.py",
             "framework": "pytorch",
             "error": None,
+            "stops": None,
             "in_place": [{"codemod": "tf32", "line": 2, "message": "tensor cores are on"}],
         },
-        {"path": "train.py", "framework": "pytorch", "error": None, "in_place": []},
+        {"path": "train.py", "framework": "pytorch", "error": None, "stops": None, "in_place": []},
     ]
     assert [(f["path"], f["line"], f["codemod"]) for f in document["findings"]] == [
         ("engine.py", 5, "autocast"),

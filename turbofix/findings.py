@@ -160,7 +160,10 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Examined:
-    """A finding or refusal after the engine has tried the edit: what reports and JSON show."""
+    """A finding or refusal after the engine has tried the edit: what reports and JSON show.
+
+    ``stopped``: it is refused only because its program cannot run; another program may have the fix.
+    """
 
     codemod: str
     group: str
@@ -171,3 +174,4 @@ class Examined:
     why_not: str | None
     gain: Gain | None
     evidence: tuple[Evidence, ...] = ()
+    stopped: bool = False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from turbofix.edits import Change, Edit
     from turbofix.notebook import Cells
-    from turbofix.program.model import Target, TrainingProgram
+    from turbofix.program.model import Stop, Target, TrainingProgram
 
 PASSES = 4
 """How often the whole sequence is run at most until it changes nothing any more."""
@@ -72,7 +72,7 @@ class FileReport:
 
     ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
-    those of a notebook.
+    those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
     """
 
     path: Path
@@ -83,6 +83,7 @@ class FileReport:
     error: str | None = None
     notes: tuple[str, ...] = ()
     cells: Cells | None = None
+    stops: Stop | None = None
 
     def spot(self, site: Site) -> Spot:
         """Where a site is, as results tell it."""
@@ -242,6 +243,10 @@ class Analysis:
         in_place = [each for each in said if isinstance(each, InPlace)]
         examined = [refused(each) for each in said if isinstance(each, Refusal)]
         findings = [each for each in said if isinstance(each, Finding)]
+        stop = self.program.stops
+        if stop is not None:  # a program that cannot run gains nothing by being faster
+            examined += [judged(each, stop.sentence(each.site.path), stopped=True) for each in findings]
+            findings = []
         told = len(self.notes)
         # Nearly always all edits of all codemods pass together: one more analysis instead of one for each codemod.
         turn = self._together(dict(enumerate(findings)))
@@ -260,10 +265,13 @@ class Analysis:
             tuple(sorted(set(examined), key=lambda each: (*place(each), each.codemod))),
             tuple(sorted(set(in_place), key=lambda each: (each.site, each.codemod))),
             notes=tuple(dict.fromkeys(self.notes)),
+            stops=stop,
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
-        """Let one codemod rewrite what it can up to ``risk``."""
+        """Let one codemod rewrite what it can up to ``risk``: nothing of a program that cannot run."""
+        if self.program is not None and self.program.stops is not None:
+            return Turn(None, {}, (), {})
         candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
         return self.attempt(candidates)
 
@@ -399,7 +407,7 @@ class Analysis:
 # --- small questions ----------------------------------------------------------------------------------------------
 
 
-def judged(finding: Finding, why_not: str | None) -> Examined:
+def judged(finding: Finding, why_not: str | None, *, stopped: bool = False) -> Examined:
     """A finding with the outcome of its attempt."""
     return Examined(
         finding.codemod,
@@ -411,6 +419,7 @@ def judged(finding: Finding, why_not: str | None) -> Examined:
         why_not,
         finding.gain,
         finding.evidence,
+        stopped,
     )
 
 

@@ -81,12 +81,15 @@ class Outcome:
 
     @property
     def findings(self) -> tuple[Examined, ...]:
-        """Every finding once, by path, line, column, codemod; refused where any script that reaches it refuses."""
+        """Every finding once, by path, line, column, codemod; refused where any script that reaches it refuses.
+
+        A script that cannot run has no say in what others share with it.
+        """
         merged: dict[tuple[str, Site], Examined] = {}
         for report in self.reports:
             for finding in report.findings:
                 known = merged.get((finding.codemod, finding.site))
-                if known is None or (known.fixable and not finding.fixable):
+                if known is None or known.stopped or (known.fixable and not (finding.fixable or finding.stopped)):
                     merged[finding.codemod, finding.site] = finding
         return tuple(sorted(merged.values(), key=_sort_key))
 
@@ -392,7 +395,8 @@ def _disputed(reports: Sequence[FileReport]) -> frozenset[tuple[str, Path]]:
     verdicts: dict[tuple[str, Site], set[bool]] = {}
     for report in reports:
         for finding in report.findings:
-            verdicts.setdefault((finding.codemod, finding.site), set()).add(finding.fixable)
+            if not finding.stopped:
+                verdicts.setdefault((finding.codemod, finding.site), set()).add(finding.fixable)
     return frozenset((name, site.path) for (name, site), said in verdicts.items() if len(said) > 1)
 
 

@@ -78,6 +78,8 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if isinstance(value, Instance):
         return _read_instance(interp, value, name, node, called)
     if isinstance(value, External):
+        if libraries.dropped(f"{value.qualname}.{name}") is not None:
+            interp.event("import", node, f"{value.qualname}.{name}")
         return _read_external(interp, value, name)
     if isinstance(value, Tensor):
         return _read_tensor(interp, value, name, node, called)
@@ -105,6 +107,8 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
         # a mapping that is read by attribute is an EasyDict, a batch encoding, an output
         entry = value.entries.get(name)
         return entry.value if entry is not None else value.element or UNKNOWN
+    if name == "data" and value is NUMBER:  # of what is a number before the loop and a tensor after
+        return value
     return Method(value, name) if called else UNKNOWN
 
 
@@ -343,6 +347,12 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
 def read_item(interp: Interpreter, container: Value, key: Value | None, node: ast.AST) -> Value:
     """``container[key]``; the key is None for a slice."""
     found: Value | None = None
+    if (
+        isinstance(key, Const)
+        and type(key.value) is int
+        and any(isinstance(member, (Tensor, Host)) for member in members(container))
+    ):
+        interp.event("index", node, "", container)
     for member in members(container):
         found = join(found, _read_item(interp, member, key, node))
     return found or UNKNOWN

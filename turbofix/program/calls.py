@@ -13,6 +13,7 @@ from turbofix.program.tensors import (
     elements_passed,
     hosts_passed,
     joined_hosts,
+    reduces_all,
     surest,
     tensors_in,
     tensors_passed,
@@ -150,9 +151,12 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
     """What calling a value gives."""
     if isinstance(callee, Union):
         found: Value | None = None
-        for member in callee.values:
+        up = interp.control
+        for number, member in enumerate(callee.values):
             if not isinstance(member, Const):
+                interp.enter("choice", node, number)
                 found = join(found, call(interp, member, arguments, node))
+                interp.control = up
         _log_move_of_objects(interp, callee, arguments, node)
         return found or UNKNOWN
     if isinstance(callee, Method):
@@ -234,6 +238,9 @@ def _call_made(interp: Interpreter, callee: Made, arguments: Arguments, node: as
     if kind == "criterion":
         tensors = tensors_passed(arguments)
         result = Tensor(frozenset({"loss", "output"}), device_of(tensors), interp.origin(node))
+        one = len(callee.arguments.positions) <= 1 and reduces_all(callee.arguments)
+        one = one and not callee.attributes.keys() & {"reduction", "reduce"}
+        result.scalar = one and callee.qualname in libraries.SCALAR_LOSSES
         interp.event("criterion", node, callee.qualname, callee, arguments, result)
         return result
     if kind in ("transform", "tokenizer"):
@@ -631,11 +638,15 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     result = Tensor(roles, place, interp.origin(node), model, half=half)
     event = interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
     returned: Value | None = None
-    for base in bases:
+    up = interp.control
+    for number, base in enumerate(bases):
         if isinstance(base, Instance):
             method = base.cls.find("forward")
             if isinstance(method, Function):
+                if len(bases) > 1:
+                    interp.enter("choice", node, number)
                 returned = join(returned, call(interp, Bound(base, method), arguments, node))
+                interp.control = up
                 place = surest(place, base.device)
         elif base.kind == "module" and base.inner is not None:
             _forward_layers(interp, base, arguments, node)

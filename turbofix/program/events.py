@@ -34,6 +34,9 @@ EventKind = Literal[
     "sync",  # a tensor is read on the host: name = item, float, int, bool, cpu, numpy, tolist, print, format, data
     "iterate",  # a for loop or comprehension over receiver
     "next",  # next(iterator)
+    "index",  # a tensor, or what was read from one, is indexed by an integer; receiver: it
+    "unbound",  # a name is read that nothing has bound so far; name
+    "import",  # a module of the project (result: ModuleValue) or a name that libraries have dropped is imported; name
     "test",  # the value decides an if, while, assert, comparison chain, raise
     "wrap",  # DataParallel, DDP
     "compile",  # torch.compile(model), model.compile()
@@ -55,9 +58,9 @@ class Control:
 
     ``kind``: "root", "module", "call" (node: the call, or None for functions that nobody calls; ``detail`` the
     Function), "loop" (detail: the LoopRecord), "if" (detail: 0 body, 1 else, "dead" for a branch that a decided test
-    excludes, "except"), "with" (detail: (withitem, value)), "try", "no_grad" (a decorator), "comprehension" (detail:
-    what it runs over). What a loader's workers run (``__getitem__``, ``collate_fn``) hangs on a root of its own with
-    ``detail`` "worker". ``decided``: the `if` was decided by a constant.
+    excludes, "except"), "choice" (detail: which of several callees), "with" (detail: (withitem, value)), "try",
+    "no_grad" (a decorator), "comprehension" (detail: what it runs over). What a loader's workers run (``__getitem__``,
+    ``collate_fn``) hangs on a root of its own with ``detail`` "worker". ``decided``: a constant decided the `if`.
     """
 
     up: Control | None

@@ -17,6 +17,7 @@ from turbofix.program.tensors import (
     in_precision,
     joined_hosts,
     read_on_host,
+    reduces_all,
     result_of,
     roles_of,
     tensors_in,
@@ -366,6 +367,7 @@ def _call_functional(interp: Interpreter, qualname: str, arguments: Arguments, n
         result = Tensor(
             roles_of(tensors) - {"maybe_output", "batch"} | {"loss"}, device_of(tensors), interp.origin(node)
         )
+        result.scalar = reduces_all(arguments) and qualname != "torch.nn.functional.linear_cross_entropy"
         interp.event("criterion", node, qualname, External(qualname), arguments, result)
         return result
     result = result_of(tensors, interp.origin(node)) if tensors else Tensor(frozenset(), "unknown", interp.origin(node))
@@ -387,6 +389,12 @@ def _call_tensor_function(  # noqa: PLR0913
         result = _made_tensor(interp, package, name, arguments, tensors, node)
     elif tensors:
         result = in_precision(result_of(tensors, origin, name), qualname)
+        result.scalar = result.scalar or (
+            package == "torch"
+            and name in libraries.REDUCTIONS
+            and len(arguments.positions) == 1
+            and not (arguments.star or arguments.open or arguments.keywords)
+        )
         if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
             result = Sequence([result, result], interp.control, origin)
     elif package == "torch" and not arguments.positions and not arguments.keywords:

@@ -97,10 +97,13 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
     here = interp.frame.module
     for alias in node.names:
         if alias.asname is not None:
-            interp.bind(alias.asname, _module_or_library(interp, alias.name, here, node))
+            value = _module_or_library(interp, alias.name, here, node)
+            _log(interp, alias.name, value, node)
+            interp.bind(alias.asname, value)
             continue
         top, _, rest = alias.name.partition(".")
         value = _module_or_library(interp, top, here, node)
+        _log(interp, alias.name, value, node)
         if rest and isinstance(value, External) and top not in libraries.EXTERNAL:
             # a folder without __init__.py, or a library: which one tells the last part
             if find(interp, alias.name, here) is not None:
@@ -108,6 +111,12 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         elif rest and isinstance(value, ModuleValue):
             _folder(interp, alias.name, here, value)
         interp.bind(top, value)
+
+
+def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
+    """Log an import of the project's, or of what no library has any more."""
+    if isinstance(value, ModuleValue) or (isinstance(value, External) and libraries.dropped(dotted) is not None):
+        interp.event("import", node, dotted, None, None, value)
 
 
 def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile, node: ast.AST) -> Value:
@@ -142,6 +151,10 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
     here = interp.frame.module
     dotted = node.module or ""
     module = find(interp, dotted, here, node.level)
+    if module is not None and module is not here:
+        _log(interp, dotted, ModuleValue(module), node)
+    elif module is None and not node.level:
+        _log(interp, dotted, External(dotted), node)
     for alias in node.names:
         if alias.name == "*":
             _import_star(interp, module, dotted, node)
@@ -158,6 +171,7 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
                 value = interp.opaque(alias.name, "import", node)
             else:
                 value = External(libraries.canonical(f"{dotted}.{alias.name}"))
+                _log(interp, f"{dotted}.{alias.name}", value, node)
                 if value.qualname == "absl.flags.FLAGS":
                     value = access.flags(interp)
         interp.bind(alias.asname or alias.name, value)

@@ -18,7 +18,7 @@ from turbofix.program import access, calls, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.syntax import Glance
-from turbofix.program.tensors import hosts_in, in_precision, joined_hosts, result_of, tensors_in
+from turbofix.program.tensors import hosts_in, in_precision, is_scalar, joined_hosts, result_of, tensors_in
 from turbofix.program.values import (
     NEVER,
     NONE,
@@ -391,6 +391,7 @@ class Interpreter:
                 return External(libraries.canonical(f"{library}.{name}"))
         if name in _BUILTINS:
             return External("builtins." + name)
+        self.event("unbound", node, name)
         return self.opaque(name, "free", module.tree)
 
     # --- statements -------------------------------------------------------------------------------------------------
@@ -839,7 +840,11 @@ class Interpreter:
                 else value
             )
         tensors = [member for member in members(value) if isinstance(member, Tensor)]
-        return result_of(tensors, self.origin(node)) if tensors else value
+        if not tensors:
+            return value
+        result = result_of(tensors, self.origin(node))
+        result.scalar = is_scalar(value)
+        return result
 
     def _negated(self, value: Value, node: ast.AST) -> Value:
         truth = truth_of(value)
@@ -873,7 +878,9 @@ class Interpreter:
         if tensors:
             if isinstance(operation, ast.MatMult):
                 self.event("call", node, "Tensor.__matmul__", tensors[0])
-            return in_precision(result_of(tensors, self.origin(node)), _TENSOR_OPERATIONS.get(operation.__class__, ""))
+            result = result_of(tensors, self.origin(node))
+            result.scalar = is_scalar(left) and is_scalar(right)
+            return in_precision(result, _TENSOR_OPERATIONS.get(operation.__class__, ""))
         hosts = [*hosts_in(left, 0), *hosts_in(right, 0)]
         if hosts:
             return joined_hosts(hosts)

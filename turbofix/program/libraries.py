@@ -107,6 +107,51 @@ LOSSES = frozenset(
 )
 """Functions that compute a loss."""
 
+SCALAR_LOSSES = frozenset(
+    "torch.nn." + name
+    for name in words(
+        """
+        BCELoss BCEWithLogitsLoss CTCLoss CosineEmbeddingLoss CrossEntropyLoss GaussianNLLLoss HingeEmbeddingLoss
+        HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss
+        MultiMarginLoss NLLLoss PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss
+        """
+    )
+)
+"""Modules whose result has no dimension unless ``reduction`` says otherwise."""
+
+_DROPPED = {
+    "torchtext.legacy": ("torchtext 0.12 (torch 1.11)", (1, 11)),
+    **{
+        f"torchtext.data.{name}": ("torchtext 0.9 (torch 1.8)", (1, 8))
+        for name in words(
+            """
+            BPTTIterator Batch BucketIterator Example Field Iterator LabelField NestedField Pipeline RawField
+            ReversibleField SubwordField TabularDataset
+            """
+        )
+    },
+    "torch.legacy": ("torch 1.0", (1, 0)),
+    "torch.utils.ffi": ("torch 1.0", (1, 0)),
+    "torch.utils.serialization": ("torch 1.0", (1, 0)),
+    "torch._six": ("torch 2.0", (2, 0)),
+}
+"""What libraries have dropped, with the version, and the torch, that is the first without it."""
+
+
+def dropped(qualname: str) -> tuple[str, str, tuple[int, int]] | None:
+    """What of a qualified name is gone, and the version, and the torch, that is the first without it."""
+    if qualname.startswith("torch"):
+        parts = qualname.split(".")
+        for count in range(2, len(parts) + 1):
+            name = ".".join(parts[:count])
+            if name in _DROPPED:
+                return name, *_DROPPED[name]
+    return None
+
+
+REDUCTIONS = words("sum mean prod")
+"""Functions and methods of tensors that give a tensor without a dimension where they are told none."""
+
 _FLOAT32 = words(
     """
     pow __pow__ __rpow__ __rdiv__ __rtruediv__ acos asin cosh sinh tan cdist dist cosine_similarity cumprod cumsum

@@ -245,6 +245,10 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
         result = moved(tensor, device_of([tensor, *tensors_passed(arguments)]), origin)
     else:
         result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin, name), name)
+        plain = not (arguments.positions or arguments.keywords or arguments.open or arguments.star)
+        # What comes out of a loader or an unknown call may be of another library, whose sums have columns.
+        if plain and name in libraries.REDUCTIONS and not tensor.roles & {"object", "maybe_output", "batch", "data"}:
+            result.scalar = bool(tensor.roles)
         if name in ("max", "min", "topk", "sort", "median", "kthvalue") and (
             (arguments.get("dim", 0) is not None) or name in ("topk", "sort")
         ):

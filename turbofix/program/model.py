@@ -654,6 +654,22 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """Where the program ends with an error on every torch that a rewrite may count on, before or in its training.
+
+    ``error`` is the exception's name, ``why`` what follows on "raises IndexError ...".
+    """
+
+    site: Site
+    error: str
+    why: str
+
+    def sentence(self, path: Path) -> str:
+        """What is said of a finding in a file: where the program ends, and why."""
+        return f"{self.site.line_from(path)} raises {self.error} {self.why}; mend that first"
+
+
+@dataclass(frozen=True)
 class TrainingProgram:
     """Everything the model knows of one entry script and the project modules that it imports."""
 
@@ -679,6 +695,7 @@ class TrainingProgram:
         frozenset()
     )  # the packages that its files import, by their first name: "gym", "torchdiffeq"
     thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
+    stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

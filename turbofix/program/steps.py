@@ -51,6 +51,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
 from turbofix.program.script import script
 from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.stops import stop
 from turbofix.program.syncs import leaks, syncs_and_shows
 from turbofix.program.transfers import transfers
 from turbofix.program.values import (
@@ -112,6 +113,11 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         incomplete_because=reason,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
+        stops=stop(
+            analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _at_least(execution, target)
+        )
+        if complete
+        else None,
     )
 
 

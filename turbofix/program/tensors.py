@@ -22,6 +22,7 @@ from turbofix.program.values import (
     Tensor,
     Unknown,
     Value,
+    is_number,
     join,
     join_devices,
     members,
@@ -192,6 +193,7 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
         name != "pin_memory" and (first.pageable or not is_view(name)),
         scaled,
         any(tensor.half for tensor in tensors),
+        name in _KEEP_SCALAR and all(tensor.scalar for tensor in tensors),
     )
 
 
@@ -199,6 +201,14 @@ def _is_data(tensor: Tensor) -> bool:
     """Whether it comes from a data set alone, so that it has no graph."""
     return bool(tensor.roles) and tensor.roles <= {"batch", "data"}
 
+
+_KEEP_SCALAR = libraries.words(
+    """
+    abs clone contiguous detach exp float double half bfloat16 log log1p neg negative requires_grad_ sqrt square tanh
+    sigmoid relu
+    """
+)
+"""Functions and methods that give a tensor of the same shape, whatever else they are given."""
 
 _KEEP_SPARSE = ("clone", "coalesce", "contiguous", "cpu", "cuda", "detach", "float", "t", "to", "transpose")
 """Methods that leave a sparse tensor sparse; other operations are taken to make a dense one."""
@@ -221,12 +231,23 @@ _VIEWS = libraries.words(
 
 def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
     """The tensor after it was sent somewhere."""
-    return Tensor(tensor.roles, device, origin, tensor.source, tensor.detached, False, tensor.scaled_from, tensor.half)
+    return Tensor(
+        tensor.roles,
+        device,
+        origin,
+        tensor.source,
+        tensor.detached,
+        False,
+        tensor.scaled_from,
+        tensor.half,
+        tensor.scalar,
+    )
 
 
 def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
     """An attribute or item of what a model returned: a tensor, where the whole may be an object that holds some."""
     found = with_roles(tensor, roles, origin)
+    found.scalar = False
     if "object" in found.roles:
         found.roles -= {"object"}
     return with_half(found, False) if "loss" in roles else found  # such a model computes its own loss in float32
@@ -234,7 +255,16 @@ def part_of(tensor: Tensor, roles: frozenset[str], origin: Origin) -> Tensor:
 
 def cast(tensor: Tensor, origin: Origin) -> Tensor:
     """The tensor with another dtype: a new one, in memory that is not pinned."""
-    return Tensor(tensor.roles, tensor.device, origin, tensor.source, tensor.detached, True, tensor.scaled_from)
+    return Tensor(
+        tensor.roles,
+        tensor.device,
+        origin,
+        tensor.source,
+        tensor.detached,
+        True,
+        tensor.scaled_from,
+        scalar=tensor.scalar,
+    )
 
 
 def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = None) -> Tensor:
@@ -248,6 +278,7 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
         tensor.pageable,
         tensor.scaled_from,
         tensor.half,
+        tensor.scalar,
     )
 
 
@@ -276,14 +307,51 @@ def with_half(tensor: Tensor, half: bool) -> Tensor:
         tensor.pageable,
         tensor.scaled_from,
         half,
+        tensor.scalar,
     )
 
 
 def detached(tensor: Tensor, origin: Origin) -> Tensor:
     """The tensor cut from its graph."""
     return Tensor(
-        tensor.roles, tensor.device, origin, tensor.source, True, tensor.pageable, tensor.scaled_from, tensor.half
+        tensor.roles,
+        tensor.device,
+        origin,
+        tensor.source,
+        True,
+        tensor.pageable,
+        tensor.scaled_from,
+        tensor.half,
+        tensor.scalar,
     )
+
+
+def is_scalar(value: Value | None) -> bool:
+    """Whether a value certainly has no dimension: one of torch's tensors without any, or a number."""
+    return bool(members(value)) and all(
+        (isinstance(each, Tensor) and each.scalar) or is_number(each) for each in members(value)
+    )
+
+
+def reduces_all(arguments: Arguments | None) -> bool:
+    """Whether a loss of torch's, made or called with these arguments, sums up all its items to one number.
+
+    It does unless ``reduction`` or one of its forerunners says otherwise; a position may hold any of them.
+    """
+    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > _PLAIN_POSITIONS:
+        return False
+    reduction, reduce = arguments.keywords.get("reduction"), arguments.keywords.get("reduce")
+    if reduction is not None and not _is_one_of(reduction.value, "mean", "sum", "batchmean"):
+        return False
+    return reduce is None or _is_one_of(reduce.value, True, None)
+
+
+_PLAIN_POSITIONS = 3
+"""Input, target and a weight (or a third input) of a function; a module is made with one position at most."""
+
+
+def _is_one_of(value: Value, *constants: object) -> bool:
+    return all(isinstance(each, Const) and each.value in constants for each in members(value))
 
 
 def read_on_host(value: Value | None, origin: Origin) -> Host:

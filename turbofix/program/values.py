@@ -313,6 +313,7 @@ class Tensor(Value):
     pageable: bool = False  # made from numpy or on the host in the program itself
     scaled_from: Value | None = None
     half: bool = False  # under autocast it may come out in 16 bits: nothing since a product made it float32 again
+    scalar: bool = False  # it has no dimension, on every path: a loss that sums up its items, a sum of all elements
 
 
 @dataclass(eq=False, slots=True)
@@ -454,6 +455,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         and first.scaled_from is second.scaled_from
         and first.half == second.half
         and first.pageable == second.pageable
+        and first.scalar == second.scalar
     ):
         return first
     return Tensor(
@@ -465,6 +467,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         first.pageable and second.pageable,
         first.scaled_from or second.scaled_from,
         first.half or second.half,
+        first.scalar and second.scalar,
     )
 
 

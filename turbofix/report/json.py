@@ -24,11 +24,11 @@ def render(outcome: Outcome) -> str:
 
 def files(outcome: Outcome) -> list[dict[str, Any]]:
     """The inputs and the modules beside them that something was said of, sorted by path."""
-    entries = {shown(report.path): _file(shown(report.path), report) for report in outcome.reports}
+    entries = {shown(report.path): _file(shown(report.path), report, outcome) for report in outcome.reports}
     for report in outcome.reports:
         sites = [each.site for each in report.findings] + [each.site for each in report.in_place]
         for path in map(shown, (site.path for site in sites)):
-            entries.setdefault(path, _file(path, report))
+            entries.setdefault(path, _file(path, report, outcome))
     for each in outcome.in_place:
         entries[shown(each.site.path)]["in_place"].append(
             {"codemod": each.codemod, **_place(outcome.spot(each.site)), "message": each.message}
@@ -36,8 +36,15 @@ def files(outcome: Outcome) -> list[dict[str, Any]]:
     return [entries[path] for path in sorted(entries)]
 
 
-def _file(path: str, report: FileReport) -> dict[str, Any]:
-    return {"path": path, "framework": report.framework, "error": report.error, "in_place": []}
+def _file(path: str, report: FileReport, outcome: Outcome) -> dict[str, Any]:
+    """One file; ``stops`` says where its program ends with an error on every torch that counts."""
+    stop = report.stops
+    stops = stop and {
+        "path": shown(stop.site.path),
+        **_place(outcome.spot(stop.site)),
+        "message": f"raises {stop.error} {stop.why}",
+    }
+    return {"path": path, "framework": report.framework, "error": report.error, "stops": stops, "in_place": []}
 
 
 def _place(spot: Spot) -> dict[str, Any]:

@@ -67,6 +67,11 @@ def _script(
     if report.framework in OWNERS:
         owner = f"{OWNERS[report.framework]} runs this training: precision, placement and stepping are left to it"
         yield style.wrap(owner, 2)
+    if report.stops is not None:
+        stop = report.stops
+        place = f"{_where(report, stop.site.path)}{report.spot(stop.site).start}"
+        text = f"raises {stop.error} {stop.why}. Nothing is rewritten before that is mended."
+        yield style.wrap(text, 2, place, "red")
     yield ""
     fixable = [each for each in findings if each.fixable]
     refused = [each for each in findings if not each.fixable]
