@@ -27,8 +27,9 @@ Use instead
     ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too few where files are
     decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its
     ``if __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python
-    3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too. Under Accelerate and Fabric the loaders are the
-    script's own, and those that they make anew from them keep the workers.
+    3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too.
+    Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them keep the
+    workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
