@@ -825,9 +825,8 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
 
 
 def _may_be_object(value: Tensor) -> bool:
-    """Whether it is what a call that is not seen through made of tensors: perhaps an object that holds them."""
-    called = value.origin is not None and isinstance(value.origin.node, ast.Call)
-    return "object" in value.roles or (called and "maybe_output" in value.roles)
+    """Whether it is what a model or a call that is not seen through made: perhaps an object that holds tensors."""
+    return value.foreign or "object" in value.roles
 
 
 def _is_made_by_class(value: Opaque) -> bool:

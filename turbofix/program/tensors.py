@@ -285,7 +285,8 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
 def unknown_of(tensors: list[Tensor], origin: Origin) -> Tensor:
     """What an unknown call may make of these tensors: as a model or a loss would, in memory of its own."""
     half = any(tensor.half for tensor in tensors)
-    return Tensor(roles_of(tensors) | {"maybe_output"}, device_of(tensors), origin, pageable=True, half=half)
+    roles = roles_of(tensors) | {"maybe_output"}
+    return Tensor(roles, device_of(tensors), origin, pageable=True, half=half, foreign=True)
 
 
 def in_precision(tensor: Tensor, name: str) -> Tensor:

@@ -314,6 +314,7 @@ class Tensor(Value):
     scaled_from: Value | None = None
     half: bool = False  # under autocast it may come out in 16 bits: nothing since a product made it float32 again
     scalar: bool = False  # it has no dimension, on every path: a loss that sums up its items, a sum of all elements
+    foreign: bool = False  # what a call gave that is not seen through: perhaps an object that holds tensors
 
 
 @dataclass(eq=False, slots=True)
@@ -456,6 +457,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         and first.half == second.half
         and first.pageable == second.pageable
         and first.scalar == second.scalar
+        and first.foreign == second.foreign
     ):
         return first
     return Tensor(
@@ -468,6 +470,7 @@ def join_tensors(first: Tensor, second: Tensor) -> Tensor:
         first.scaled_from or second.scaled_from,
         first.half or second.half,
         first.scalar and second.scalar,
+        first.foreign and second.foreign,
     )
 
 
