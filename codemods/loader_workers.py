@@ -28,8 +28,9 @@ Use instead
     decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its
     ``if __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python
     3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too.
-    Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them keep the
-    workers.
+    A loader that has workers keeps them where its epochs are short (few samples, small pictures in memory) or 100 and
+    more, and where an endless generator runs through it again and again. Under Accelerate
+    and Fabric the loaders are the script's own, and those that they make anew from them keep the workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -85,7 +86,9 @@ WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")
 SMALL_BATCH = 64
 HANDFUL = 64
 SHORT_EPOCH = 10_000
-SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS")}
+MANY_EPOCHS = 100
+SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
+SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
 OWN_LOADERS = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
@@ -101,6 +104,7 @@ class Extra:
 
     ``number`` is where the call or the mapping that it unpacks names the number; None where the number is added.
     ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``name``: what the code calls the loader.
+    ``test``: the workers are kept as long as that is true.
     """
 
     call: Site
@@ -109,6 +113,7 @@ class Extra:
     persistent: bool
     prefetch: bool
     name: str | None = None
+    test: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
             elif has_several(workers):
                 yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
+        elif workers.state == "computed" and restarts(program, loader):
+            restarting.setdefault(loader.site, []).append(loader)
         elif workers.state == "computed":
             many = f"as many worker processes as `{workers.text or 'num_workers'}` says"
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
@@ -245,19 +252,50 @@ def has_several(workers: Argument) -> bool:
 
 
 def restarts(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether a loader with a fixed number of workers starts them anew in each of its short epochs."""
+    """Whether a loader that has workers starts them anew in each of its short epochs.
+
+    Epochs are short where the data are few, or where there are very many; what ``cycle`` runs through has no others.
+    """
     workers, data = loader.argument("num_workers"), loader.dataset
-    is_short = data.qualname in SMALL_IMAGES or (data.length is not None and data.length <= SHORT_EPOCH)
+    if loader.argument("persistent_workers").state != "absent" or loader.built_in_loop:
+        return False
     is_fixed = workers.state in ("value", "may") and workers.option is None
-    is_left = loader.argument("persistent_workers").state == "absent"
-    return is_short and is_fixed and is_left and is_read_again(program, loader)
+    is_short = data.qualname in SMALL_IMAGES or (data.length is not None and data.length <= SHORT_EPOCH)
+    if is_fixed and is_short and is_read_again(program, loader):
+        return True
+    if condition(loader) is None or loader.unpacks or program.processes or program.distributed:
+        return False
+    is_repeated = is_short or (loader.epochs is not None and loader.epochs >= MANY_EPOCHS)
+    return (loader.cycled and loader.role == "training") or (is_repeated and is_read_again(program, loader))
+
+
+def condition(loader: Loader) -> str | None:
+    """The test under which a loader that has workers can keep them: none, or that there are any.
+
+    None where it cannot be written in the call.
+    """
+    workers = loader.argument("num_workers")
+    text = workers.text or ""
+    if workers.site is None or loader.mapping_entries.get("num_workers") is not None:
+        return None
+    if workers.state == "value" and text == str(workers.values[0]):
+        return "True"
+    if workers.state == "computed":
+        return "True" if re.fullmatch(r"([\w.]+\.)?cpu_count\(\)", text) else None
+    if workers.state in ("value", "option") and positive(workers) and is_plain(ast.parse(text, mode="eval").body):
+        return f"{text} > 0"
+    return None
 
 
 def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding | Refusal:
     """What to say of loaders that start their workers anew in each epoch."""
     workers = loaders[0].argument("num_workers")
     verb = "start" if len(loaders) > 1 else "starts"
-    said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every one of the short epochs"
+    many = numbers(workers) if workers.values else f"as many worker processes as `{workers.text}` says"
+    when = "pass over the data" if loaders[0].cycled else "one of the short epochs"
+    if loaders[0].epochs is not None and loaders[0].epochs >= MANY_EPOCHS:
+        when = f"one of {loaders[0].epochs} epochs"
+    said = f"{listed(loaders)} {verb} {many} anew in every {when}"
     entry = loaders[0].mapping_entries.get("num_workers")
     seen = evidence(program, loaders)
     if program.processes:
@@ -267,17 +305,23 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
         return codemod.refuse(
             site, said, f"{loaders[0].dataset.stateful}, which workers that are kept do not see", evidence=seen
         )
-    if entry is None and (workers.state != "value" or loaders[0].unpacks):
+    test = condition(loaders[0])
+    if entry is None and (test is None or loaders[0].unpacks):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
         return codemod.refuse(site, said, reason, evidence=seen)
-    only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name)
+    only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name, test)
     plan = Plan(None, False, (only,), epochs=epochs(program))
     return codemod.finding(site, said, plan=plan, evidence=seen)
 
 
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether the loader is read in more than one epoch, as far as that can be seen."""
-    if loader.built_in_loop:
+    """Whether the loader is read in more than one epoch, as far as that can be seen, and never while it is being read.
+
+    Workers that are kept serve one reader: a second one would set the first back.
+    """
+    steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
+    inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
+    if loader.built_in_loop or any(each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner):
         return False
     in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
     return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
@@ -572,7 +616,7 @@ def is_plain(number: ast.expr) -> bool:
 
 def keep(edit: Edit, each: Extra, plan: Plan) -> None:
     """Give the loader ``persistent_workers``: true, or as long as there are workers where the user says how many."""
-    value = "True"
+    value = each.test or "True"
     if each.number is not None and plan.counted:
         name = edit.text(each.number)
         if not is_plain(ast.parse(name, mode="eval").body):

@@ -12,7 +12,7 @@ from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.datasets import collate_on_device, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import unwrapped
+from turbofix.program.facts import Frame, settled, unwrapped
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import Evaluation, Loader, Step, Transfer
 from turbofix.program.names import dotted, targets
@@ -263,7 +263,7 @@ def with_use(
     result = []
     facts = analysis.facts
     read, run_through = _reads(analysis)
-    zipped = _zipped(analysis)
+    zipped, repeated, cycled = _zipped(analysis), _repeated(analysis), _cycled(analysis)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
@@ -295,6 +295,8 @@ def with_use(
                 built_in_loop=_built_in_loop(analysis, loader.site),
                 first_only=loader.site in read - run_through,
                 unread=worker_option(analysis, made),
+                epochs=repeated.get(loader.site),
+                cycled=loader.site in cycled,
                 together=tuple(sorted(zipped.get(loader.site, ()))),
             )
         )
@@ -322,6 +324,50 @@ def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:
                 sites = set(loader_sites(analysis, each.source))
                 for site in sites:
                     found.setdefault(site, set()).update(sites - {site})
+    return found
+
+
+def _repeated(analysis: Analysis) -> dict[Site, int]:
+    """For each loader that loops run through, the most rounds that a ``range`` around one of them is known to have."""
+    found: dict[Site, int] = {}
+    facts = analysis.facts
+    for event in facts.of("iterate"):
+        sites = loader_sites(analysis, event.receiver)
+        frames = facts.frames(event) if sites else ()
+        for index, frame in enumerate(frames):
+            for loop in frame.loops:
+                rounds = _rounds(analysis, loop, frames[: index + 1]) if loop is not event.node else None
+                for site in sites if rounds is not None else ():
+                    found[site] = max(found.get(site, 0), rounds or 0)
+    return found
+
+
+def _rounds(analysis: Analysis, loop: ast.AST, frames: tuple[Frame, ...]) -> int | None:
+    """How often a ``for`` over a ``range`` runs, by default."""
+    call = loop.iter if isinstance(loop, ast.For) else None
+    while isinstance(call, ast.Call) and dotted(call.func) in ("tqdm", "trange", "tqdm.tqdm") and call.args:
+        call = call.args[0]
+    if not isinstance(call, ast.Call) or dotted(call.func) != "range" or not 1 <= len(call.args) <= 2:
+        return None
+    bounds = [settled(analysis.facts.evaluate(each, frames)) for each in call.args]
+    whole = [each for each in bounds if type(each) is int]
+    if len(whole) != len(bounds):
+        return None
+    return whole[-1] - (whole[0] if len(whole) == 2 else 0)
+
+
+def _cycled(analysis: Analysis) -> set[Site]:
+    """The loaders that a ``while True`` in a generator runs through."""
+    found: set[Site] = set()
+    for event in analysis.facts.of("iterate"):
+        frame = next(reversed(analysis.facts.frames(event)), None)
+        endless = [
+            loop
+            for loop in (frame.loops if frame is not None else ())
+            if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and loop.test.value
+        ]
+        if any(isinstance(node, ast.Yield) for loop in endless for node in walk(loop)):
+            found.update(loader_sites(analysis, event.receiver))
     return found
 
 
