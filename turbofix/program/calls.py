@@ -831,4 +831,5 @@ def _may_be_object(value: Tensor) -> bool:
 
 def _is_made_by_class(value: Opaque) -> bool:
     """Whether an unknown is an object of a class that the project does not hold: ``boxlib.Boxes()``."""
-    return value.name.endswith("()") and value.name[:-2].rpartition(".")[2][:1].isupper()
+    is_class = value.name.endswith("()") and value.name[:-2].rpartition(".")[2][:1].isupper()
+    return is_class and not value.name.startswith(libraries.LIKE_TENSORS)

@@ -442,7 +442,7 @@ def _call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node
     result: Value
     if tensors and not is_class:
         result = unknown_of(tensors, interp.origin(node))
-        result.foreign = not qualname.startswith(libraries.OF_TENSORS)
+        result.foreign = not qualname.startswith(libraries.LIKE_TENSORS)
     elif is_class:
         result = interp.opaque(qualname + "()", "call", node)
     elif hosts := hosts_passed(arguments):

@@ -213,8 +213,8 @@ FACTORIES = words(
 )
 """Members of ``torch`` that make a tensor. Those named ``..._like`` make it where another tensor is."""
 
-OF_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.")
-"""Packages whose functions give tensors, also those of which nothing else is known."""
+LIKE_TENSORS = ("torch.", "torchvision.transforms.", "torchaudio.", "einops.", "torch_geometric.data.")
+"""Packages whose functions and classes give tensors, or what is pinned and moved as tensors are."""
 
 FROM_HOST = frozenset(
     {"from_numpy", "tensor", "as_tensor", "asarray", "frombuffer", "FloatTensor", "LongTensor", "Tensor"}
