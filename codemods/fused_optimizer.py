@@ -14,8 +14,9 @@ Use instead
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
-    From torch 2.4 on that holds on a CPU too. For older versions (``--torch-version``) a script that also runs without
-    a GPU gets its own device test: ``fused=device.type == "cuda"``. Adam stays Adam.
+    From torch 2.4 on that holds on a CPU too. For older versions (``--torch-version``, or where torchtext is imported,
+    which ends with torch 2.3) a script that also runs without a GPU gets its own device test:
+    ``fused=device.type == "cuda"``. Adam stays Adam.
 
     ``load_state_dict`` takes ``fused`` from the checkpoint, so one that was saved without it would switch it off again.
     The loaded groups are told before they are loaded (not after: the step counters would stay on the CPU)::

@@ -56,7 +56,8 @@ from turbofix.program.values import (
 )
 from turbofix.records import dataclass
 
-_UNSURE = {"param", "maybe_output", "output"}
+_COMPUTED = {"made", "data", "input", "batch", "output"}
+_UNSURE = {"param", "maybe_output", "object"}
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 
 # --- models -------------------------------------------------------------------------------------------------------
@@ -490,7 +491,8 @@ def _parameter_owners(params: list[Value]) -> Iterator[Value]:
     """The models whose parameters an optimizer is given; one value for each way in which it is built."""
     for each in (member for value in params for member in flatten(value, 4)):
         if isinstance(each, (Iterated, Tensor, Opaque)):
-            if each.source is not None:
+            # a tensor that a model has computed is not a parameter of it
+            if each.source is not None and not (isinstance(each, Tensor) and "param" not in each.roles):
                 yield from members(each.source)
         elif isinstance(each, (Instance, Made)):
             yield each
@@ -517,7 +519,8 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
     if tensors and len(tensors) == len(found):
         if all("param" in each.roles and each.source is not None for each in tensors):
             return "model"
-        if all(each.roles & {"made", "data", "input", "batch"} and not each.roles & _UNSURE for each in tensors):
+        # torch's optimizers take leaves alone: what a model has computed was detached on its way here
+        if all(each.roles & _COMPUTED and not each.roles & _UNSURE for each in tensors):
             return "inputs"
     return "unknown"
 

@@ -100,7 +100,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trains=bool(steps) or framework_of(analysis, bool(steps)) not in (Framework.PYTORCH, Framework.NONE),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
         script=script(analysis),
-        target=_at_least(execution, target),
+        target=_fitting(execution, target),
         steps=steps,
         evaluations=evaluations,
         loaders=with_use(analysis, loaders(analysis), steps, evaluations),
@@ -114,7 +114,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
         stops=stop(
-            analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _at_least(execution, target)
+            analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _fitting(execution, target)
         )
         if complete
         else None,
@@ -143,8 +143,19 @@ def _thaws(analysis: Analysis) -> Iterator[Site]:
 _ACCELERATOR_SINCE = (2, 6)
 
 
-def _at_least(execution: Execution, target: Target) -> Target:
-    """The target, with no torch older than what the program itself needs: ``torch.accelerator`` came with 2.6."""
+_LAST_TORCH = {"torchtext": (2, 3)}
+"""Libraries that ended, with the torch that their last release was built for: it does not load beside a newer one."""
+
+
+def _fitting(execution: Execution, target: Target) -> Target:
+    """The target, as far as the program itself can meet it.
+
+    What it imports may go with no torch that is newer, or with none that is older: ``torch.accelerator`` came with 2.6.
+    """
+    imported = _libraries(execution)
+    newest = [torch for library, torch in _LAST_TORCH.items() if library in imported]
+    if newest:
+        target = replace(target, torch=min(target.torch, *newest))
     for module in execution.modules.values():
         if "torch.accelerator" not in module.text or "hasattr(torch" in module.text:
             continue

@@ -75,6 +75,8 @@ def _role(tensor: Tensor) -> str:
         return "output" if roles & {"output", "loss", "prediction", "batch", "input"} else "param"
     if roles & {"output", "loss", "prediction"}:
         return "output"
+    if "batch" in roles and "maybe_output" in roles:
+        return "unknown"  # an unknown call was given the batch: what it gives is its own (a sampler's subgraph)
     if "batch" in roles:
         return "object" if "object" in roles else "batch"
     if "input" in roles:
