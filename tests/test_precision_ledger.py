@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,14 @@ def test_recall_asks_for_what_was_expected() -> None:
     shares = {name: (each.met, each.all) for name, each in score.recall(rows, said).items()}
     assert shares == {"fix": (1, 3), "fix: pin-memory": (1, 3), "refuse": (1, 2), "silent": (1, 2)}
     assert score.missed(rows, said) == [rows[1], rows[2], rows[4], rows[5]]
+
+
+def test_a_read_that_waits_for_throttle_logging_is_found_where_that_comes_too() -> None:
+    waiting = replace(found(2, "defer-item", fixable=False), why_not=f"line 3 shows it in every step: {score.UNLOCKED}")
+    row = expected(2, "fix", "defer-item")
+    assert score.missed([row], [waiting, found(3, "throttle-logging")]) == []
+    assert score.missed([row], [waiting, found(3, "throttle-logging", fixable=False)]) == [row]
+    assert score.missed([row], [replace(waiting, why_not="it decides"), found(3, "throttle-logging")]) == [row]
 
 
 def test_a_draw_is_repeatable_and_every_stratum_is_in_it() -> None:
