@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from benchmarks.precision.analysis import Found, fixable
 from benchmarks.precision.ledger import Expectation, Judgement, Key
 
-
 UNLOCKED = "throttle-logging comes first"
 """How a finding ends that the rewrite of another codemod makes fixable within the same ``apply``."""
 
