@@ -43,6 +43,15 @@ def left_behind(text: str, line: int) -> str | None:
     for node in (each for statement in body for each in walk(statement)):
         if isinstance(node, ast.keyword) and node.arg in GIVEN:
             waiting += [each.id for each in walk(node.value) if isinstance(each, ast.Name)]
+    inside = {
+        node.name
+        for each in moving
+        if not isinstance(each, (ast.FunctionDef, ast.ClassDef))
+        for node in walk(each)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    if behind := inside & set(waiting):  # defined under a test or in a loop, which goes under the guard as a whole
+        return min(behind)
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
