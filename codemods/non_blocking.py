@@ -24,7 +24,8 @@ When refused
     that comes out of a loader are rewritten, on their way to the device, in lists and dicts too (``[t.to(device) for t
     in targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of
     dtype alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a
-    call that is not seen through made of a batch. It is refused for batches that are objects of a class of their own,
+    call that is not seen through made of a batch, nor of an evaluation over a handful of batches that the training
+    process loads. It is refused for batches that are objects of a class of their own,
     whose ``to`` may not take ``non_blocking``, and where the device may be Apple's and no test tells: there the copy
     may be read before it has arrived (pytorch issue 139550).
 
@@ -41,13 +42,14 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_copy
-from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
+from turbofix.program.model import TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import OWN_COPIES, called, gives_graphs, may_be_non_blocking, pinning
-from ._precision import cuda_test, requote
+from ._copies import copyings
+from ._loaders import OWN_COPIES, called, pinning
+from ._precision import requote
 
 codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
 
@@ -64,51 +66,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
     if program.framework not in OWN_COPIES or not program.complete:
         return
-    for transfer, loaders in copies(program):
-        if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
-            continue
-        flag = transfer.non_blocking
-        if flag.state == "value" and flag.values[0]:
-            if all(pinning(loader) in ("pinned", "maybe") for loader in loaders):  # from pageable memory it blocks
+    for copy in copyings(program):
+        transfer, loaders = copy.transfer, copy.loaders
+        if copy.state == "given":
+            flag = transfer.non_blocking
+            pins = all(pinning(loader) in ("pinned", "maybe") for loader in loaders)  # from pageable memory it blocks
+            if flag.state == "value" and flag.values[0] and pins:
                 yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
-        if flag.state != "absent" or any(pinning(loader) not in ("pinned", "can be") for loader in loaders):
-            continue
-        if any(loader.first_only for loader in loaders):
-            continue
-        graphs = all(map(gives_graphs, loaders))
         message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
         seen = of_copy(program, transfer.site, transfer.to, loaders)
-        if not graphs and (transfer.what == "object" or any(loader.batch == "object" for loader in loaders)):
-            yield codemod.refuse(
-                transfer.site,
-                message,
-                "the batch is an object of its own class, whose `to` may not take non_blocking",
-                evidence=seen,
-            )
-        elif (graphs or transfer.what != "object") and may_be_non_blocking(transfer):
-            value = cuda_test(transfer.to) if transfer.to.mps else "True"
-            if value is None:
-                why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
-                yield codemod.refuse(transfer.site, message, why, evidence=seen)
-            else:
-                yield codemod.finding(transfer.site, message, plan=Plan(value), evidence=seen)
-
-
-def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, list[Loader]]]:
-    """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
-
-    Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads;
-    none where one of them is not known.
-    """
-    found: dict[Site, tuple[Transfer, list[Loader]]] = {}
-    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
-    for loop in loops:
-        for transfer in loop.transfers:
-            sites = (transfer.loader,) if transfer.loader is not None else loop.loaders
-            known = [loader for site in sites if (loader := program.loader(site)) is not None]
-            found[transfer.site] = transfer, known if len(known) == len(sites) else []
-    yield from (found[site] for site in sorted(found))
+        if copy.value is None:
+            yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
+        else:
+            yield codemod.finding(transfer.site, message, plan=Plan(copy.value), evidence=seen)
 
 
 @codemod.rewrite

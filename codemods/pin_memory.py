@@ -22,8 +22,9 @@ Use instead
 When refused
     Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), where the batches are on
     the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a GPU as the loader
-    made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous there first), and
-    where an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which
+    made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous there first),
+    where all its copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful of batches that
+    the training process loads, and where an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which
     the entry would have to go, where the batches are objects of a class of their own (the loader pins them only if the
     class has a ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that
     the place of the call does not tell, and where ``pin_memory=False`` stands with a comment.
@@ -47,6 +48,7 @@ from turbofix.program.evidence import of_device, of_loader
 from turbofix.program.model import Loader, TrainingProgram
 from turbofix.records import dataclass
 
+from ._copies import eased, is_idle
 from ._loaders import BY_DEEPSPEED, OWN_COPIES, called, copies_to_cuda, gives_graphs, pinning
 from ._precision import cuda_test, requote
 
@@ -75,6 +77,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
     if program.framework not in OWN_COPIES or not program.complete:
         return
+    eases = eased(program)
     for loader in program.loaders:
         if loader.subclass == BY_DEEPSPEED:
             continue
@@ -83,6 +86,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
         copies = copies_to_cuda(loader)
+        served = tuple(copy for copy in copies if copy.site in eases)
+        copies = served or copies
         if not copies or state == "pinned" or loader.first_only:
             continue
         message = (
@@ -93,7 +98,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = why_not(loader) if state != "maybe" else None
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
-        elif state == "can be":
+        elif state == "can be" and served and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
             plan = Plan(loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to))
             yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen)

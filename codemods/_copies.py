@@ -1,0 +1,92 @@
+"""Which copies of batches do not make the host wait, or need not: pin-memory and non-blocking decide it together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from turbofix.findings import Site
+from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
+from turbofix.records import dataclass
+
+from ._loaders import does_not_block, gives_graphs, may_be_non_blocking, pinning
+from ._precision import cuda_test
+
+HANDFUL = 4
+
+
+@dataclass(frozen=True)
+class Copying:
+    """A copy of batches to a GPU, with the loaders that they come from.
+
+    ``given``: it does not block, or not always. ``can be``: it may be given ``non_blocking``; ``value`` is the source
+    of what that is set to, None where it is refused (``why_not``).
+    """
+
+    transfer: Transfer
+    loaders: tuple[Loader, ...]
+    state: Literal["given", "can be"]
+    value: str | None = None
+    why_not: str = ""
+
+
+def copyings(program: TrainingProgram) -> Iterator[Copying]:
+    """The copies that could run beside the computation, in the order of the source."""
+    for transfer, loaders in copies(program):
+        if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
+            continue
+        if does_not_block(transfer.non_blocking):
+            yield Copying(transfer, loaders, "given")
+            continue
+        if any(pinning(loader) not in ("pinned", "can be") or loader.first_only for loader in loaders):
+            continue
+        if transfer.non_blocking.state != "absent" or all(is_idle(program, loader) for loader in loaders):
+            continue
+        graphs = all(map(gives_graphs, loaders))
+        if not graphs and (transfer.what == "object" or any(loader.batch == "object" for loader in loaders)):
+            why = "the batch is an object of its own class, whose `to` may not take non_blocking"
+            yield Copying(transfer, loaders, "can be", None, why)
+        elif (graphs or transfer.what != "object") and may_be_non_blocking(transfer):
+            value = cuda_test(transfer.to) if transfer.to.mps else "True"
+            why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
+            yield Copying(transfer, loaders, "can be", value, why)
+
+
+def eased(program: TrainingProgram) -> frozenset[Site]:
+    """The copies that do not block, or will not when the same run has rewritten them: those that pinning serves."""
+    return frozenset(
+        copy.transfer.site for copy in copyings(program) if copy.state == "given" or copy.value is not None
+    )
+
+
+def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...]]]:
+    """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
+
+    Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads;
+    none where one of them is not known.
+    """
+    found: dict[Site, tuple[Transfer, tuple[Loader, ...]]] = {}
+    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
+    for loop in loops:
+        for transfer in loop.transfers:
+            sites = (transfer.loader,) if transfer.loader is not None else loop.loaders
+            known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
+            found[transfer.site] = transfer, known if len(known) == len(sites) else ()
+    yield from (found[site] for site in sorted(found))
+
+
+def is_idle(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether no copy of the loader's batches has anything to run beside.
+
+    It only serves evaluations, of a handful of batches that the training process itself would pin, and the host waits
+    for the result of each of them.
+    """
+    workers, batch, length = loader.argument("num_workers"), loader.argument("batch_size"), loader.dataset.length
+    sizes = [each for each in batch.values if type(each) is int and each > 0] if batch.known else []
+    if loader.role != "evaluation" or length is None or not sizes or len(sizes) != len(batch.values):
+        return False
+    if not (workers.state == "absent" or (workers.state == "value" and workers.values == (0,))):
+        return False
+    reading = [each for each in program.evaluations if loader.site in each.loaders]
+    waits = all(any(sync.guard.kind == "always" for sync in each.syncs) for each in reading)
+    return waits and -(-length // min(sizes)) <= HANDFUL
