@@ -423,13 +423,18 @@ class Edit:
         shifts = [step.shift for step in steps if isinstance(step, _Moved)]
         owners = dict.fromkeys(step.owner for step in steps if isinstance(step, (_Added, _Dropped)))
         tuples: dict[cst.Tuple, list[str]] = {}
+        calls: dict[cst.Call, list[str]] = {}
         for owner in owners:
             bracket: Bracket = layout.bracket(tree, owner)
             around = layout.bare_tuple(tree, owner)
+            call = layout.call_around(tree, owner) if around is None else None
+            texts = [step.text for step in steps if isinstance(step, _Added) and step.owner is owner]
             if around is not None:
                 bracket = replace(bracket, breakable=False)
-                texts = [step.text for step in steps if isinstance(step, _Added) and step.owner is owner]
                 tuples.setdefault(around, []).extend(texts)
+            elif call is not None:
+                bracket = replace(bracket, breakable=False)
+                calls.setdefault(call, []).extend(texts)
             added: dict[int, list[str]] = {}
             items = [step for step in steps if isinstance(step, _Added) and step.owner is owner]
             for step in sorted(items, key=lambda item: not item.positional):
@@ -438,6 +443,9 @@ class Edit:
             changes += layout.changed_items(tree, bracket, added, dropped)
         for around, texts in tuples.items():
             changes += layout.one_per_line(tree, around, texts)
+        for call, texts in calls.items():
+            if call not in owners:  # one that is given an argument itself is laid out with it
+                changes += layout.argument_per_line(tree, call, texts)
         gone = [step.statement for step in steps if isinstance(step, _Deleted)]
         for moved in steps:
             if isinstance(moved, _Moved) and moved.statements and all(each in gone for each in moved.statements):

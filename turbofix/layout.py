@@ -388,6 +388,37 @@ def bare_tuple(tree: Tree, node: cst.CSTNode) -> cst.Tuple | None:
     return None if _has_newline(tree.text[start:end]) else inner
 
 
+def call_around(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
+    """The innermost call of several arguments, all on one line, that has the node in one of them.
+
+    A new line inside of the node would tear that argument apart: the call is broken between its arguments.
+    """
+    inner, above = node, tree.parent.get(node)
+    while above is not None and not isinstance(above, (cst.BaseStatement, cst.BaseCompoundStatement, cst.Lambda)):
+        if isinstance(above, cst.Call) and inner in above.args and len(above.args) > 1:
+            start, end = tree.span[above]
+            if tree.up(above, cst.FormattedString, cst.TemplatedString) is not None:
+                return None
+            return None if _has_newline(tree.text[start:end]) else above
+        inner, above = above, tree.parent.get(above)
+    return None
+
+
+def argument_per_line(tree: Tree, call: cst.Call, texts: Iterable[str]) -> list[Change]:
+    """A call with an argument per line, where its line would grow too long by what the calls in them are given."""
+    start, end = tree.span[call]
+    grown = sum(len(text) + 2 for text in texts)
+    if tree.code_end(end) - tree.line_start(start) + grown <= min(max(WIDTH, tree.width), MOST):
+        return []
+    items = bracket(tree, call).items
+    pad = tree.indentation(start)
+    pad += " " * (items[0].start - tree.line_start(start) - len(pad))
+    return [
+        Change(one.tail, other.start, tree.newline(start) + pad, Role.ADDED, tree.depth(call))
+        for one, other in itertools.pairwise(items)
+    ]
+
+
 def one_per_line(tree: Tree, node: cst.Tuple, texts: Iterable[str]) -> list[Change]:
     """The tuple in parentheses, an element per line, where its line would grow too long by what its calls are given."""
     start, end = tree.span[node]
