@@ -389,11 +389,11 @@ def bare_tuple(tree: Tree, node: cst.CSTNode) -> cst.Tuple | None:
 
 
 def call_around(tree: Tree, node: cst.CSTNode) -> cst.Call | None:
-    """The innermost call of several arguments, all on one line, that has the node in one of them.
+    """The innermost call of several arguments, all on one line, that has the node, a call too, in one of them.
 
     A new line inside of the node would tear that argument apart: the call is broken between its arguments.
     """
-    inner, above = node, tree.parent.get(node)
+    inner, above = node, tree.parent.get(node) if isinstance(node, cst.Call) else None
     while above is not None and not isinstance(above, (cst.BaseStatement, cst.BaseCompoundStatement, cst.Lambda)):
         if isinstance(above, cst.Call) and inner in above.args and len(above.args) > 1:
             start, end = tree.span[above]
