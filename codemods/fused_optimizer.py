@@ -32,8 +32,9 @@ When refused
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
     a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
     that are given twice, those of a module in two models, and such that several processes update without a lock,
-    before torch 2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether
-    there is a GPU, and where the state that is loaded cannot be told beforehand.
+    for a backward through what was computed before the optimizer's step (autograd learns nothing of a fused update,
+    where plain torch raises), before torch 2.4 where the model is moved to the GPU after the optimizer was built or
+    where no test tells whether there is a GPU, and where the state that is loaded cannot be told beforehand.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -169,6 +170,13 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
         return reason
+    for step in program.steps:
+        for old in step.stale:
+            if old.optimizer == optimizer.site:
+                return (
+                    f"the backward{said_at(old.backward, optimizer.site)} goes through what was computed before its "
+                    f"step{said_at(old.step, optimizer.site)}: plain torch notices the changed weights there, fused not"
+                )
     if program.processes and not program.distributed:
         return "several processes update the same parameters without a lock: a fused step would interleave differently"
     if optimizer.before_move and program.target.torch < ON_CPU:

@@ -422,6 +422,15 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Stale:
+    """A backward through what a model had computed before ``step`` of ``optimizer`` changed its weights."""
+
+    optimizer: Site
+    step: Site
+    backward: Site
+
+
+@dataclass(frozen=True)
 class Step:
     """One training step: the innermost loop that holds a backward and an optimizer's step."""
 
@@ -457,6 +466,7 @@ class Step:
     optimizer: Known = Known()  # what its updates step
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
+    stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
 
 
 @dataclass(frozen=True)

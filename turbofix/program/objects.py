@@ -421,7 +421,7 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
     site = facts.places.site(node, module)
     passes, complete = _passes(analysis, made, node)
     params = [each.value for one in all_arguments if (each := one.get("params", 0)) is not None]
-    if not any(True for owner in _parameter_owners(params) for _ in models_in(owner)):  # create_optimizer(args, model)
+    if not any(True for owner in parameter_owners(params) for _ in models_in(owner)):  # create_optimizer(args, model)
         params += [value for one in all_arguments for value in one.values() if any(True for _ in models_in(value))]
     trained = _trained(analysis, params, known)
     device = UNKNOWN_PLACE
@@ -429,7 +429,7 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
     if placed:
         device = placed[0]
     layers = Layers()
-    for value in _parameter_owners(params):
+    for value in parameter_owners(params):
         layers_of(value, layers)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
     return Optimizer(
@@ -487,7 +487,7 @@ def _target_text(analysis: Analysis, statement: ast.AST, node: ast.AST, module: 
     return analysis.facts.places.text(target, module)
 
 
-def _parameter_owners(params: list[Value]) -> Iterator[Value]:
+def parameter_owners(params: list[Value]) -> Iterator[Value]:
     """The models whose parameters an optimizer is given; one value for each way in which it is built."""
     for each in (member for value in params for member in flatten(value, 4)):
         if isinstance(each, (Iterated, Tensor, Opaque)):
@@ -501,7 +501,7 @@ def _parameter_owners(params: list[Value]) -> Iterator[Value]:
 def _trained(analysis: Analysis, params: list[Value], known: tuple[Model, ...]) -> list[Model]:
     sites = {
         site
-        for value in _parameter_owners(params)
+        for value in parameter_owners(params)
         for model in models_in(value)
         if (site := analysis.facts.origin_site(model.origin)) is not None
     }
@@ -513,7 +513,7 @@ def _trains(params: list[Value], trained: list[Model]) -> str:
         return "model"
     inside = [each for value in params for each in flatten(value, 4)]
     found = [each for each in inside if not isinstance(each, (Sequence, Mapping, Const, Iterated))]
-    if any(isinstance(member, (Instance, Made)) for value in _parameter_owners(params) for member in members(value)):
+    if any(isinstance(member, (Instance, Made)) for value in parameter_owners(params) for member in members(value)):
         return "model"
     tensors = [each for each in found if isinstance(each, Tensor)]
     if tensors and len(tensors) == len(found):
@@ -577,7 +577,7 @@ def _parts(model: Value, seen: set[int]) -> Iterator[Made]:
 
 def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
     """Whether the optimizer's model is moved to a GPU only after the optimizer took its parameters."""
-    owners = [model for value in _parameter_owners(params) for model in models_in(value)]
+    owners = [model for value in parameter_owners(params) for model in models_in(value)]
     moves = [
         each.order
         for each in analysis.facts.of("transfer")

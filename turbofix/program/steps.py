@@ -20,6 +20,7 @@ from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
+from turbofix.program.graphs import stale
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites, loaders, with_use
@@ -361,6 +362,7 @@ def _step(
         optimizer=optimizer_known(updates),
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
+        stale=stale(analysis, record, backwards, updates, events),
     )
 
 
