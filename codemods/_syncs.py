@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 from turbofix.edits import Edit
 from turbofix.findings import Gain, Site
-from turbofix.program.model import Evaluation, Framework, Guard, Loader, Show, Step, Sync, TrainingProgram
+from turbofix.program.model import Evaluation, Guard, Loader, Show, Step, Sync, TrainingProgram
+
+from ._frameworks import LEFT, NAMES
 
 BatchLoop: TypeAlias = Step | Evaluation
 Action: TypeAlias = Callable[[Edit], None]
@@ -23,10 +26,16 @@ SHORT_INTERVAL = 10
 
 
 def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
-    """The loops over batches of a plain PyTorch program that may run on a GPU."""
-    if program.framework is Framework.PYTORCH:
-        yield from program.steps
-        yield from program.evaluations
+    """The loops over batches that the user writes: in plain PyTorch, and under Accelerate and Fabric.
+
+    There, whoever starts the program may choose a device that lacks float64.
+    """
+    if program.framework not in LEFT:
+        return
+    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
+    for loop in loops:
+        chosen = program.framework in NAMES and loop.device.where != "cuda"
+        yield replace(loop, device=replace(loop.device, mps=True)) if chosen else loop
 
 
 def runs_each_time(guard: Guard) -> bool:

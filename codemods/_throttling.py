@@ -474,14 +474,25 @@ def is_detached(node: ast.AST) -> bool:
             return False
 
 
+COLLECTIVES = frozenset(("all_reduce", "broadcast", "reduce"))
+"""Functions of ``torch.distributed``, and methods of Fabric, that write into the tensor that they are given."""
+
+
 def refuse_changes(page: Page, base: ast.expr, loop: ast.AST) -> None:
     """Raise ``Refuse`` where the loop changes the tensor in place, so that it may differ when it is read at last."""
     if not isinstance(base, ast.Name):
         return
+    made_here = any(
+        isinstance(each, ast.Name) and each.id == base.id and isinstance(each.ctx, ast.Store)
+        for each in walk_here(loop)
+    )
     for each in walk_here(loop):
         changed = isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each.target.id == base.id
         if not changed and isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
             method, owner = each.func.attr, each.func.value
             changed = isinstance(owner, ast.Name) and owner.id == base.id and method.endswith("_") and method[0] != "_"
+            given = each.args[0] if each.args else None
+            if method in COLLECTIVES and isinstance(given, ast.Name) and given.id == base.id:
+                changed = not made_here or each.lineno > base.lineno
         if changed:
             raise Refuse(f"line {getattr(each, 'lineno', 0)} changes `{base.id}` in place before it would be read")

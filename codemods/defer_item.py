@@ -32,6 +32,10 @@ Use instead
 
     A sum over the micro-batches of one step is read when they are over, once a step, whatever waits there besides.
 
+    Under Accelerate and Fabric the reads are the script's own too: ``backward`` and ``gather`` make no host wait. Since
+    whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``). A list is
+    refused where ``fabric.all_reduce`` changes its tensors afterwards, in place.
+
     ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
 
 When refused
@@ -59,10 +63,11 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_guard, of_loop, of_sum
-from turbofix.program.model import Accumulator, Framework, Step, Sync, TrainingProgram
+from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
 from ._deferring import deferral, detached_sum
+from ._frameworks import LEFT
 from ._pages import page_of
 from ._staying import Told, Waiting, stays, stays_in_text, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
@@ -107,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
                 yield codemod.finding(sync.site, message, plan=Plan(nearest, sync), risk=risk, evidence=seen)
     yield from shared.refusals(codemod)
-    if program.framework is Framework.PYTORCH and program.complete:
+    if program.framework in LEFT and program.complete:
         yield from leaks(program)
 
 

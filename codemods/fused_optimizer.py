@@ -18,6 +18,22 @@ Use instead
     which ends with torch 2.3) a script that also runs without a GPU gets its own device test:
     ``fused=device.type == "cuda"``. Adam stays Adam.
 
+    Under Accelerate and Fabric the optimizer is still the script's own, but whoever starts the program chooses device
+    and precision, so that the value asks for both. A TPU's parameters raise with ``fused=True``. A ``GradScaler``
+    (fp16) calls the step of a fused optimizer even where it skips it: Accelerate's scheduler would then move on, the
+    sharded scaler of FSDP would not tell the other processes, and Fabric's ``clip_gradients`` raises. Those runs stay
+    as they were::
+
+        optimizer = torch.optim.AdamW(
+            model.parameters(), fused=accelerator.device.type == "cuda" and accelerator.scaler is None
+        )
+        optimizer = torch.optim.AdamW(
+            model.parameters(), fused=torch.cuda.is_available() and fabric.strategy.precision.precision != "16-mixed"
+        )
+
+    Without the second half where the script itself asks for another precision than fp16. DeepSpeed, FSDP (1 and 2,
+    whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
+
     ``load_state_dict`` takes ``fused`` from the checkpoint, so one that was saved without it would switch it off again.
     The loaded groups are told before they are loaded (not after: the step counters would stay on the CPU)::
 
@@ -35,6 +51,11 @@ When refused
     for a backward through what was computed before the optimizer's step (autograd learns nothing of a fused update,
     where plain torch raises), before torch 2.4 where the model is moved to the GPU after the optimizer was built or
     where no test tells whether there is a GPU, and where the state that is loaded cannot be told beforehand.
+
+    Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
+    script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
+    may become DTensors (FSDP2), which have no rule for these, under tensor parallelism, and where ``load_state`` or
+    ``fabric.load`` brings the groups of a checkpoint. Nothing is said under other frameworks.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -57,6 +78,7 @@ from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, TrainingProgram
 from turbofix.records import dataclass
 
+from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import requote, said, test_beside, version
 
 codemod = Codemod(
@@ -80,22 +102,34 @@ ON_CPU = (2, 4)
 ON_MPS = (2, 5)
 
 
+SCALED = frozenset(("fp16", "16-mixed", "16"))
+"""What the script asks of Accelerate or Fabric that surely makes a GradScaler."""
+
+UNSCALED = frozenset(("no", "bf16", "32-true", "32", "bf16-true", "bf16-mixed", "64-true", "64"))
+"""What surely makes none. (Accelerate's fp8 may become fp16, or have a scaler of its own.)"""
+
+ON_DTENSORS = ("torch.optim.Adam", "torch.optim.AdamW")
+"""Optimizers for whose fused step torch's DTensors have a rule (``torch/distributed/tensor/_ops``)."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The value of ``fused``, and the calls that load the optimizer's state.
 
     ``elsewhere``: those in other functions than the construction's, which may be given other optimizers too.
+    ``sharded``: the state may be one without groups, as DeepSpeed's.
     """
 
     value: str
     loads: tuple[Site, ...]
     elsewhere: tuple[Site, ...] = ()
+    sharded: bool = False
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers that could update their parameters in one kernel and do not."""
-    owned = program.framework not in (Framework.PYTORCH, Framework.DEEPSPEED)
+    owned = program.framework not in (*LEFT, Framework.DEEPSPEED)
     if owned or not program.trains or not program.device.reaches_cuda:
         return
     for optimizer in program.optimizers:
@@ -126,13 +160,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if any(step.device.mps for step in program.steps if optimizer.site in step.optimizers):
             optimizer = replace(optimizer, device=replace(optimizer.device, mps=True))  # noqa: PLW2901
         value = fused_where(program, optimizer)
+        if program.framework in NAMES:
+            value = fused_under(program, optimizer)
         if value is None:
             why = f"fused needs a CUDA GPU before torch {version(ON_CPU)}, and no test here tells whether there is one"
             yield codemod.refuse(optimizer.site, message, why, evidence=seen)
             continue
         loads = tuple(load.site for load in optimizer.state_loads)
+        sharded = program.framework in NAMES
         elsewhere = tuple(load.site for load in optimizer.state_loads if load.function != optimizer.function)
-        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere), evidence=seen)
+        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere, sharded), evidence=seen)
 
 
 def is_plain(optimizer: Optimizer) -> bool:
@@ -177,8 +214,10 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
                     f"the backward{said_at(old.backward, optimizer.site)} goes through what was computed before its "
                     f"step{said_at(old.step, optimizer.site)}: plain torch notices the changed weights there, fused not"
                 )
-    if program.processes and not program.distributed:
+    if program.processes and not program.distributed and program.framework not in NAMES:
         return "several processes update the same parameters without a lock: a fused step would interleave differently"
+    if program.framework in NAMES:
+        return why_not_under(program, optimizer)
     if optimizer.before_move and program.target.torch < ON_CPU:
         return (
             f"its model is moved to the GPU after it was built, and before torch {version(ON_CPU)} "
@@ -226,13 +265,57 @@ def fused_where(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     return test
 
 
+def why_not_under(program: TrainingProgram, optimizer: Optimizer) -> str | None:
+    """What makes a fused optimizer unsafe under a framework, in any way in which the program may be started."""
+    framework = NAMES[program.framework]
+    if program.target.torch < ON_CPU:
+        return (
+            f"{framework} places the parameters after it was built, and before torch {version(ON_CPU)} "
+            "fused needs them on the GPU by then"
+        )
+    if optimizer.owner is None:
+        return f"no name for {framework}'s object is set here, which would tell whether it trains on a GPU"
+    if any(named(each) <= SCALED for each in precisions(program)):
+        return f"the script asks {framework} for fp16, whose GradScaler cannot skip a fused step as {framework} expects"
+    for owner in program.owners:
+        for name in ("parallelism_config", "torch_tp_plugin"):
+            if owner.argument(name).state != "absent":
+                return f"{name} may shard some of the parameters, and a fused step takes all of them or none"
+    if optimizer.qualname not in ON_DTENSORS and may_be_dtensors(program):
+        name = (optimizer.qualname or "").rpartition(".")[2]
+        return f"{framework} may shard the parameters as DTensors (FSDP2), for which torch has no fused {name}"
+    return None
+
+
+def may_be_dtensors(program: TrainingProgram) -> bool:
+    """Whether parameters may be sharded as DTensors: Accelerate's launcher may choose it, Fabric's script only."""
+    if program.framework is Framework.ACCELERATE:
+        return True
+    strategies = [owner.argument("strategy") for owner in program.owners]
+    return any(
+        each.state != "absent" and not (each.known and all(isinstance(one, str) for one in each.values))
+        for each in strategies
+    )
+
+
+def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
+    """The value of ``fused`` under a framework: on a CUDA GPU, and without a GradScaler where there may be one."""
+    may_scale = is_open(program) or any(named(each) - UNSCALED for each in precisions(program))
+    if program.framework is Framework.ACCELERATE:
+        value = f'{optimizer.owner}.device.type == "cuda"'
+        return f"{value} and {optimizer.owner}.scaler is None" if may_scale else value
+    may_scale = may_scale or any(owner.argument("plugins").state != "absent" for owner in program.owners)
+    return f'{AVAILABLE} and {optimizer.owner}.strategy.precision.precision != "16-mixed"' if may_scale else AVAILABLE
+
+
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``fused`` to the construction, and to the groups of every state that is loaded."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    if plan.value == AVAILABLE:
-        plan = replace(plan, value=f"{edit.name('torch.cuda.is_available', finding.site)}()")
+    if plan.value.startswith(AVAILABLE):
+        asked = f"{edit.name('torch.cuda.is_available', finding.site)}()"
+        plan = replace(plan, value=plan.value.replace(AVAILABLE, asked))
     edit.argument(finding.site, "fused", requote(plan.value, edit, finding.site))
     for load in plan.loads:
         optimizer, state = loaded(edit.text(load))
@@ -243,7 +326,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         quote = "'" if "'" in state else '"' if '"' in state else edit.quoted("", load)[0]  # one kind in one expression
         groups, fused = f"{quote}param_groups{quote}", f"{quote}fused{quote}"
         why = "the checkpoint may have been saved without it"
-        edit.before(load, f"for {group} in {state}[{groups}]:", f"{INDENT}{group}[{fused}] = {value}  # {why}")
+        held = f"{state}.get({groups}, ())" if plan.sharded else f"{state}[{groups}]"
+        edit.before(load, f"for {group} in {held}:", f"{INDENT}{group}[{fused}] = {value}  # {why}")
 
 
 INDENT = "    "

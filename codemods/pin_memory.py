@@ -19,15 +19,19 @@ Use instead
     In a script that only runs on a GPU the value is ``True``, and where the script has a switch or a device of its own
     choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
 
+    Fabric copies what ``setup_dataloaders`` is given without blocking, and leaves ``pin_memory`` to the script.
+    (Accelerate's copies block unless it is told otherwise; nothing is said there.)
+
 When refused
-    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), where the batches are on the
-    GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a GPU as the loader made it
-    (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous there first), where all its
-    copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful of batches that the training
-    process loads, and where an unpacked mapping may set ``pin_memory`` already. It is refused where the call unpacks a
-    mapping into which the entry would have to go, where the batches are objects of a class of their own (the loader
-    pins them only if the class has a ``pin_memory`` method), where an on/off option decides, where the GPU is used only
-    with an option that the place of the call does not tell, and where ``pin_memory=False`` stands with a comment.
+    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not, Fabric gains from it), where
+    the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a
+    GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous
+    there first), where all its copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful
+    of batches that the training process loads, and where an unpacked mapping may set ``pin_memory`` already. It is
+    refused where the call unpacks a mapping into which the entry would have to go, where the batches are objects of a
+    class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option
+    decides, where the GPU is used only with an option that the place of the call does not tell, and where
+    ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -45,7 +49,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loader
-from turbofix.program.model import Loader, TrainingProgram
+from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.records import dataclass
 
 from ._copies import eased, is_idle
@@ -75,7 +79,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
-    if program.framework not in OWN_COPIES or not program.complete:
+    if program.framework not in (*OWN_COPIES, Framework.FABRIC) or not program.complete:
         return
     eases = eased(program)
     for loader in program.loaders:
@@ -85,23 +89,34 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         moved = any(copy.to.reaches_cuda for copy in loader.copies)
         if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
-        copies = copies_to_cuda(loader)
+        by_fabric = is_moved_by_fabric(program, loader)
+        copies = copies_to_cuda(loader) if program.framework in OWN_COPIES else ()
         served = tuple(copy for copy in copies if copy.site in eases)
         copies = served or copies
-        if not copies or state == "pinned" or loader.first_only:
+        if not (copies or by_fabric) or state == "pinned" or loader.first_only:
             continue
-        message = (
-            f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU "
-            f"({copies[0].site.line_from(loader.site.path)})"
-        )
-        seen = (*of_loader(program, loader, "pin_memory"), *of_device(copies[0].to, copies[0].site))
+        who = "Fabric's" if by_fabric else copies[0].site.line_from(loader.site.path)
+        message = f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU ({who})"
+        seen = of_loader(program, loader, "pin_memory")
+        if copies:
+            seen = (*seen, *of_device(copies[0].to, copies[0].site))
         reason = why_not(loader) if state != "maybe" else None
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
-        elif state == "can be" and served and not is_idle(program, loader):
+        elif state == "can be" and (served or by_fabric) and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
-            plan = Plan(loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to))
+            plan = Plan(loader.site, pin.edit_at or pin.site, None if by_fabric else cuda_test(loader.goes_to))
             yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen)
+
+
+def is_moved_by_fabric(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether Fabric copies the batches of a loader, which it does without blocking; their data must be known."""
+    return (
+        program.framework is Framework.FABRIC
+        and loader.site in program.placed
+        and loader.role != "unused"
+        and loader.dataset.kind != "unknown"
+    )
 
 
 def why_not(loader: Loader) -> str | None:

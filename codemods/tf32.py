@@ -28,12 +28,17 @@ When refused
     column (``weights.view(1, 1, -1).bmm(states)``), which wait for memory.
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
+    Under Accelerate and Fabric the switch is still the script's own: both compute in float32 unless the script or
+    whoever starts it asks for another precision, and neither sets it then (Accelerate does beside a dynamo backend). On
+    other devices it changes nothing. Where the script asks for another precision itself, nothing is said.
+
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
     codemod follows only where a training step stays in float32.
 
     It is refused where the script asks for full float32 precision or for
     deterministic algorithms, where an option decides, where the program computes in float64, and where it starts
-    processes of its own, to which a switch set in the parent is lost.
+    processes of its own, to which a switch set in the parent is lost. Under Accelerate and Fabric also where the caller
+    passes their arguments on, and beside torch's newer switches, since both read the older ones.
 
 Risk
     equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
@@ -52,8 +57,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.model import Framework, Model, Products, Setting, TrainingProgram
+from turbofix.program.model import Model, Products, Setting, TrainingProgram
 
+from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import (
     MATMULS,
     PRODUCTS,
@@ -94,11 +100,20 @@ THIN = 64
 
 FAST = (True, "high", "medium", "tf32")
 
+OTHERS = frozenset(
+    (
+        *("fp16", "bf16", "fp8"),
+        *("16", "16-true", "16-mixed", "bf16-true", "bf16-mixed", "64", "64-true"),
+        *("transformer-engine", "transformer-engine-float16"),
+    )
+)
+"""What a script asks of Accelerate or Fabric where float32 products are not what it waits for."""
+
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Matrix products in full float32 on a GPU that could do them in TF32."""
-    if program.framework is not Framework.PYTORCH or not program.trains or program.target.capability < AMPERE:
+    if program.framework not in LEFT or not program.trains or program.target.capability < AMPERE:
         return
     if not program.device.reaches_cuda:
         return
@@ -153,6 +168,8 @@ def nothing_gained(program: TrainingProgram) -> bool:
     """Whether no float32 matrix product is left that TF32 could speed up."""
     if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
         return True
+    if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
+        return True  # it trains in another precision
     if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
@@ -197,7 +214,13 @@ def why_not(program: TrainingProgram) -> str | None:
         return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {where})"
     if any(is_float64(model) for model in program.models):
         return "the program computes in float64: it wants more precision, not less"
-    if program.processes:
+    if program.framework in NAMES:
+        framework = NAMES[program.framework]
+        if is_open(program) or any(argument.state == "unknown" for argument in precisions(program)):
+            return f"the precision of {framework} is chosen by the caller, and this switch with it"
+        if any(program.setting(name) for name in NEW_NEIGHBOURS):
+            return f"{framework} asks torch's older switches, which cannot be read beside the newer one of this script"
+    if program.processes and program.framework not in NAMES:  # whose ranks run the script, or the function, anew
         return "the script starts processes of its own, which would not inherit the switch"
     return None
 

@@ -31,13 +31,16 @@ Use instead
     default becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count
     there, and other reads of the step do not matter.
 
+    The same holds under Accelerate and Fabric, whose ``print`` shows on one process: a prepared loader has a length,
+    and all processes count the same steps. A ``gather`` stays outside of the condition.
+
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
-    kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers are refused. So are messages in a
-    loop whose length cannot be written, or that something else than its count may end early (the last value would be
-    lost), in another function than the loop, with calls that may do more than to show, and numbers that serve other
-    purposes too. Where another read of the same step stays, nothing would be gained, and that read is named. Any
-    other guard whose interval is 1 is the user's to raise.
+    kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers (``accelerator.log``,
+    ``fabric.log``) are refused. So are messages in a loop whose length cannot be written, or that something else than
+    its count may end early (the last value would be lost), in another function than the loop, with calls that may do
+    more than to show, and numbers that serve other purposes too. Where another read of the same step stays, nothing
+    would be gained, and that read is named. Any other guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.

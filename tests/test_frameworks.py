@@ -10,7 +10,10 @@ from turbofix.findings import Risk
 from turbofix.program.model import Target
 
 BATCHES = {"pin-memory", "non-blocking"}
-OWNED = {"autocast", "tf32", "fused-optimizer", "larger-batch"} | BATCHES
+LEFT = {"tf32", "fused-optimizer"}
+"""What stays the script's own under Accelerate and Fabric, besides messages and reads."""
+
+OWNED = {"autocast", "larger-batch"} | BATCHES | LEFT
 """Codemods of precision, placement and stepping: a framework's business where there is one."""
 
 PROGRAM = """
@@ -209,12 +212,35 @@ def test_a_loop_under_a_framework_keeps_to_the_framework(name: str) -> None:
     text = program(*LOOPS[name])
     found = report(text)
     assert found.framework == name.partition(",")[0]
-    allowed = BATCHES if found.framework == "deepspeed" else set()
+    allowed = (
+        BATCHES if found.framework == "deepspeed" else LEFT if found.framework in ("accelerate", "fabric") else set()
+    )
     assert not {each.codemod for each in found.findings} & (OWNED - allowed)
     rewriting = pipeline.apply(ENTRY, MemoryWorkspace.of(text), registry.load(), Target(), Risk.RECIPE)
     after = rewriting.texts.get(ENTRY, text)
-    words = {"autocast", "GradScaler", "fused", *(each.replace("-", "_") for each in BATCHES - allowed)}
+    words = {"autocast", "GradScaler", *(each.replace("-", "_") for each in BATCHES - allowed)}
+    words |= set() if "fused-optimizer" in allowed else {"fused"}
     assert [word for word in sorted(words) if word in after] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("accelerate", {"tf32", "fused-optimizer", "defer-item"}),
+        ("accelerate, by its package", {"fused-optimizer", "defer-item"}),  # which asks for bfloat16
+        ("fabric", {"tf32", "fused-optimizer", "defer-item"}),
+        ("fabric, its own package", {"tf32", "fused-optimizer", "defer-item"}),
+        ("fabric, as it was called before", {"defer-item"}),
+        ("deepspeed", set()),
+    ],
+)
+def test_what_a_framework_leaves_to_the_script_is_found(name: str, expected: set[str]) -> None:
+    imports, prepare, backward, step = LOOPS[name]
+    make, _, prepare = prepare.partition("; ")
+    text = program(imports, prepare or make, backward, step)
+    if prepare:  # made first, as it has to be for what asks it
+        text = text.replace("    device =", f"    {make}\n    device =")
+    assert fixable(report(text)) & (LEFT | {"defer-item"}) == expected
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_LOOP)

@@ -1174,3 +1174,46 @@ def test_a_model_that_is_used_through_its_own_methods_is_that_model() -> None:
         """,
     )
     assert only_step(found).model.names == ("Agent",)
+
+
+FRAMEWORK = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+accelerator = Accelerator({arguments})
+model = nn.Linear(784, 10)
+optimizer = torch.optim.Adam(model.parameters())
+later = torch.optim.Adam(model.parameters())
+loader = DataLoader(datasets.ImageFolder("leaves", transforms.ToTensor()), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader{placement})
+for images, labels in loader:
+    loss = nn.functional.cross_entropy(model(images), labels)
+    accelerator.backward(loss)
+    optimizer.step()
+"""
+
+
+def test_what_a_framework_takes_over_is_on_a_device_that_its_user_chooses() -> None:
+    found = program(FRAMEWORK.format(arguments='mixed_precision="bf16"', placement=""))
+    assert [owner.argument("mixed_precision").values for owner in found.owners] == [("bf16",)]
+    assert {site.line for site in found.placed} == {9, 10, 12}
+    assert (found.device.where, found.device.mps) == ("conditional", True)
+    assert [(each.owner, each.device.where) for each in found.optimizers] == [("accelerator", "conditional")] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "placement"), [("cpu=True", ""), ("device_placement=False", ""), ("", ", device_placement=False")]
+)
+def test_what_a_framework_does_not_move_stays(arguments: str, placement: str) -> None:
+    found = program(FRAMEWORK.format(arguments=arguments, placement=placement))
+    assert found.placed == frozenset()
+    assert {each.device.where for each in found.models} == {"cpu"}
+
+
+def test_a_framework_that_is_made_after_the_optimizer_has_no_name_there() -> None:
+    text = FRAMEWORK.format(arguments="", placement="").replace("accelerator = Accelerator()\n", "", 1)
+    found = program(text.replace("loader = Data", "accelerator = Accelerator()\nloader = Data"))
+    assert [each.owner for each in found.optimizers] == [None, None]

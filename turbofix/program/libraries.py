@@ -359,6 +359,14 @@ SHOWING_METHODS = words(
 LOGGING_METHODS = frozenset({"info", "debug", "warning", "error", "critical", "log", "write", "exception"})
 """Methods of loggers, writers and files that show or log their arguments."""
 
+PREPARES = words(
+    """
+    prepare setup prepare_model prepare_data_loader setup_dataloaders setup_module setup_optimizers
+    prepare_optimizer prepare_scheduler
+    """
+)
+"""Methods by which Accelerate and Fabric take models, optimizers and loaders over."""
+
 DEAD_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"})
 """Calls that do not return."""
 

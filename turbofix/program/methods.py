@@ -473,20 +473,12 @@ def _show(interp: Interpreter, receiver: Value, name: str, arguments: Arguments,
     return NONE
 
 
-_PREPARES = libraries.words(
-    """
-    prepare setup prepare_model prepare_data_loader setup_dataloaders setup_module setup_optimizers
-    prepare_optimizer prepare_scheduler
-    """
-)
-
-
 def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """Accelerate and Fabric own placement and stepping."""
     value = _argument(arguments)
     values = [passed.value for passed in arguments.positions]
     interp_result: Value
-    if name in _PREPARES:
+    if name in libraries.PREPARES:
         for each in values:
             for member in members(each):
                 if isinstance(member, Made):

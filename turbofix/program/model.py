@@ -345,8 +345,9 @@ class Show:
     """A statement that shows values in a training or evaluation step.
 
     ``syncs`` are the reads of device tensors in its arguments (explicit, like ``loss.item()``, or implicit: a tensor
-    that is printed). ``reading`` are the calls in it of functions of the project that only look something up.
-    ``interval`` is the n of its guard's ``step % n``, where every step passes for it is 1.
+    that is printed). ``reading`` are the calls in it that only show or look something up: of functions of the project,
+    of the ``print`` of Accelerate and Fabric. ``interval`` is the n of its guard's ``step % n``, where every step
+    passes for it is 1.
     """
 
     statement: Site
@@ -597,6 +598,7 @@ class Optimizer:
     trains: Literal["model", "inputs", "unknown"] = "unknown"
     used: bool = True  # some step of the program updates it
     handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
+    owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
@@ -631,6 +633,20 @@ class Scaler:
         """
         enabled = self.enabled
         return enabled.state == "value" and not enabled.values[0] and enabled.edit_at in (None, enabled.site)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One ``Accelerator(...)`` or ``Fabric(...)``: the object through which a framework trains."""
+
+    site: Site
+    qualname: str
+    arguments: Mapping[str, Argument]
+    open_mapping: bool = False
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; ``absent`` when the call does not pass it."""
+        return self.arguments.get(name, ABSENT)
 
 
 @dataclass(frozen=True)
@@ -708,6 +724,8 @@ class TrainingProgram:
     )  # the packages that its files import, by their first name: "gym", "torchdiffeq"
     thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
     stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
+    owners: tuple[Owner, ...] = ()  # the framework's objects
+    placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -34,6 +34,7 @@ from turbofix.program.model import (
     Step,
 )
 from turbofix.program.names import dotted, parameters
+from turbofix.program.owners import PLACED, is_owner, owner_beside, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
@@ -50,6 +51,7 @@ from turbofix.program.values import (
     Opaque,
     Sequence,
     Tensor,
+    Unknown,
     Value,
     flatten,
     members,
@@ -263,7 +265,12 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
             if not any(model is each for each in kept[site]):
                 kept[site].append(model)
     default = _default_dtype(analysis)
-    return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept))
+    taken = placed(analysis)
+    found = [_model(analysis, site, kept[site], default) for site in sorted(kept)]
+    return tuple(
+        replace(model, device=PLACED) if model.site in taken and model.device.where in ("cpu", "unknown") else model
+        for model in found
+    )
 
 
 def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
@@ -398,11 +405,14 @@ def optimizers(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model, 
         if any(isinstance(member, Made) and member.kind == "optimizer" for member in members(event.result)):
             by_node.setdefault(id(event.node), []).append(event)
     used = {site for step in steps for site in step.optimizers}
-    found = [_optimizer(analysis, events, used, known) for events in by_node.values()]
+    taken = placed(analysis)
+    found = [_optimizer(analysis, events, used, known, taken) for events in by_node.values()]
     return tuple(sorted(found, key=lambda each: each.site))
 
 
-def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: tuple[Model, ...]) -> Optimizer:
+def _optimizer(
+    analysis: Analysis, events: list[Event], used: set[Site], known: tuple[Model, ...], taken: frozenset[Site]
+) -> Optimizer:
     facts = analysis.facts
     event = events[0]
     node, module = event.node, event.module
@@ -425,9 +435,10 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
         params += [value for one in all_arguments for value in one.values() if any(True for _ in models_in(value))]
     trained = _trained(analysis, params, known)
     device = UNKNOWN_PLACE
-    placed = [model.device for model in trained]
-    if placed:
-        device = placed[0]
+    if trained:
+        device = trained[0].device
+    elif site in taken:
+        device = PLACED  # a framework that takes an optimizer over moves its parameters
     layers = Layers()
     for value in parameter_owners(params):
         layers_of(value, layers)
@@ -454,6 +465,7 @@ def _optimizer(analysis: Analysis, events: list[Event], used: set[Site], known: 
         trains=_trains(params, trained),  # type: ignore[arg-type]
         used=site in used,
         handed_over=_is_handed_over(analysis, made),
+        owner=owner_beside(analysis, event),
     )
 
 
@@ -589,17 +601,31 @@ def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
 
 
 def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
-    from dataclasses import replace as changed
-
     found: dict[Site, Act] = {}
     for event in analysis.facts.of("load"):
         if any(one is each for one in optimizers_in(event.receiver) for each in made):
             act = act_of(analysis, event, None)
             if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
                 text = analysis.facts.places.text(event.node.func.value, event.module)
-                act = changed(act, receiver_text=text)
+                act = replace(act, receiver_text=text)
             found.setdefault(act.site, act)
+    for event in analysis.facts.of("call"):
+        if any(is_owner(each) for each in members(event.receiver)) and _restores(event, made):
+            found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     return tuple(found[site] for site in sorted(found))
+
+
+def _restores(event: Event, made: list[Made]) -> bool:
+    """Whether a call loads optimizers: `accelerator.load_state(...)`, `fabric.load(path, {"optimizer": optimizer})`."""
+    name = event.name.rpartition(".")[2]
+    if name == "load_state":
+        return True
+    if name not in ("load", "load_raw") or event.arguments is None:
+        return False
+    passed = event.arguments.get("state" if name == "load" else "obj", 1)
+    given = [] if passed is None else [passed.value, *flatten(passed.value, 3)]
+    unknown = any(isinstance(each, (Unknown, Opaque)) for value in given for each in members(value))
+    return unknown or any(one is each for value in given for one in optimizers_in(value) for each in made)
 
 
 def _state_saves(analysis: Analysis, made: list[Made]) -> tuple[StateSave, ...]:

@@ -187,6 +187,10 @@ class Devices:
                 return replace(placement, where=where)
         return Placement(where, needs=next(filter(None, (self._needed(move, to) for move, to in moves)), None))
 
+    def named_before(self, words: str, event: Event) -> Value | None:
+        """What a name stands for at an event, where it is surely set by then."""
+        return self._value_of(words, event, before=True)
+
     def _needed(self, move: Event, placement: Placement) -> str | None:
         """The option without which the device of a transfer is the CPU: by the last binding, where there are several.
 

@@ -48,6 +48,7 @@ from turbofix.program.objects import (
     precision,
     settings,
 )
+from turbofix.program.owners import PLACED, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
 from turbofix.program.script import script
@@ -119,6 +120,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         )
         if complete
         else None,
+        owners=owners(analysis),
+        placed=placed(analysis),
     )
 
 
@@ -314,6 +317,8 @@ def _step(
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
+    if device.where in ("cpu", "unknown") and not placed(analysis).isdisjoint(found_loaders):
+        device = PLACED
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)

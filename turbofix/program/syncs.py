@@ -20,6 +20,7 @@ from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
+from turbofix.program.owners import is_owner
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
 from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
@@ -112,7 +113,9 @@ def _interval(analysis: Analysis, event: Event, loop: ast.AST) -> Argument | Non
 
 
 def _reading_calls(analysis: Analysis, event: Event, statement: ast.AST) -> Iterator[ast.Call]:
-    """The calls in a statement of functions of the project that only look something up."""
+    """The calls in a statement that only show or look something up: of an Accelerator's ``print``, of the project."""
+    if event.name == "print" and isinstance(event.node, ast.Call) and any(map(is_owner, members(event.receiver))):
+        yield event.node
     for call in walk(statement):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             called = members(analysis.facts.evaluate(call.func, analysis.facts.frames(event)))

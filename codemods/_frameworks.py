@@ -1,0 +1,31 @@
+"""What Accelerate and Fabric leave to the script, and what whoever starts it may choose: its precision and device."""
+
+from __future__ import annotations
+
+from turbofix.program.model import Argument, Framework, TrainingProgram
+
+LEFT = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
+"""Where loops, messages and optimizers are written by the user: in plain torch, and under these two frameworks."""
+
+NAMES = {Framework.ACCELERATE: "Accelerate", Framework.FABRIC: "Fabric"}
+
+_PARAMETERS = {Framework.ACCELERATE: "mixed_precision", Framework.FABRIC: "precision"}
+
+
+def precisions(program: TrainingProgram) -> tuple[Argument, ...]:
+    """What each of the framework's objects is told about the precision.
+
+    Where that is nothing, or None, it is chosen when the program is started (``accelerate config``, ``fabric run``).
+    """
+    return tuple(owner.argument(_PARAMETERS[program.framework]) for owner in program.owners)
+
+
+def is_open(program: TrainingProgram) -> bool:
+    """Whether one of the framework's objects is made with arguments that the program does not show."""
+    return not program.owners or any(owner.open_mapping for owner in program.owners)
+
+
+def named(argument: Argument) -> frozenset[str | None]:
+    """The values that a precision may have as the program stands, as strings; with None where there may be others."""
+    found = frozenset(str(each) if each is not None else None for each in argument.values)
+    return found if argument.state == "value" and found else found | {None}

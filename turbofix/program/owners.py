@@ -1,0 +1,107 @@
+"""The objects through which Accelerate and Fabric train: how they are made, and what they move to their device."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_from, bound_arguments
+from turbofix.program.events import Event
+from turbofix.program.libraries import PREPARES
+from turbofix.program.model import Owner, Placement
+from turbofix.program.names import dotted
+from turbofix.program.values import Const, Instance, Made, Value, flatten, members
+
+PLACED = Placement("conditional", mps=True)
+"""Where such an object moves things: whoever starts the program chooses the device, which may be any."""
+
+_POSITIONS = ("device_placement", "split_batches", "mixed_precision", "gradient_accumulation_steps", "cpu")
+"""The first parameters of ``Accelerator``; those of ``Fabric`` are passed by name."""
+
+
+def is_owner(value: Value) -> bool:
+    """Whether a value is an ``Accelerator`` or a ``Fabric``."""
+    return isinstance(value, Made) and value.kind in ("accelerator", "fabric")
+
+
+def owners(analysis: Analysis) -> tuple[Owner, ...]:
+    """Every such object that the program makes."""
+    facts = analysis.facts
+    found: dict[Site, Owner] = {}
+    for event in facts.of("make"):
+        for made in members(event.result):
+            if not isinstance(made, Made) or not is_owner(made) or event.arguments is None:
+                continue
+            passed = bound_arguments(event.arguments, _POSITIONS if made.kind == "accelerator" else ())
+            arguments = {
+                name: argument_from(each, event.module, facts, analysis.reads) for name, each in sorted(passed.items())
+            }
+            is_open = event.arguments.open or bool(event.arguments.star)
+            found.setdefault(facts.site(event), Owner(facts.site(event), made.qualname, arguments, is_open))
+    return tuple(found[site] for site in sorted(found))
+
+
+def placed(analysis: Analysis) -> frozenset[Site]:
+    """Where the models, optimizers and loaders are made that such an object moves to its device."""
+    found: set[Site] = set()
+    if not any(is_owner(each) for event in analysis.facts.of("make") for each in members(event.result)):
+        return frozenset()
+    for event in analysis.facts.of("call"):
+        if event.name.rpartition(".")[2] not in PREPARES or event.arguments is None:
+            continue
+        if not any(is_owner(each) and _places(each) for each in members(event.receiver)):
+            continue
+        if any(_is(event.arguments.keywords.get(name), False) for name in ("device_placement", "move_to_device")):
+            continue
+        for value in event.arguments.values():
+            for each in flatten(value, 3):
+                found |= {site for one in _unwrapped(each) if (site := analysis.facts.origin_site(one.origin))}
+    return frozenset(found)
+
+
+def _places(owner: Value) -> bool:
+    """Whether an object moves things to a device that may be a GPU."""
+    assert isinstance(owner, Made)
+    named = owner.arguments.get
+    if owner.kind == "fabric":
+        return not _is(named("accelerator"), "cpu")
+    return not _is(named("device_placement", 0), False) and not _is(named("cpu", 4), True)
+
+
+def _is(passed: object, wanted: object) -> bool:
+    """Whether what is passed is surely one constant."""
+    found = members(getattr(passed, "value", None))
+    return bool(found) and all(isinstance(each, Const) and each.value == wanted for each in found)
+
+
+def _unwrapped(value: Value) -> Iterator[Made | Instance]:
+    """An object and what it wraps: ``torch.compile(model)``."""
+    while isinstance(value, (Made, Instance)):
+        yield value
+        inner = members(value.inner) if isinstance(value, Made) else []
+        if len(inner) != 1:
+            return
+        value = inner[0]
+
+
+def owner_beside(analysis: Analysis, event: Event) -> str | None:
+    """What such an object is called at an event, where a name for it is surely set by then."""
+    made = {id(each): one.order for one in analysis.facts.of("make") for each in members(one.result) if is_owner(each)}
+    frames = analysis.facts.frames(event)
+    if not made or not frames:
+        return None
+    names = {
+        text: None
+        for scope in (frames[-1].scope, frames[-1].module.tree)
+        for node in walk(scope)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.arg))
+        if (text := node.arg if isinstance(node, ast.arg) else dotted(node)) is not None and text.count(".") < 2
+    }
+    for text in names:
+        found = members(analysis.devices.named_before(text, event))
+        if found and all(made.get(id(each), event.order) < event.order for each in found):
+            return text
+    return None
