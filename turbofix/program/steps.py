@@ -16,6 +16,7 @@ from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, everything, once_per_node
+from turbofix.program.branches import without_excluded
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
@@ -312,7 +313,7 @@ def _step(
     evaluating = _evaluation_nodes(analysis, events, loop)
     training = [event for event in events if not any(facts.inside(event, each) for each in evaluating)]
     sources = _sources(analysis, record, backwards, training)
-    found_loaders = _loaders_read(analysis, sources, training)
+    found_loaders = without_excluded(analysis, _loaders_read(analysis, sources, training), record.module)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     called = model_sites(analysis, training, loop)
@@ -1024,7 +1025,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
     facts = analysis.facts
     loop = record.node
     sources = [record.iterated, *(event.receiver for event in events if event.kind == "next")]
-    found_loaders = _loaders_read(analysis, sources, events)
+    found_loaders = without_excluded(analysis, _loaders_read(analysis, sources, events), record.module)
     moved = transfers(analysis, events, loop, found_loaders, in_step=False)
     forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
     region = evaluation_region(analysis, loop, events)
