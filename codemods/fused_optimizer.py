@@ -341,7 +341,8 @@ def loaded(call: str) -> tuple[str, str]:
     tree = ast.parse(call, mode="eval").body
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and len(tree.args) == 1:
         state = tree.args[0]
-        if is_named(state):
+        # `accelerator.load_state(folder)` is given no state but the place where one lies
+        if tree.func.attr == "load_state_dict" and is_named(state):
             return ast.unparse(tree.func.value), ast.get_source_segment(call, state) or ast.unparse(state)
     raise Refuse("its state is loaded from a checkpoint that may switch fused off again, and cannot be told beforehand")
 
