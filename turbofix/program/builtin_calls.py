@@ -276,6 +276,8 @@ def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
             for attribute, old in list(member.attributes.items()):
                 if isinstance(old, Const):
                     member.attributes[attribute] = Option(attribute, old, old.origin, "setattr")
+            if value is not None and any(isinstance(each, Made) and each.kind == "module" for each in members(value)):
+                member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
     return NONE
 
 

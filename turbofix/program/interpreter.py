@@ -523,7 +523,7 @@ class Interpreter:
         assigned, inside = self.glance.assigned(loop)
         for name in assigned:
             value = names.get(name)
-            if value.__class__ is Const:
+            if value.__class__ is Const or isinstance(value, Option):
                 names[name] = widened(value)
         for name, key, is_key in inside:
             for member in members(names.get(name)):
@@ -877,7 +877,7 @@ class Interpreter:
             return self.text(left.value, node)
         if tensors:
             if isinstance(operation, ast.MatMult):
-                self.event("call", node, "Tensor.__matmul__", tensors[0])
+                self.event("call", node, "Tensor.__matmul__", tensors[0], calls.positional(left, right))
             result = result_of(tensors, self.origin(node))
             result.scalar = is_scalar(left) and is_scalar(right)
             return in_precision(result, _TENSOR_OPERATIONS.get(operation.__class__, ""))
@@ -890,6 +890,14 @@ class Interpreter:
             return Computed(self.origin(node)) if is_settled(left) and is_settled(right) else NUMBER
         if isinstance(left, Sequence):
             return self._operate_on_sequence(left, right, operation, node)
+        lists = [*members(left), *members(right)]
+        if isinstance(operation, ast.Add) and lists and all(isinstance(each, Sequence) for each in lists):
+            # a list that a loop has or has not made longer yet
+            held = [
+                item for each in lists if isinstance(each, Sequence) for item in (*(each.items or ()), each.element)
+            ]
+            known = [item for item in held if item is not None]
+            return Sequence(None, self.control, self.origin(node), "list", join_all(known) if known else None)
         if isinstance(left, Mapping) and isinstance(operation, ast.BitOr):
             merged = Mapping(self.control, self.origin(node))
             access.merge(self, merged, left, strong=True)
@@ -1083,6 +1091,11 @@ def format_arguments(node: ast.AST, value: Value) -> list[tuple[ast.expr, Value]
     if isinstance(node.right, ast.Tuple) and isinstance(value, Sequence) and value.items is not None:
         return list(zip(node.right.elts, value.items, strict=False))
     return [(node.right, value)]
+
+
+def _held(value: Value) -> tuple[Value | None, ...]:
+    """What a list holds, as far as it is known."""
+    return (*(value.items or ()), value.element) if isinstance(value, Sequence) else ()
 
 
 def joined_names(alternatives: list[dict[str, Value]]) -> dict[str, Value]:

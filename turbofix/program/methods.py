@@ -132,6 +132,10 @@ def _argument(arguments: Arguments, index: int = 0) -> Value | None:
     return arguments.positions[index].value if index < len(arguments.positions) else None
 
 
+def _keyword(arguments: Arguments, *names: str) -> Value | None:
+    return next((arguments.keywords[name].value for name in names if name in arguments.keywords), None)
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
@@ -342,10 +346,14 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         part = join(model, _parts(interp, model, node)) or model
         return Iterated(part if not name.startswith("named") else Sequence([UNKNOWN, part]), model, name, origin)
     if name in ("register_buffer", "register_parameter", "add_module", "register_module"):
-        key, value = _argument(arguments), _argument(arguments, 1) or arguments.keywords.get("tensor")
-        if isinstance(key, Const) and isinstance(key.value, str) and isinstance(value, Value):
+        key = _argument(arguments) or _keyword(arguments, "name")
+        value = _argument(arguments, 1) or _keyword(arguments, "tensor", "module", "param")
+        layer = name in ("add_module", "register_module")
+        if isinstance(key, Const) and isinstance(key.value, str) and value is not None:
             access.write_attribute(interp, model, key.value, value, node)
-        if isinstance(model, Made) and isinstance(value, Value) and name in ("add_module", "register_module"):
+        elif isinstance(model, Instance) and value is not None and layer:
+            model.attributes["<layers>"] = join(model.attributes.get("<layers>"), value) or value  # one of them
+        if isinstance(model, Made) and value is not None and layer:
             _add_layer(interp, model, value)
         return NONE
     if name in ("append", "extend", "insert", "update") and isinstance(model, Made):

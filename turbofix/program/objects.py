@@ -180,6 +180,8 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                     found.unseen = True  # something unknown is called in it
         elif isinstance(member, (Sequence, Mapping)):
             _layers_in(member, found, depth)
+            if any(isinstance(each, (Opaque, Unknown)) for each in flatten(member, 4)):
+                found.unseen = True
         elif isinstance(member, Opaque):
             found.unseen = True
 

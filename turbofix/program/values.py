@@ -492,7 +492,12 @@ def join_all(values: Iterable[Value | None]) -> Value | None:
 
 
 def widened(value: Value) -> Value:
-    """A constant that is assigned again: a number stays a number, anything else may be anything."""
+    """A constant that is assigned again: a number stays a number, anything else may be anything.
+
+    An option's number is no longer its default then (``width = width * 2`` in a loop); any other option is left alone.
+    """
+    if isinstance(value, Option):
+        return NUMBER if is_number(value.default) and not value.flag else value
     if isinstance(value, Const) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool):
         return NUMBER
     return join(value, UNKNOWN) or UNKNOWN
