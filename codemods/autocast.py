@@ -52,9 +52,16 @@ Use instead
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
-    convolutions, of small batches (64) through convolutional networks with nothing but small layers (64 channels, a
-    classifier of 2048 by 64), where casts cost more than they save, and of steps that optimise an image or a latent
-    code and no model. It is refused
+    convolutions, and of steps that optimise an image or a latent code and no model. Nor is it where a step is known to
+    be bound by the launches of its kernels, to which every cast adds one:
+
+    - linear layers without positions, where the largest matrix times the batch is at most 134 million multiplications
+      (2 to the 27: a batch of 64 through two million elements, 14 microseconds of an A100 in float32 at 19.5 TFLOPS);
+    - sequences in batches of at most 64 through matrices of at most 64 by 512, as of a transformer 64 wide;
+    - convolutional networks in batches of at most 64, with at most 64 channels and a classifier that takes the last
+      maps whole, at most 9216 numbers (a 3 by 3 convolution before the last pooling is 2.7 GFLOP then).
+
+    Sizes that are not known are not small: there it is offered. It is refused
 
     - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and before which a sigmoid in bfloat16
       is 1.0 from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
@@ -107,6 +114,7 @@ from turbofix.program.model import (
     Sync,
     TrainingProgram,
 )
+from turbofix.program.sizes import batch_of, is_bound_by_launches
 from turbofix.records import dataclass
 
 from ._precision import (
@@ -145,7 +153,7 @@ VOLTA, AMPERE = (7, 0), (8, 0)
 AUTOCAST_SINCE = (1, 10)  # torch.autocast
 SCALER_SINCE = (2, 3)  # torch.amp.GradScaler; torch.cuda.amp.GradScaler before
 
-TINY_BATCH, TINY_CHANNELS, TINY_INPUTS, TINY_AREA = 64, 64, 2048, 2048 * 64
+TINY_BATCH, TINY_CHANNELS, TINY_INPUTS, TINY_AREA = 64, 64, 9216, 1 << 21
 """Up to here a layer takes a GPU no longer than its launch, and casts cost more than 16 bits save."""
 
 LOGIT_LOSSES = {
@@ -300,19 +308,17 @@ def nothing_gained(program: TrainingProgram, step: Step) -> bool:
     models = models_of(program, step)
     if not may_contain(models, (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING):
         return True
-    by_hand = any(call.qualname in PRODUCTS | CONVOLVING for call in step.calls)
-    return has_small_batches(program, step) and not by_hand and bool(models) and all(map(is_tiny, models))
-
-
-def has_small_batches(program: TrainingProgram, step: Step) -> bool:
-    """Whether all batches of a step are known to be small."""
-    loaders = [program.loader(site) for site in step.loaders]
-    sizes = [loader.argument("batch_size") if loader is not None else None for loader in loaders]
-    return bool(sizes) and all(
-        size is not None
-        and size.state in ("value", "option")
-        and all(isinstance(value, int) and value <= TINY_BATCH for value in size.values)
-        for size in sizes
+    batch = batch_of(program, step)
+    if batch is None or not models:
+        return False
+    by_hand = [call for call in step.calls if call.qualname in PRODUCTS | CONVOLVING]
+    if by_hand and (any(call.of_weights for call in by_hand) or not any(each.products.by_position for each in models)):
+        return False  # the scores of a narrow attention are as small as its layers; of other products nothing is known
+    return all(
+        is_bound_by_launches(model.products, batch)
+        if not model.products.beside_convolutions
+        else not by_hand and batch <= TINY_BATCH and is_tiny(model)
+        for model in models
     )
 
 
@@ -325,7 +331,9 @@ def is_tiny(model: Model) -> bool:
     inputs = [layer.inputs or 0 for layer in products.layers]
     if not products.beside_convolutions or products.of_sequences or products.embeds:
         return False
-    if not products.within(TINY_AREA, 0) or products.channels is None or products.channels > TINY_CHANNELS:
+    if not products.complete or products.channels is None or products.channels > TINY_CHANNELS:
+        return False
+    if any(each.elements is None or each.elements > TINY_AREA for each in products.layers):
         return False
     return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
 

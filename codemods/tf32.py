@@ -22,10 +22,20 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    and where all layers that the steps call are known and none of them multiplies matrices worth it: the matrices are
-    small (at most 256 by 256), or they are the classifier (up to a million elements) of a network of convolutions,
-    which use TF32 by default. Products with a sparse matrix do not count either, nor do those with a single row or
-    column (``weights.view(1, 1, -1).bmm(states)``), which wait for memory.
+    and where the layers that the steps call are known and none of their products takes noticeable time:
+
+    - thin matrices, with a side of at most 128, are bound by memory, which TF32 does not make faster;
+    - where a row is a sample, the product must be of 268 million multiplications (2 to the 28): 0.5 GFLOP, for which
+      an A100 needs 28 microseconds in full float32 (19.5 TFLOPS by its data sheet), several launches of a kernel.
+      A batch of 64 through 2048 by 2048 just reaches that. Batches that are not known are taken to be 256 samples,
+      a width that is not known to be like the other one of its matrix;
+    - where a row is a token or a node, of which there are thousands, the matrix must be 256 by 256;
+    - the last layer of a convolutional network is its classifier, and the linear layers that it writes by hand are
+      heads too; convolutions and the LSTM, GRU and RNN layers of cuDNN use TF32 by default;
+    - products of what thin layers give (the scores of a narrow attention) are small as well.
+
+    Products with a sparse matrix do not count either, nor do those with a single row or column
+    (``weights.view(1, 1, -1).bmm(states)``), which wait for memory.
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     Under Accelerate and Fabric the switch is still the script's own: both compute in float32 unless the script or
@@ -57,10 +67,12 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.model import Model, Products, Setting, TrainingProgram
+from turbofix.program.model import Model, Setting, TrainingProgram
+from turbofix.program.sizes import THIN, batch_of, has_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import (
+    CONVOLVING,
     MATMULS,
     PRODUCTS,
     autocast_of,
@@ -89,15 +101,7 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.conv.fp32_precision",
     "torch.backends.cudnn.rnn.fp32_precision",
 )
-SMALL = 256 * 256
-"""Elements of a matrix whose product is over before the next kernel is launched, at any usual batch size."""
-
-HEAD = 1_000_000
-"""Elements of the matrices at the end of a convolutional network that vanish beside its convolutions."""
-
-THIN = 64
-"""The width below which a layer is small, whatever its other side (the features or classes of a data set)."""
-
+POSITIONS = ("torch.nn.functional.layer_norm", "torch.nn.functional.scaled_dot_product_attention")
 FAST = (True, "high", "medium", "tf32")
 
 OTHERS = frozenset(
@@ -175,13 +179,20 @@ def nothing_gained(program: TrainingProgram) -> bool:
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
     models = in_use(program)
-    if any(
-        call.qualname in PRODUCTS and not (call.sparse or call.of_rows) for step in program.steps for call in step.calls
+    calls = [call for step in program.steps for call in step.calls]
+    by_hand = [call for call in calls if call.qualname in PRODUCTS and not (call.sparse or call.of_rows)]
+    if not any(call.qualname in POSITIONS for call in calls) and (
+        convolves(program) and not any(model.products.by_position for model in models)
     ):
+        # own linear layers beside convolutions are heads, of one row for each picture
+        by_hand = [call for call in by_hand if call.qualname != "torch.nn.functional.linear"]
+    if any(call.of_weights for call in by_hand) or (by_hand and not all(map(is_thin, models))):
         return False
     if not may_contain(models, (), MATMULS, frozenset()):
         return True
-    return bool(models) and all(has_small_products(model.products) for model in models)
+    batches = [batch_of(program, step) for step in program.steps]
+    batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
+    return bool(models) and not any(has_noticeable(model.products, batch) for model in models)
 
 
 def in_use(program: TrainingProgram) -> tuple[Model, ...]:
@@ -192,10 +203,16 @@ def in_use(program: TrainingProgram) -> tuple[Model, ...]:
     return tuple(model for model in program.models if model.site in sites)
 
 
-def has_small_products(products: Products) -> bool:
-    """Whether a model multiplies small matrices only: all of them are, or they are the classifier of convolutions."""
-    is_classifier = products.beside_convolutions and not products.of_sequences
-    return products.within(HEAD if is_classifier else SMALL, THIN)
+def convolves(program: TrainingProgram) -> bool:
+    """Whether the models of the steps have convolutions, as layers or called by hand."""
+    by_hand = any(call.qualname in CONVOLVING for step in program.steps for call in step.calls)
+    return by_hand or any(model.products.beside_convolutions for model in in_use(program))
+
+
+def is_thin(model: Model) -> bool:
+    """Whether all matrices of a model are known to be thin, so that products of what its layers give are small too."""
+    products = model.products
+    return products.complete and all(each.sides and min(each.sides) <= THIN for each in products.layers)
 
 
 def is_float64(model: Model) -> bool:

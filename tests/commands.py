@@ -22,7 +22,7 @@ from torchvision import datasets, transforms
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 dataset = datasets.MNIST("data", transform=transforms.ToTensor())
 loader = DataLoader(dataset, batch_size=64, shuffle=True)
-model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).to(device)
+model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8192), nn.ReLU(), nn.Linear(8192, 10)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for epoch in range(3):
     for images, labels in loader:

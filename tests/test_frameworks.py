@@ -25,7 +25,7 @@ from torchvision import datasets, transforms
 
 def main():
     device = torch.device("cuda")
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 16384), nn.ReLU(), nn.Linear(16384, 10)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = datasets.ImageFolder("leaves", transforms.ToTensor())
     loader = DataLoader(data, batch_size=32, shuffle=True)
@@ -168,7 +168,7 @@ from ignite.engine import Engine
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-model = torch.nn.Linear(10, 2).cuda()
+model = torch.nn.Linear(4096, 4096).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 loader = DataLoader(datasets.ImageFolder("leaves", transforms.ToTensor()), batch_size=4)
 
@@ -281,7 +281,7 @@ import torch
 {imports}
 
 def train_one_epoch(engine, loader, optimizer):
-    model = torch.nn.Linear(10, 2).cuda()
+    model = torch.nn.Linear(4096, 4096).cuda()
     for images, labels in loader:
         loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
         engine.backward(loss)

@@ -215,7 +215,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
 
-model = torch.nn.Sequential(torch.nn.Linear(784, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)).cuda()
+model = torch.nn.Sequential(torch.nn.Linear(784, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 10)).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 loader = DataLoader(MNIST("."), batch_size=64)
 for images, labels in loader:

@@ -40,6 +40,7 @@ from turbofix.program.values import (
     Made,
     Mapping,
     Namespace,
+    Option,
     Partial,
     Sequence,
     Tensor,
@@ -486,13 +487,33 @@ def _call_numpy(interp: Interpreter, qualname: str, arguments: Arguments, node: 
             host = read_on_host(passed.value, interp.origin(passed.node or node))
             interp.event("call", node, qualname, None, arguments, host)
             return host
+    product = _product_of(interp, arguments, node) if qualname == "numpy.prod" else None
+    if product is not None:
+        return product
     hosts = hosts_passed(arguments)
     result: Value = joined_hosts(hosts) if hosts else interp.opaque(qualname + "()", "call", node)
     interp.event("call", node, qualname, None, arguments, result)
     return result
 
 
+def _product_of(interp: Interpreter, arguments: Arguments, node: ast.AST) -> Value | None:
+    """``prod`` of a tuple of known numbers, as widths are computed from the shape of a picture."""
+    if len(arguments.positions) != 1 or arguments.keywords or arguments.star:
+        return None
+    value = arguments.positions[0].value
+    items = value.items if isinstance(value, Sequence) else None
+    if not items or not all(isinstance(each, (Const, Option)) for each in items):
+        return None
+    result: Value = Const(1, interp.origin(node))
+    for item in items:
+        result = interp.operate(result, item, ast.Mult(), node)
+    return result
+
+
 def _call_math(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    product = _product_of(interp, arguments, node) if qualname == "math.prod" else None
+    if product is not None:
+        return product
     for passed in arguments.positions:
         if any(isinstance(member, Tensor) for member in members(passed.value)):
             interp.event("sync", passed.node or node, "float", passed.value)

@@ -877,7 +877,7 @@ class Interpreter:
             return self.text(left.value, node)
         if tensors:
             if isinstance(operation, ast.MatMult):
-                self.event("call", node, "Tensor.__matmul__", tensors[0], calls.positional(left, right))
+                self.event("call", node, "Tensor.__matmul__", left, calls.positional(right))
             result = result_of(tensors, self.origin(node))
             result.scalar = is_scalar(left) and is_scalar(right)
             return in_precision(result, _TENSOR_OPERATIONS.get(operation.__class__, ""))

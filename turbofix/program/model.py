@@ -272,13 +272,16 @@ class Accumulation:
 class Called:
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments. ``sparse``: a tensor
-    that it is given is sparse, one time at least. ``of_rows``: a matrix product with a factor of one row or column."""
+    that it is given is sparse, one time at least. ``of_rows``: a matrix product with a factor of one row or column.
+    ``of_weights``: what it is given may be weights of the program's own (a parameter, or something that is not known),
+    and not only what layers gave."""
 
     qualname: str
     site: Site
     constants: tuple[object, ...] = ()
     sparse: bool = False
     of_rows: bool = False
+    of_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -501,6 +504,16 @@ class Product:
     inputs: int | None = None
     outputs: int | None = None
 
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The sides that are known."""
+        return tuple(side for side in (self.inputs, self.outputs) if side is not None)
+
+    @property
+    def elements(self) -> int | None:
+        """How many numbers the matrix holds; None where a side is not known."""
+        return self.inputs * self.outputs if self.inputs is not None and self.outputs is not None else None
+
 
 @dataclass(frozen=True)
 class Products:
@@ -508,20 +521,18 @@ class Products:
 
     layers: tuple[Product, ...] = ()
     complete: bool = False  # no other layer of the model multiplies any
+    foreign: bool = False  # layers of another library are among them, of which it is not known whether they do
     beside_convolutions: bool = False
     of_sequences: bool = False  # recurrent or normalised layers: inputs with a position
+    of_graphs: bool = False
     embeds: bool = False
     channels: int | None = 0  # the most that a convolution takes or gives; None where no literal tells
+    grouped: int | None = 0  # the most that one with groups takes or gives
 
-    def within(self, area: int, width: int) -> bool:
-        """Whether every matrix has at most this many elements, or where one side is unknown, the other this width."""
-        for each in self.layers:
-            known = [side for side in (each.inputs, each.outputs) if side is not None]
-            if len(known) < 2 and (not known or known[0] > width or self.of_sequences or self.embeds):
-                return False
-            if len(known) == 2 and known[0] * known[1] > area:
-                return False
-        return self.complete
+    @property
+    def by_position(self) -> bool:
+        """Whether rows are positions (tokens, nodes), of which a batch has many more than samples."""
+        return self.of_sequences or self.of_graphs or (self.embeds and not self.beside_convolutions)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ from turbofix.program.values import (
     Opaque,
     Sequence,
     Tensor,
+    Unknown,
     Value,
     flatten,
     members,
@@ -913,8 +914,18 @@ def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         if not known.sparse and _is_given_sparse(event):
             known = found[site, name] = replace(known, sparse=True)
         if known.of_rows and not of_rows:
-            found[site, name] = replace(known, of_rows=False)
+            known = found[site, name] = replace(known, of_rows=False)
+        if not known.of_weights and _is_given_weights(event):
+            found[site, name] = replace(known, of_weights=True)
     return tuple(found[key] for key in sorted(found))
+
+
+def _is_given_weights(event: Event) -> bool:
+    passed = event.arguments.values() if event.arguments is not None else ()
+    given = (each for value in (event.receiver, *passed) for each in members(value))
+    return any(
+        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown)) for each in given
+    )
 
 
 def _is_given_sparse(event: Event) -> bool:
