@@ -615,17 +615,14 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     if base is None:
         raise Refuse("more than one number is read, or in an unusual way")
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
-    if sync.of != "loss" and not owns:
+    if sync.of != "loss" and not sync.scalar and not owns:
         raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
     refuse_changes(page, base, node)
     name = call.func.value.id
     scope = page.owner(name, call)
-    writes = page.writes(name, scope)
-    if len(writes) != 1 or not is_empty_list(writes[0], name):
-        raise Refuse(f"`{name}` is not a list that is made empty once")
-    whole = outermost(page, node, writes[0])
+    made, whole = made_empty(page, node, name, scope)
     for each in page.reads(name, scope):
-        if each is not call.func.value and (page.holds(whole, each) or each.lineno < getattr(whole, "lineno", 0)):
+        if each is not call.func.value and begun(made) < each.lineno <= ended(whole):
             raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
     refuse_exceptions(page, whole, name, scope)
     detached = "" if sync.no_grad or is_detached(base) else ".detach()"
@@ -646,14 +643,47 @@ def is_empty_list(write: ast.AST, name: str) -> bool:
     return [dotted(each) for each in found] == [name] and isinstance(write.value, ast.List) and not write.value.elts
 
 
-def outermost(page: Page, loop: ast.AST, made: ast.AST) -> ast.AST:
-    """The statement that holds the loop, of the block in which the list is made. Raises ``Refuse``."""
-    assert isinstance(made, ast.stmt)
-    block = page.block(made)
-    for each in (loop, *page.above(loop)):
-        if any(each is statement for statement in block):
-            return each
-    raise Refuse("the list is made in another block than its loop")
+def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST) -> tuple[ast.AST, ast.AST]:
+    """The statement that makes a list empty before its loop, and the one of the same block that holds the loop.
+
+    Nothing sets the name in between, so that the loop always begins with an empty list. What it is set to before or
+    afterwards (the mean of the list, say) is another value. Raises ``Refuse`` where there is no such pair.
+    """
+    writes = page.writes(name, scope)
+    for whole in (loop, *page.above(loop)):
+        if whole is scope:
+            break
+        block = page.block(whole) if isinstance(whole, ast.stmt) else []
+        before = [each for each in writes if any(each is one for one in block) and begun(each) < begun(whole)]
+        if not before:
+            continue
+        made = max(before, key=begun)
+        if not is_empty_list(made, name) or any(begun(made) < begun(each) <= ended(whole) for each in writes):
+            break
+        if (line := left_early(page, whole)) is not None:
+            raise Refuse(f"line {line} goes on behind what would make numbers of `{name}` again")
+        return made, whole
+    raise Refuse(f"`{name}` is not a list that is made empty before the loop and left alone until it is over")
+
+
+def left_early(page: Page, statement: ast.AST) -> int | None:
+    """The line of a ``break`` or ``continue`` in a statement that belongs to a loop around it."""
+    for each in walk(statement):
+        if isinstance(each, (ast.Break, ast.Continue)):
+            loop = page.loop_of(each)
+            if loop is None or not page.holds(statement, loop):
+                return each.lineno
+    return None
+
+
+def begun(node: ast.AST) -> int:
+    """The first line of a statement."""
+    return int(getattr(node, "lineno", 0))
+
+
+def ended(node: ast.AST) -> int:
+    """The last line of a statement."""
+    return int(getattr(node, "end_lineno", 0))
 
 
 # --- leaks -----------------------------------------------------------------------------------------------------------

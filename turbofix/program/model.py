@@ -370,7 +370,8 @@ class Sync:
     ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
     what the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
     ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
-    functions return. ``loops`` are the loops that it happens in, whatever function they stand in.
+    functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
+    tensor certainly has no dimension, and is what an operation made: no view of a larger one.
     """
 
     site: Site
@@ -391,6 +392,7 @@ class Sync:
     unread: bool = False  # stored in a local list that nothing reads
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
+    scalar: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.arguments import argument_of
 from turbofix.program.events import Event, Passed
+from turbofix.program.facts import Frame
 from turbofix.program.fates import Fate
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
@@ -23,6 +24,7 @@ from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
+from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data")
@@ -156,6 +158,7 @@ def syncs_and_shows(
     nodes = {id(event.node) for event in events if event.kind == "sync"}
     found: dict[Site, Sync] = {}
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
+    blind: set[Site] = set()
     for event in events:
         if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
             continue
@@ -171,9 +174,19 @@ def syncs_and_shows(
         sync = replace(sync, in_evaluation=in_evaluation)
         shown.setdefault(sync.site, set()).update(fate.showing())
         known = found.get(sync.site)
+        if known is None and is_uncalled(facts.frames(event)):
+            blind.add(sync.site)
         if known is not None:
+            of, scalar = known.of, known.scalar and sync.scalar
+            if is_uncalled(facts.frames(event)):
+                scalar = known.scalar
+            elif sync.site in blind:  # a caller tells what the parameters of its function hold
+                blind.remove(sync.site)
+                of, scalar = sync.of, sync.scalar
             sync = replace(
                 known,
+                of=of,
+                scalar=scalar,
                 guard=wider(known.guard, sync.guard),
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
@@ -197,6 +210,11 @@ def syncs_and_shows(
             sync = replace(sync, show=own[0] if own else None)
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
+
+
+def is_uncalled(frames: tuple[Frame, ...]) -> bool:
+    """Whether a function is executed by itself, with parameters of which nothing is known."""
+    return len(frames) == 1 and isinstance(frames[0].scope, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
 def _taken_apart(analysis: Analysis, events: list[Event], loop: ast.AST, device: Placement) -> Iterator[Sync]:
@@ -367,6 +385,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         unread=use == "stored" and fate.unread,
         results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
+        scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
     )
 
 
