@@ -36,15 +36,18 @@ Use instead
     whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``). A list is
     refused where ``fabric.all_reduce`` changes its tensors afterwards, in place.
 
+    A function of the class's own (``_run_batch``) that returns ``loss.item()`` to callers that show it now and then
+    returns ``loss.detach()``, which they read there.
+
     ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
 
 When refused
-    Where the number decides what the program does next, is returned, or is shown in every step (``throttle-logging``
-    comes first), where it is stored in something else than a local list, and where the sum is known outside of its
-    function. Where the number is divided on the way, since a GPU multiplies by the reciprocal. Where it is not seen
-    whether counts or fractions are summed, or by what they are multiplied. Where another read of the same step stays,
-    nothing would be gained, and that read is named; so is one that only a message under a guard shows. Of a list that
-    nothing reads nothing is said.
+    Where the number decides what the program does next, is returned to callers that do more with it than to show it now
+    and then, or is shown in every step (``throttle-logging`` comes first), where it is stored in something else than a
+    local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
+    multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
+    multiplied. Where another read of the same step stays, nothing would be gained, and that read is named; so is one
+    that only a message under a guard shows. Of a list that nothing reads nothing is said.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own
@@ -124,6 +127,8 @@ def purpose(sync: Sync) -> str:
         return f", only to add it to `{sync.accumulator.text}`"
     if sync.use == "meter":
         return ", only to average it"
+    if sync.use == "returned" and sync.handed:
+        return ", only to return it to a caller that shows it now and then"
     return ", only to store it" if sync.use == "stored" else ""
 
 

@@ -372,6 +372,8 @@ class Sync:
     ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
     functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
+    ``handed``: of what is ``returned``, the statements of all callers, where these give it a name and only show it,
+    under a guard that counts the steps.
     """
 
     site: Site
@@ -393,6 +395,7 @@ class Sync:
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False
+    handed: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
+from turbofix.records import dataclass
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data")
 _TRACKERS = ("wandb", "mlflow", "neptune", "comet_ml", "swanlab", "trackio")
@@ -159,6 +160,7 @@ def syncs_and_shows(
     found: dict[Site, Sync] = {}
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
     blind: set[Site] = set()
+    handed: dict[Site, list[_Handed]] = {}
     for event in events:
         if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
             continue
@@ -173,6 +175,8 @@ def syncs_and_shows(
         sync = _sync(analysis, event, loop, where, fate)
         sync = replace(sync, in_evaluation=in_evaluation)
         shown.setdefault(sync.site, set()).update(fate.showing())
+        if sync.use == "returned":
+            handed.setdefault(sync.site, []).append(_handed(analysis, event))
         known = found.get(sync.site)
         if known is None and is_uncalled(facts.frames(event)):
             blind.add(sync.site)
@@ -208,8 +212,68 @@ def syncs_and_shows(
             own = [known_shows[each] for each in sorted(shown.get(site, ())) if each in known_shows]
             own += [show for show in known_shows.values() if site in show.syncs]
             sync = replace(sync, show=own[0] if own else None)
+        if sync.use == "returned":
+            sync = replace(sync, handed=_to_all(analysis, handed.get(site, []), known_shows))
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
+
+
+@dataclass(frozen=True, eq=False)
+class _Handed:
+    """What one caller of a function does with the number that it returns: the call, and the statements that show it.
+
+    ``function`` is None where the number is not all that a caller gets, or where the caller does more with it.
+    """
+
+    function: ast.FunctionDef | None = None
+    call: ast.Call | None = None
+    statement: Site | None = None
+    shown: frozenset[Site] = frozenset()
+
+
+def _handed(analysis: Analysis, event: Event) -> _Handed:
+    places = analysis.facts.places
+    frames = analysis.facts.frames(event)
+    function, call = (frames[-1].scope, frames[-1].call) if len(frames) > 1 else (None, None)
+    if not isinstance(function, ast.FunctionDef) or not isinstance(call, ast.Call) or function.decorator_list:
+        return _Handed()
+    inner = [each for statement in function.body for each in walk_here(statement)]
+    returns = [each for each in inner if isinstance(each, ast.Return)]
+    if len(returns) != 1 or returns[0].value is not event.node:
+        return _Handed()
+    if any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in inner):
+        return _Handed()
+    module = frames[-2].module
+    statement = places.parent(call, module)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return _Handed()
+    fate = Fate(analysis, frames[:-1], module).follow(call)
+    if len(statement.targets) != 1 or fate.uses != {"shown"} or fate.chosen:
+        return _Handed()
+    return _Handed(function, call, places.site(statement, module), frozenset(fate.showing()))
+
+
+def _to_all(analysis: Analysis, handed: list[_Handed], shows: dict[Site, Show]) -> tuple[Site, ...]:
+    """The statements of the callers, if these are all that name the function, and show the number now and then."""
+    functions = {each.function for each in handed}
+    function = functions.pop() if len(functions) == 1 else None
+    if function is None:
+        return ()
+    for site in {site for each in handed for site in each.shown}:
+        guard = shows[site].guard if site in shows else None
+        if guard is None or guard.kind != "every_n" or guard.every is None or guard.every == 1:
+            return ()
+    callers = {id(each.call.func) for each in handed if each.call is not None}
+    for module in analysis.execution.modules.values():
+        for node in walk(module.tree):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+            if isinstance(node, ast.Constant):
+                name = node.value if isinstance(node.value, str) else None
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.alias)) and node is not function:
+                name = node.name
+            if name == function.name and id(node) not in callers:
+                return ()
+    return tuple(sorted({each.statement for each in handed if each.statement is not None}))
 
 
 def is_uncalled(frames: tuple[Frame, ...]) -> bool:
