@@ -325,6 +325,19 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
             raise Refuse(f"`{total.text}` is not a plain number before the loop")
         if in_loop and not page.is_seldom(write, node, page.node(total.update)):
             raise Refuse(f"line {getattr(write, 'lineno', 0)} sets `{total.text}` anew in the loop")
+    if "." not in total.text and not is_surely_set(page, total.text, scope, node):
+        raise Refuse(f"`{total.text}` starts under a condition, so that it may not be there after the loop")
+
+
+def is_surely_set(page: Page, name: str, scope: ast.AST, loop: ast.AST) -> bool:
+    """Whether a name is written above a loop in one of the blocks that hold it, not under a condition of its own."""
+    for write in page.writes(name, scope):
+        child: ast.AST | None = page.parent(write)
+        while isinstance(child, (ast.With, ast.AsyncWith)) and not page.holds(child, loop):
+            child = page.parent(child)
+        if child is not None and page.holds(child, loop):
+            return True
+    return False
 
 
 def literal(write: ast.AST, name: str) -> int | float | None:
