@@ -16,6 +16,12 @@ CHANGING = re.compile(r"_?(set|update|step|reset|shuffle|resample|next|advance|o
 GIVEN = ("collate_fn", "worker_init_fn", "transform", "target_transform")
 """Arguments that name functions which run in the workers."""
 
+HARMLESS = ("Module", "Sequential", "ModuleList", "Function", "object", "Enum", "NamedTuple", "Exception")
+"""Bases of classes that do not run in the workers."""
+
+WRAPPING = ("Lambda", "partial")
+"""What makes a transform, or what is passed as a function, of a function."""
+
 
 def left_behind(text: str, line: int) -> str | None:
     """A name that is set from ``line`` on at the top level, and that the code which makes samples reads.
@@ -39,8 +45,11 @@ def left_behind(text: str, line: int) -> str | None:
         for alias in node.names
     }
     defined = {each.name: each for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))}
-    waiting = [name for name, each in defined.items() if isinstance(each, ast.ClassDef) and makes_samples(each)]
+    classes = {name: each for name, each in defined.items() if isinstance(each, ast.ClassDef)}
+    waiting = [name for name, each in classes.items() if makes_samples(each, classes)]
     for node in (each for statement in body for each in walk(statement)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in WRAPPING:
+            waiting += [each.id for argument in node.args for each in walk(argument) if isinstance(each, ast.Name)]
         if isinstance(node, ast.keyword) and node.arg in GIVEN:
             waiting += [each.id for each in walk(node.value) if isinstance(each, ast.Name)]
     inside = {
@@ -91,9 +100,15 @@ def changed_in(loop: ast.AST, owners: set[str]) -> str | None:
     return None
 
 
-def makes_samples(cls: ast.ClassDef) -> bool:
-    """Whether a class is a dataset or a transform, by its methods."""
-    return any(isinstance(each, ast.FunctionDef) and each.name in MAKERS for each in cls.body)
+def makes_samples(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """Whether a class is a dataset or a transform: by its methods, or by its bases, if they are no part of a model."""
+    if any(isinstance(each, ast.FunctionDef) and each.name in MAKERS for each in cls.body):
+        return True
+    for base in (ast.unparse(each).rpartition(".")[2] for each in cls.bases):
+        known = classes.get(base)
+        if known is not cls and (makes_samples(known, classes) if known is not None else base not in HARMLESS):
+            return True
+    return False
 
 
 def own_names(definition: ast.AST) -> set[str]:

@@ -25,12 +25,12 @@ Use instead
     2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly. Where an option or
     a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for 0 workers and
     ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too few where files are
-    decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its ``if
-    __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14
-    on); where the GPU is used above helper functions that the workers do not need, these move under it too. A loader
-    that has workers keeps them where its epochs are short (few samples, small pictures in memory) or 100 and more, and
-    where an endless generator runs through it again and again. Under Accelerate and Fabric the loaders are the script's
-    own, and those that they make anew from them keep the workers.
+    decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its
+    ``if __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python
+    3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too. A
+    loader that has workers keeps them where its epochs are short (few samples, small pictures in memory) or 100 and
+    more, and where an endless generator runs through it again and again. Under Accelerate and Fabric the loaders are
+    the script's own, and those that they make anew from them keep the workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
