@@ -19,7 +19,7 @@ Use instead
 
     Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to
     64 samples, and what is left stays accumulated. It needs the memory of the larger batch; whether a still larger one
-    fits is measured (``turbofix tune``), not guessed.
+    fits is measured with your data, not guessed.
 
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or

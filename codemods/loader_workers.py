@@ -36,13 +36,13 @@ When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
     of samples that cost next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and,
     where the training never reaches a GPU, of samples that are neither read, decoded nor tokenised.
-    It is refused for tensors that are in memory already (workers are slower there by far: see ``preload-dataset``),
-    for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for datasets
-    that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes, which
-    cannot be sent to a spawned worker, for loaders built anew in each epoch (``hoist-loader`` first) or read by
-    ``next(iter(loader))``, where a comment may say why the number is low, where the option that holds it is read for
-    another purpose, where the script starts processes of its own, where the missing guard cannot be added, and where
-    the script works on the GPU outside of its guard, as every spawned worker would do once more.
+    It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
+    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
+    datasets that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes,
+    which cannot be sent to a spawned worker, for loaders built anew in each epoch (build them once, before the loop) or
+    read by ``next(iter(loader))``, where a comment may say why the number is low, where the option that holds it is
+    read for another purpose, where the script starts processes of its own, where the missing guard cannot be added, and
+    where the script works on the GPU outside of its guard, as every spawned worker would do once more.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -342,7 +342,7 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if data.kind == "tensors":
         return (
             "its samples are tensors in memory already, which workers would only send back and forth, "
-            "10 to 100 times slower: preload-dataset is for them"
+            "10 to 100 times slower: move them to the GPU once, before the loop, instead"
         )
     if workers.comment and is_telling(workers.comment):
         return f"a comment beside the number may say why it is low: {workers.comment.strip()}"
@@ -355,7 +355,7 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if data.stateful is not None:
         return f"{data.stateful}, which workers would not see"
     if loader.built_in_loop:
-        return "it is built anew in each epoch, and its workers would be started anew as well: hoist-loader comes first"
+        return "it is built anew in each epoch, and its workers would be started as often: build it once, before the loop"
     return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
 
 

@@ -404,3 +404,32 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0 and "No training loop found" in run.stdout + run.stderr
+
+
+def test_a_diff_of_files_elsewhere_applies_in_their_project(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, inner = tmp_path / "elsewhere", tmp_path / "project" / "src"
+    elsewhere.mkdir()
+    inner.mkdir(parents=True)
+    (tmp_path / "project" / "pyproject.toml").write_text("")
+    (inner / "train.py").write_text(SLOW)
+    monkeypatch.chdir(elsewhere)
+    ran = run("apply", "../project/src/train.py")
+    assert ran.code == 1
+    assert "--- a/src/train.py\n" in ran.out
+    assert f"the diff is for {tmp_path / 'project'}" in ran.err
+
+
+@pytest.mark.parametrize("arguments", [("apply", "--write", "-"), ("apply", "--verify", "a.py", "b.py")])
+def test_a_wrong_use_is_told_in_a_sentence(run: Run, arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ") and "mistake of its own" not in ran.err
+
+
+def test_verified_apply_of_a_script_that_is_right_already_is_no_failure(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('no training')\n")
+    ran = run("apply", "--write", "--verify", "a.py")
+    assert ran.code == 0
+    assert "apply would change nothing" in ran.err

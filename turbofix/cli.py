@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -227,7 +227,7 @@ def script_arguments(context: typer.Context) -> tuple[str, ...]:
 def refuse_script_arguments(context: typer.Context) -> None:
     """Usage error for a command that runs no script."""
     if context.obj is not None:
-        context.fail("this command runs no script, so nothing may follow `--`")
+        raise ConfigError("this command runs no script, so nothing may follow `--`")
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def apply(  # noqa: PLR0913
     chosen = choose(select, ignore, risk, gpu, torch_version)
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
-            context.fail("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
+            raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
         options = verify_options(
             steps=steps,
             repeats=repeats,
@@ -321,7 +321,7 @@ def apply(  # noqa: PLR0913
     refuse_script_arguments(context)
     if paths is not None and STDIN in paths:
         if len(paths) > 1 or write:
-            context.fail("standard input is rewritten to standard output, alone and without --write")
+            raise ConfigError("standard input is rewritten to standard output, alone and without --write")
         return apply_to_stdin(chosen, verbose)
 
     inputs, workspace, errors = open_inputs(paths)
@@ -456,7 +456,11 @@ def apply_verified(  # noqa: PLR0913
 ) -> int:
     """Verify the rewrite of a script, and write (or print) what survived."""
     workspace = Workspace()
-    request = project.plan_verification(script, arguments, chosen, options, workspace)
+    try:
+        request = project.plan_verification(script, arguments, chosen, options, workspace)
+    except project.NothingToChange as reason:
+        say(str(reason))
+        return CLEAN
     verification = run_verification(request, output.quiet)
     show_verification(verification, output if output.format is Format.JSON else Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):
@@ -467,6 +471,7 @@ def apply_verified(  # noqa: PLR0913
     if not write:
         from turbofix.report import diff
 
+        tell_base(verification.kept, workspace)
         emit(diff.render(verification.kept, workspace), output.file)
         return FOUND
     written, errors = project.write_together(verification.kept, workspace)
@@ -548,8 +553,18 @@ def show_diff(outcome: Outcome, workspace: Workspace, output: Output) -> list[So
 
     contents, errors = project.encode(outcome.texts, workspace)
     made = diff.render(contents, workspace)
+    tell_base(contents, workspace)
     emit(diff.colored(made) if output.file is None and use_color(sys.stdout) else made, output.file)
     return errors
+
+
+def tell_base(paths: Iterable[Path], workspace: Workspace) -> None:
+    """Where the diff applies, when that is not the current folder."""
+    from turbofix.report import diff
+
+    base = diff.base_of(paths, workspace)
+    if base != Path.cwd():
+        say(f"the diff is for {base}: apply it there, as with `git -C {base} apply`")
 
 
 def show_verification(verification: Verification, output: Output, to_stderr: bool = False) -> None:

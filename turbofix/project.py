@@ -456,13 +456,17 @@ class NothingToVerify(Exception):  # noqa: N818  (an outcome, told to the user a
     """There is no rewritten program to compare with; the argument is a sentence."""
 
 
+class NothingToChange(NothingToVerify):
+    """The script is as ``apply`` would leave it."""
+
+
 def plan_verification(
     script: Path, args: Sequence[str], chosen: Chosen, options: Options, workspace: Workspace
 ) -> Request:
     """What it takes to verify a script against what ``apply`` would make of it, codemod by codemod.
 
     Raises:
-        NothingToVerify: the script cannot be read, or nothing would be rewritten.
+        NothingToVerify: the script cannot be read; ``NothingToChange``: nothing would be rewritten.
         ConfigError, UnknownName, PackError: nothing can be done with these settings.
     """
     from turbofix.verify import Request, Stage
@@ -486,7 +490,7 @@ def plan_verification(
 
     first = stages(frozenset())
     if not first:
-        raise NothingToVerify(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
+        raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
     return Request(path, tuple(args), first, options, stages)
 
 

@@ -9,6 +9,7 @@ from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
 from turbofix.program.lengths import length_of
@@ -415,7 +416,24 @@ def _built_length(analysis: Analysis, instance: Instance, text: str | None) -> i
     writes = analysis.facts.bindings.writes(init.node, text)
     if len(writes) != 1 or not isinstance(writes[0], ast.Assign):
         return None
+    name = text.rpartition(".")[2]
+    if any(name in _resized(module.tree) for module in analysis.execution.modules.values()):
+        return None
     return _length_of(writes[0].value, init, instance)
+
+
+_RESIZING = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
+
+
+@once_per_node
+def _resized(tree: ast.Module) -> frozenset[str]:
+    """The attributes of a file, by their last name, that a method makes longer or shorter."""
+    calls = (each.func for each in by_type(tree).get(ast.Call, ()) if isinstance(each, ast.Call))
+    return frozenset(
+        func.value.attr
+        for func in calls
+        if isinstance(func, ast.Attribute) and func.attr in _RESIZING and isinstance(func.value, ast.Attribute)
+    )
 
 
 def _length_of(value: ast.expr, init: Function, instance: Instance) -> int | None:

@@ -6,6 +6,7 @@ A diff is bytes: its lines are in the encoding of the file that they come from, 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,13 +20,23 @@ _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 
 
 def render(contents: Mapping[Path, bytes], workspace: Workspace) -> bytes:
-    """The diff from the files as they were read to their new contents, by path."""
+    """The diff from the files as they were read to their new contents, by path; names are relative to ``base_of``."""
+    base = base_of(contents, workspace)
     parts = []
     for path, new in sorted(contents.items(), key=lambda item: shown(item[0])):
         source = workspace.source(path)
         if isinstance(source, Source):
-            parts.append(unified(source.data, new, shown(path)))
+            parts.append(unified(source.data, new, Path(os.path.relpath(path, base)).as_posix()))
     return b"".join(parts)
+
+
+def base_of(paths: Iterable[Path], workspace: Workspace) -> Path:
+    """The folder that a diff of these files applies in: the current one where all lie below it, for a name that climbs
+    (``../train.py``) is refused by git and patch; else the one that holds their projects."""
+    current, files = Path.cwd(), [Path(os.path.abspath(path)) for path in paths]
+    if all(current in file.parents for file in files):
+        return current
+    return Path(os.path.commonpath([workspace.root(file) for file in files]))
 
 
 def unified(old: bytes, new: bytes, name: str) -> bytes:

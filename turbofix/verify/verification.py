@@ -63,6 +63,8 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
 def _demand_script(script: Path) -> None:
     if script.suffix == ".ipynb":
         raise Inconclusive(f"{script.name} is a notebook, and only scripts can be run; export it to a script first")
+    if script.is_dir():
+        raise Inconclusive(f"{script} is a folder: name the script in it that is to be run")
     if not script.is_file():
         raise Inconclusive(f"there is no file {script}")
     try:
