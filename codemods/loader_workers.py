@@ -355,7 +355,7 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if data.stateful is not None:
         return f"{data.stateful}, which workers would not see"
     if loader.built_in_loop:
-        return "it is built anew in each epoch, and its workers would be started as often: build it once, before the loop"
+        return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
     return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
 
 
