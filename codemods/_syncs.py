@@ -24,6 +24,9 @@ INTERVAL = 50
 SHORT_INTERVAL = 10
 """The same for loops that are known to be over soon."""
 
+FEW = 3
+"""Loops that are known to be over after so many short intervals: their lines are worth more than the waits."""
+
 
 def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
     """The loops over batches that the user writes: in plain PyTorch, and under Accelerate and Fabric.
@@ -32,7 +35,9 @@ def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
     """
     if program.framework not in LEFT:
         return
-    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
+    # where the next batch is copied at once, blocking, the host waits there for what it would not wait for here
+    evaluations = (each for each in program.evaluations if not each.copied_at_once)
+    loops: tuple[BatchLoop, ...] = (*program.steps, *evaluations)
     for loop in loops:
         chosen = program.framework in NAMES and loop.device.where != "cuda"
         yield replace(loop, device=replace(loop.device, mps=True)) if chosen else loop
@@ -156,7 +161,7 @@ def interval(loop: BatchLoop, program: TrainingProgram) -> int | None:
     steps = [count for site in loop.loaders if (count := batches(program.loader(site))) is not None]
     if not steps or len(steps) < len(loop.loaders) or max(steps) > 2 * INTERVAL:
         return INTERVAL
-    return SHORT_INTERVAL if max(steps) > SHORT_INTERVAL else None
+    return SHORT_INTERVAL if max(steps) > FEW * SHORT_INTERVAL else None
 
 
 def batches(loader: Loader | None) -> int | None:

@@ -47,7 +47,9 @@ When refused
     local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
     multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
     multiplied. Where another read of the same step stays, nothing would be gained, and that read is named; so is one
-    that only a message under a guard shows. Of a list that nothing reads nothing is said.
+    that only a message under a guard shows. Of a list that nothing reads nothing is said. Nor is of an evaluation that
+    only runs where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable
+    memory at once, with no loader and no loop before it: the host waits there for what it would not wait for here.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own

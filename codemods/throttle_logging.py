@@ -35,12 +35,14 @@ Use instead
     and all processes count the same steps. A ``gather`` stays outside of the condition.
 
 When refused
-    What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor. Rows of a log are
-    kept complete: ``print(..., file=...)``, loggers, TensorBoard writers and trackers (``accelerator.log``,
-    ``fabric.log``) are refused. So are messages in a loop whose length cannot be written, or that something else than
-    its count may end early (the last value would be lost), in another function than the loop, with calls that may do
-    more than to show, and numbers that serve other purposes too. Where another read of the same step stays, nothing
-    would be gained, and that read is named. Any other guard whose interval is 1 is the user's to raise.
+    What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
+    that is known to be over after 30 steps. Rows of a log are kept complete: ``print(..., file=...)``, loggers,
+    TensorBoard writers and trackers (``accelerator.log``, ``fabric.log``) are refused. So are messages in a loop whose
+    length cannot be written, or that something else than its count may end early (the last value would be lost), in
+    another function than the loop, with calls that may do more than to show, and numbers that serve other purposes too.
+    Where another read of the same step stays, nothing would be gained, and that read is named. Copies to the GPU are no
+    reads: those of the next step wait as well, unless they are pinned and non-blocking, but only after the next batch
+    was fetched, while the GPU ends this step. Any other guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.

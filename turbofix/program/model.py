@@ -496,6 +496,9 @@ class Evaluation:
     calls: tuple[Called, ...] = ()
     leaks: tuple[Accumulator, ...] = ()
     epoch_loop: Loop | None = None  # the loop that repeats it, through calls too
+    copied_at_once: bool = (
+        False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
+    )
 
 
 # --- objects ------------------------------------------------------------------------------------------------------

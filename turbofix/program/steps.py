@@ -7,6 +7,7 @@ environments have a ``step`` too; they are told apart by value, never by name.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
-from turbofix.program.libraries import words
+from turbofix.program.libraries import DEAD_ENDS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.model import (
     Called,
@@ -1007,8 +1008,50 @@ def _evaluations(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model
             continue
         if any(event.kind == "step" and stepper(event.receiver) == "optimizer" for event in events):
             continue
+        if steps and _ends_the_program(analysis, record, events):
+            continue
         found.append(_evaluation(analysis, record, events, known))
     return found
+
+
+def _ends_the_program(analysis: Analysis, record: LoopRecord, events: list[Event]) -> bool:
+    """Whether the program ends behind a loop wherever it runs, before it trains: no run that trains comes by.
+
+    As under ``if args.test_only: ...; sys.exit()``.
+    """
+    places = analysis.facts.places
+    first = min((event.order for event in events), default=0)
+    if any(event.order < first for event in analysis.facts.of("backward", "autograd_grad")):
+        return False
+    for event in events:
+        ends = False
+        frames = analysis.facts.frames(event)
+        for index, frame in enumerate(frames):
+            anchor = record.node if any(record.node is each for each in frame.loops) else frame.anchor
+            chain = [anchor, *places.ancestors(anchor, frame.module)]
+            for inner, outer in itertools.pairwise(chain):
+                if outer is frame.scope or isinstance(outer, LOOPS):
+                    break
+                if isinstance(outer, ast.If) and inner is not outer.test:
+                    block = outer.body if any(inner is each for each in outer.body) else outer.orelse
+                    ends = ends or _is_exit(analysis, block[-1], frames[: index + 1])
+            if anchor is record.node or ends:
+                break
+        if not ends:
+            return False
+    return bool(events)
+
+
+def _is_exit(analysis: Analysis, statement: ast.stmt, frames: tuple[Frame, ...]) -> bool:
+    """Whether a statement ends the program: ``sys.exit()``, ``exit()``."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    called = members(analysis.facts.evaluate(call.func, frames)) if isinstance(call, ast.Call) else ()
+    return bool(called) and all(_names_exit(each) for each in called)
+
+
+def _names_exit(value: Value) -> bool:
+    name = getattr(value, "qualname", None) or getattr(value, "name", None)
+    return isinstance(name, str) and (name in DEAD_ENDS or name in ("exit", "quit"))
 
 
 def _is_model_call(analysis: Analysis, call: ast.AST) -> bool:
@@ -1058,7 +1101,32 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         models=tuple(called),
         calls=_called(analysis, events),
         epoch_loop=_repeating_loop(analysis, record, events),
+        copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
     )
+
+
+def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, moved: tuple[Transfer, ...]) -> bool:
+    """Whether an iteration begins with a copy that waits for the last one, and little is done on the host before it."""
+    facts = analysis.facts
+    waiting = {
+        each.site
+        for each in moved
+        if each.pageable
+        and each.guard.kind == "always"
+        and each.to.reaches_cuda
+        and each.non_blocking.state == "absent"
+        if not each.dtype_only
+    }
+    for event in events:
+        if event.kind == "transfer" and facts.site(event) in waiting:
+            return True
+        inner = facts.loops(event)
+        if inner and inner[-1].node is not loop and not analysis.guards.conditions(event, loop):
+            return False
+        converts = event.name.rpartition(".")[2] in ("astype", "reshape")
+        if event.kind in ("forward", "sync") or (event.kind == "unknown_call" and not converts):
+            return False
+    return False
 
 
 def _repeating_loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop | None:
