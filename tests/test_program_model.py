@@ -1217,3 +1217,79 @@ def test_a_framework_that_is_made_after_the_optimizer_has_no_name_there() -> Non
     text = FRAMEWORK.format(arguments="", placement="").replace("accelerator = Accelerator()\n", "", 1)
     found = program(text.replace("loader = Data", "accelerator = Accelerator()\nloader = Data"))
     assert [each.owner for each in found.optimizers] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (
+            "loss = criterion(out, y)\n        other = F.mse_loss(out, x)\n        print(other.item())",
+            {"torch.nn.L1Loss"},
+        ),
+        ("loss = criterion(out, y)\n        other = F.mse_loss(out, x)", {"torch.nn.L1Loss"}),
+        ("kept, other = criterion(out, y), F.mse_loss(out, x)\n        loss = kept", {"torch.nn.L1Loss"}),
+        ("loss = criterion(out, y)\n        meter.add_scalar('mse', F.mse_loss(out, x), i)", {"torch.nn.L1Loss"}),
+        (
+            "parts = [criterion(out, y)]\n        parts.append(F.mse_loss(out, x))\n        loss = sum(parts)",
+            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
+        ),
+        (
+            (
+                "parts = {'a': criterion(out, y)}\n        parts['b'] = F.mse_loss(out, x)\n"
+                "        loss = sum(v for v in parts.values())"
+            ),
+            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
+        ),
+        (
+            (
+                "def both():\n            return criterion(out, y), F.mse_loss(out, x)\n"
+                "        loss, other = both()\n        loss = loss + other"
+            ),
+            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
+        ),
+        (
+            "loss = criterion(out, y)\n        if i % 2:\n            loss += F.mse_loss(out, x)",
+            {"torch.nn.L1Loss", "torch.nn.functional.mse_loss"},
+        ),
+    ],
+)
+def test_only_criteria_that_reach_the_backward_are_the_loss(lines: str, named: set[str]) -> None:
+    text = FLAT.replace("loss = criterion(out, y)", lines).replace("nn.CrossEntropyLoss()", "nn.L1Loss()")
+    assert set(only_step(program(text)).loss.qualnames) == named
+
+
+def test_a_loss_that_an_option_chooses_is_every_one_of_them() -> None:
+    chosen = """
+    class Relative(nn.Module):
+        def forward(self, out, y):
+            return ((out - y) / y).abs().mean()
+
+    def pick(name):
+        if name == "mse":
+            return nn.MSELoss()
+        if name == "relative":
+            return Relative()
+        return nn.L1Loss(reduction="sum")
+    """
+    parser = "parser = argparse.ArgumentParser()\nparser.add_argument('--loss', default='mse')\n"
+    text = FLAT.replace("criterion = nn.CrossEntropyLoss()", parser + "criterion = pick(parser.parse_args().loss)")
+    loss = only_step(program(text.replace("class Net", textwrap.dedent(chosen) + "\n\nclass Net"))).loss
+    assert set(loss.qualnames) >= {"torch.nn.MSELoss", "torch.nn.L1Loss"}
+    assert len(loss.qualnames) == len(loss.reductions) == len(loss.criteria)
+    assert dict(zip(loss.qualnames, loss.reductions, strict=True))["torch.nn.L1Loss"] == "sum"
+
+
+def test_what_a_collate_function_pads_is_a_batch_and_what_another_file_makes_is_likely_one() -> None:
+    collate = """
+    from torch.nn.utils.rnn import pad_sequence
+    from elsewhere import batched
+
+    def collate(samples):
+        x = pad_sequence([torch.as_tensor(x) for x, _ in samples], batch_first=True)
+        return x, batched([torch.as_tensor(y) for _, y in samples])
+    """
+    text = FLAT.replace("class Net", textwrap.dedent(collate) + "\n\nclass Net")
+    found = program(text.replace("shuffle=True)", "collate_fn=collate)"))
+    first, second = only_step(found).transfers
+    assert (first.what, second.what, second.likely) == ("batch", "unknown", "batch")
+    assert found.loaders[0].copies == (first, second)

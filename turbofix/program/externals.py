@@ -33,6 +33,7 @@ from turbofix.program.values import (
     Computed,
     Const,
     Device,
+    Entry,
     External,
     Function,
     Instance,
@@ -41,9 +42,11 @@ from turbofix.program.values import (
     Mapping,
     Namespace,
     Option,
+    Origin,
     Partial,
     Sequence,
     Tensor,
+    Union,
     Value,
     join,
     join_all,
@@ -71,6 +74,10 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
     package = qualname.partition(".")[0]
     if package == "torch":
         return _call_torch(interp, qualname, arguments, node)
+    if libraries.gives_tensors(qualname) and (tensors := tensors_passed(arguments)):
+        result = result_of(tensors, interp.origin(node))
+        interp.event("call", node, qualname, None, arguments, result)
+        return result
     if package == "numpy":
         return _call_numpy(interp, qualname, arguments, node)
     if package == "math":
@@ -347,7 +354,56 @@ def _call_torch(interp: Interpreter, qualname: str, arguments: Arguments, node: 
         interp.event("call", node, qualname, None, arguments)
         tensors = tensors_passed(arguments)
         return result_of(tensors, interp.origin(node)) if tensors else interp.opaque(qualname + "()", "call", node)
+    if package == "torch.nn.utils.rnn" and (tensors := tensors_passed(arguments)):
+        return _call_padding(interp, qualname, tensors, arguments, node)
     return _call_unknown(interp, qualname, arguments, node)
+
+
+def _call_padding(
+    interp: Interpreter, qualname: str, tensors: list[Tensor], arguments: Arguments, node: ast.AST
+) -> Value:
+    """``torch.nn.utils.rnn``: padding gives a tensor, packing an object that holds some."""
+    origin = interp.origin(node)
+    result: Value = result_of(tensors, origin)
+    if qualname.endswith("pad_packed_sequence"):
+        result = Sequence([result, Tensor(frozenset({"made"}), "cpu", origin, pageable=True)], interp.control, origin)
+    elif "unp" in qualname:  # unpad_sequence, unpack_sequence
+        result = Sequence(None, interp.control, origin, "list", result)
+    elif not qualname.endswith("pad_sequence"):
+        result = unknown_of(tensors, origin)
+    interp.event("call", node, qualname, None, arguments, result)
+    return result
+
+
+def _default_collate(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """What a loader makes of a list of items without a collate function: the structure of an item, its numbers stacked.
+
+    Of an item that is not known nothing is known but that a batch holds tensors.
+    """
+    item = access.iterate(interp, first(arguments, "batch", "data"), node)
+    result = _collated(interp, item, interp.origin(node))
+    interp.event("call", node, qualname, None, arguments, result)
+    return result
+
+
+def _collated(interp: Interpreter, item: Value, origin: Origin, depth: int = 3) -> Value:
+    if isinstance(item, Sequence) and item.items is not None and depth:
+        items = [_collated(interp, each, origin, depth - 1) for each in item.items]
+        return Sequence(items, interp.control, origin, "list")
+    if isinstance(item, Sequence) and item.element is not None and depth:
+        return Sequence(None, interp.control, origin, "list", _collated(interp, item.element, origin, depth - 1))
+    if isinstance(item, Mapping) and depth:
+        entries = {
+            key: Entry(_collated(interp, entry.value, origin, depth - 1), entry.must, entry.origin)
+            for key, entry in item.entries.items()
+        }
+        element = _collated(interp, item.element, origin, depth - 1) if item.element is not None else None
+        return Mapping(interp.control, origin, entries, item.open, element)
+    if isinstance(item, Union) and depth:
+        return join_all(_collated(interp, each, origin, depth) for each in item.values) or UNKNOWN
+    if isinstance(item, Const) and isinstance(item.value, (str, bytes)):
+        return Sequence(None, interp.control, origin, "list", item)
+    return Tensor(frozenset({"data"}), device_of(list(tensors_in(item)), "cpu"), origin, pageable=True)
 
 
 def _set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -708,6 +764,7 @@ _HANDLERS: dict[str, Handler] = {
     "deepspeed.add_config_arguments": _deepspeed_arguments,
     "fairscale.nn.checkpoint_wrapper": _checkpoint_wrapper,
     "torch.utils.data.random_split": _random_split,
+    **dict.fromkeys(libraries.COLLATES, _default_collate),
     "torch.accelerator.current_accelerator": _current_accelerator,
     "functools.partial": _partial,
     "contextlib.nullcontext": _nullcontext,

@@ -319,6 +319,22 @@ PASS_THROUGH = words(
 )
 """Calls that give back their first argument, or a copy or a wrapper that behaves like it."""
 
+COLLATES = words("torch.utils.data.default_collate torch.utils.data.default_convert")
+"""Calls that make a batch of a list of items, as loaders do that are given no function for it."""
+
+_TENSOR_FUNCTIONS = words("einops.rearrange einops.reduce einops.repeat torchvision.utils.make_grid")
+_TENSOR_PACKAGES = (
+    "torchvision.transforms.functional.",
+    "torchvision.transforms.v2.functional.",
+    "torchaudio.functional.",
+)
+
+
+def gives_tensors(qualname: str) -> bool:
+    """Whether a library's function makes a tensor of tensors, as torch's own operations do."""
+    return qualname in _TENSOR_FUNCTIONS or qualname.startswith(_TENSOR_PACKAGES)
+
+
 LAUNCHERS = words(
     """
     torch.multiprocessing.spawn torch.multiprocessing.start_processes accelerate.notebook_launcher

@@ -281,7 +281,9 @@ def with_use(
         moved = [each for step in in_steps for each in step.transfers]
         moved += [each for evaluation in in_evaluations for each in evaluation.transfers]
         for transfer in moved:
-            of_a_batch = transfer.what in ("batch", "object") and transfer.loader in (None, loader.site)
+            likely = transfer.likely == "batch" and transfer.loader is not None
+            of_a_batch = transfer.what in ("batch", "object") or likely
+            of_a_batch = of_a_batch and transfer.loader in (None, loader.site)
             of_a_batch = of_a_batch and not transfer.again
             if of_a_batch and not transfer.dtype_only and transfer.to.where != "cpu":
                 copies.setdefault(transfer.site, transfer)

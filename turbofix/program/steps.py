@@ -26,12 +26,12 @@ from turbofix.program.graphs import stale
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.libraries import DEAD_ENDS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
+from turbofix.program.losses import inside_models, loss_of
 from turbofix.program.model import (
     Called,
     Evaluation,
     Framework,
     Loop,
-    Loss,
     Model,
     Placement,
     Region,
@@ -45,14 +45,13 @@ from turbofix.program.objects import (
     is_autocast_decorator,
     model_sites,
     models,
-    models_in,
     optimizers,
     precision,
     settings,
 )
 from turbofix.program.owners import PLACED, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
-from turbofix.program.regions import evaluation_region, forward_region, loss_expression, no_grad
+from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.script import script
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.stops import stop
@@ -61,7 +60,6 @@ from turbofix.program.transfers import transfers
 from turbofix.program.values import (
     Const,
     External,
-    Function,
     Instance,
     Iterated,
     Made,
@@ -344,7 +342,7 @@ def _step(
         transfers=moved,
         forward=_one_region(regions),
         forwards=regions,
-        loss=_loss(analysis, backwards, training),
+        loss=loss_of(analysis, backwards, training),
         backwards=backward_acts,
         updates=update_acts,
         zero_grads=acts(analysis, _of(training, "zero_grad"), loop),
@@ -735,126 +733,6 @@ def _set_once(scope: ast.AST) -> tuple[str, ...]:
     return tuple(sorted(name for name in own - names.outer if len(names.writes.get(name, ())) <= 1))
 
 
-def _loss(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
-    """The criteria whose values the backward passes start from."""
-    facts = analysis.facts
-    criteria: dict[Site, tuple[str, str, bool]] = {}
-    for event in events:
-        if event.kind == "criterion" and not no_grad(event):
-            criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event), _is_plain(event)))
-    if not criteria:  # the model computes its own loss, and its code was followed for another call of it
-        for event in _inside_models(analysis, events):
-            if event.kind == "criterion":
-                criteria.setdefault(facts.site(event), (_criterion_name(event), _reduction(event), _is_plain(event)))
-    certainty = "unknown"
-    for backward in backwards:
-        for member in members(backward.receiver):
-            if isinstance(member, Tensor):
-                known = member.roles & {"loss", "output", "maybe_output"}
-                certainty = "seen" if known or certainty == "seen" else "inferred"
-    if criteria and certainty == "unknown":
-        certainty = "inferred"
-    text = None
-    if backwards:
-        expression = loss_expression(analysis, backwards[-1])
-        text = facts.places.text(expression, backwards[-1].module) if expression is not None else None
-    ordered = sorted(criteria)
-    return Loss(
-        certainty,  # type: ignore[arg-type]
-        tuple(criteria[site][0] for site in ordered),
-        tuple(criteria[site][1] for site in ordered),
-        tuple(ordered),
-        text,
-        bool(ordered)
-        and all(criteria[site][2] for site in ordered)
-        and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
-    )
-
-
-def _inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
-    """What happens in the forward passes of the models that the events call, in whatever call it was followed."""
-    forwards = {
-        function.node
-        for event in events
-        if event.kind in ("forward", "criterion")
-        for model in models_in(event.receiver)
-        if isinstance(model, Instance)
-        if isinstance(function := model.cls.find("forward"), Function)
-    }
-    inside = analysis.facts.events_in_functions(forwards)
-    return [event for event in inside if event.kind in ("criterion", "call", "forward")]
-
-
-def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
-    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it."""
-    facts = analysis.facts
-    criteria = {id(event.node) for event in events if event.kind == "criterion"}
-    expression = loss_expression(analysis, backward)
-    waiting: list[ast.expr] = [expression] if expression is not None else []
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            waiting.append(node.left)
-        elif isinstance(node, ast.Name):
-            owner = facts.bindings.owner(node.id, node, backward.module)
-            for write in facts.bindings.writes(owner, node.id):
-                if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
-                    waiting.append(write.value)
-                elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
-                    return False
-        elif id(node) not in criteria:
-            return False
-    return bool(seen)
-
-
-def _criterion_name(event: Event) -> str:
-    for member in members(event.receiver):
-        if isinstance(member, (Made, External)):
-            return member.qualname
-        if isinstance(member, Instance):
-            return member.cls.node.name
-    return event.name or "unknown"
-
-
-def _is_plain(event: Event) -> bool:
-    """Whether a criterion was seen to be given neither weights nor an index to ignore."""
-    arguments, most = event.arguments, 2
-    for member in members(event.receiver):
-        if isinstance(member, Made):
-            arguments, most = member.arguments, 0
-        elif not isinstance(member, External):
-            return False
-    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
-        return False
-    return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
-
-
-def _reduction(event: Event) -> str:
-    """How a criterion sums up its items."""
-    arguments = event.arguments
-    for member in members(event.receiver):
-        if isinstance(member, Made):
-            arguments = member.arguments
-        elif isinstance(member, Instance):
-            return "unknown"
-    if arguments is None:
-        return "unknown"
-    given = arguments.keywords.get("reduction")
-    if given is not None:
-        return given.value.value if isinstance(given.value, Const) and isinstance(given.value.value, str) else "unknown"
-    for old in ("size_average", "reduce"):
-        flag = arguments.keywords.get(old)
-        if flag is not None:
-            if isinstance(flag.value, Const):
-                return "mean" if flag.value.value else "sum" if old == "size_average" else "none"
-            return "unknown"
-    return "unknown" if arguments.open else "mean"
-
-
 def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
     """An autocast region around a forward pass, or inside it, or what may be one; those with a graph first."""
     quiet: set[Site] = set()
@@ -890,7 +768,7 @@ def _autocasts_around(analysis: Analysis, event: Event) -> Iterator[Site]:
 def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
     found: dict[tuple[Site, str], Called] = {}
-    for event in (*events, *_inside_models(analysis, events)):
+    for event in (*events, *inside_models(analysis, events)):
         if event.kind not in ("call", "forward", "criterion"):
             continue
         name = event.name

@@ -241,6 +241,7 @@ def moved(tensor: Tensor, device: Device, origin: Origin) -> Tensor:
         tensor.scaled_from,
         tensor.half,
         tensor.scalar,
+        tensor.foreign,
     )
 
 
@@ -279,6 +280,7 @@ def with_roles(tensor: Tensor, roles: frozenset[str], origin: Origin | None = No
         tensor.scaled_from,
         tensor.half,
         tensor.scalar,
+        tensor.foreign and origin is None,  # an item or attribute of it has a place of its own
     )
 
 

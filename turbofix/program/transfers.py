@@ -78,7 +78,7 @@ def _role(tensor: Tensor) -> str:
     if "batch" in roles and "maybe_output" in roles:
         return "unknown"  # an unknown call was given the batch: what it gives is its own (a sampler's subgraph)
     if "batch" in roles:
-        return "object" if "object" in roles else "batch"
+        return "unknown" if "object" in roles else "batch"  # a collate function's call made it that is not seen through
     if "input" in roles:
         return "input"
     if "made" in roles or "data" in roles:
@@ -121,7 +121,9 @@ def _likely(analysis: Analysis, value: Value | None, loop: ast.AST) -> Literal["
     }
     found = set()
     for member in members(value):
-        if isinstance(member, Tensor) and member.roles == {"maybe_output"}:
+        if isinstance(member, Tensor) and {"batch", "object"} <= member.roles:
+            found.add("batch")
+        elif isinstance(member, Tensor) and member.roles == {"maybe_output"}:
             found.add("output")
         elif isinstance(member, Opaque):
             source: Value | None = member

@@ -1,0 +1,307 @@
+"""The criteria whose values the backward passes of a step start from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from turbofix.findings import Site
+from turbofix.program import libraries
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import reads_in
+from turbofix.program.events import Event
+from turbofix.program.facts import Frame
+from turbofix.program.model import Loss
+from turbofix.program.names import targets
+from turbofix.program.objects import models_in
+from turbofix.program.regions import loss_expression, no_grad
+from turbofix.program.sites import COMPREHENSIONS
+from turbofix.program.values import Const, External, Function, Instance, Made, Opaque, Tensor, members
+
+
+def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
+    """The criteria whose values the backward passes start from: all that an option chooses among."""
+    facts = analysis.facts
+    called = [event for event in events if event.kind == "criterion" and not no_grad(event)]
+    flow = Flow(analysis, backwards)
+    # where the flow of none is seen (through an object, a closure), what is called with a graph is the loss
+    criteria = _criteria(analysis, [event for event in called if flow.reaches(event)] or called)
+    if not criteria:  # the model computes its own loss, and its code was followed for another call of it
+        criteria = _criteria(analysis, [each for each in inside_models(analysis, events) if each.kind == "criterion"])
+    certainty = "unknown"
+    for backward in backwards:
+        for member in members(backward.receiver):
+            if isinstance(member, Tensor):
+                known = member.roles & {"loss", "output", "maybe_output"}
+                certainty = "seen" if known or certainty == "seen" else "inferred"
+    if criteria and certainty == "unknown":
+        certainty = "inferred"
+    if certainty == "seen" and _chooses_unknown(analysis, events, {site for site, _ in criteria}):
+        certainty = "inferred"
+    text = None
+    if backwards:
+        expression = loss_expression(analysis, backwards[-1])
+        text = facts.places.text(expression, backwards[-1].module) if expression is not None else None
+    ordered = sorted(criteria)
+    return Loss(
+        certainty,  # type: ignore[arg-type]
+        tuple(name for _, name in ordered),
+        tuple(criteria[key][0] for key in ordered),
+        tuple(site for site, _ in ordered),
+        text,
+        bool(ordered)
+        and all(criteria[key][1] for key in ordered)
+        and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
+    )
+
+
+def _criteria(analysis: Analysis, events: Iterable[Event]) -> dict[tuple[Site, str], tuple[str, bool]]:
+    """The places and names of criteria, with their reductions and whether they are plain, on every path."""
+    found: dict[tuple[Site, str], tuple[str, bool]] = {}
+    for event in events:
+        for name in _criterion_names(event):
+            key = analysis.facts.site(event), name
+            reduction, plain = _reduction(event), _is_plain(event)
+            if key in found:
+                known, before = found[key]
+                reduction, plain = (known if known == reduction else "unknown"), plain and before
+            found[key] = reduction, plain
+    return found
+
+
+def _chooses_unknown(analysis: Analysis, events: Iterable[Event], criteria: set[Site]) -> bool:
+    """Whether a call of a criterion may call something instead whose making was not seen through."""
+    return any(
+        event.kind == "unknown_call"
+        and any(isinstance(each, Opaque) and each.how == "call" for each in members(event.receiver))
+        and analysis.facts.site(event) in criteria
+        for event in events
+    )
+
+
+def inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
+    """What happens in the forward passes of the models that the events call, in whatever call it was followed."""
+    forwards = {
+        function.node
+        for event in events
+        if event.kind in ("forward", "criterion")
+        for model in models_in(event.receiver)
+        if isinstance(model, Instance)
+        if isinstance(function := model.cls.find("forward"), Function)
+    }
+    inside = analysis.facts.events_in_functions(forwards)
+    return [event for event in inside if event.kind in ("criterion", "call", "forward")]
+
+
+def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
+    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it."""
+    facts = analysis.facts
+    criteria = {id(event.node) for event in events if event.kind == "criterion"}
+    expression = loss_expression(analysis, backward)
+    waiting: list[ast.expr] = [expression] if expression is not None else []
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            waiting.append(node.left)
+        elif isinstance(node, ast.Name):
+            owner = facts.bindings.owner(node.id, node, backward.module)
+            for write in facts.bindings.writes(owner, node.id):
+                if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
+                    waiting.append(write.value)
+                elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
+                    return False
+        elif id(node) not in criteria:
+            return False
+    return bool(seen)
+
+
+def _criterion_names(event: Event) -> Iterator[str]:
+    found = False
+    for member in members(event.receiver):
+        if isinstance(member, (Made, External)):
+            yield member.qualname
+        elif isinstance(member, Instance):
+            yield member.cls.node.name
+        else:
+            continue
+        found = True
+    if not found:
+        yield event.name or "unknown"
+
+
+def _is_plain(event: Event) -> bool:
+    """Whether a criterion was seen to be given neither weights nor an index to ignore."""
+    arguments, most = event.arguments, 2
+    for member in members(event.receiver):
+        if isinstance(member, Made):
+            arguments, most = member.arguments, 0
+        elif not isinstance(member, External):
+            return False
+    if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
+        return False
+    return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
+
+
+def _reduction(event: Event) -> str:
+    """How a criterion sums up its items."""
+    arguments = event.arguments
+    for member in members(event.receiver):
+        if isinstance(member, Made):
+            arguments = member.arguments
+        elif isinstance(member, Instance):
+            return "unknown"
+    if arguments is None:
+        return "unknown"
+    given = arguments.keywords.get("reduction")
+    if given is not None:
+        return given.value.value if isinstance(given.value, Const) and isinstance(given.value.value, str) else "unknown"
+    for old in ("size_average", "reduce"):
+        flag = arguments.keywords.get(old)
+        if flag is not None:
+            if isinstance(flag.value, Const):
+                return "mean" if flag.value.value else "sum" if old == "size_average" else "none"
+            return "unknown"
+    return "unknown" if arguments.open else "mean"
+
+
+# --- the flow of a value to a backward --------------------------------------------------------------------------------
+
+_CUTTING = frozenset({"item", "detach", "tolist", "numpy", "data", "shape", "size", "dtype", "device", "requires_grad"})
+"""Attributes and methods of a tensor whose value no gradient goes through."""
+_READING = frozenset({"float", "int", "str", "bool", "repr", "round", "len", "print", "format", "isinstance"})
+_KEEPING = frozenset({"append", "extend", "add", "insert", "put", "appendleft", "push", "setdefault", "update"})
+_DEEPEST = 40
+
+
+class Flow:
+    """Whether values reach the backward passes of a step, by names alone: where that is not plain, they do."""
+
+    def __init__(self, analysis: Analysis, backwards: Iterable[Event]) -> None:
+        self._analysis = analysis
+        self._anchors = {id(frame.anchor) for each in backwards for frame in analysis.facts.frames(each)}
+        self._holding: dict[int, bool] = {}
+
+    def reaches(self, event: Event) -> bool:
+        """Whether the value of the call at an event does."""
+        frames = self._analysis.facts.frames(event)
+        return not frames or self._reaches(event.node, frames, set())
+
+    def _reaches(self, node: ast.AST, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
+        """Whether the value of an expression in the innermost frame does; ``seen`` are those that were followed."""
+        key = (id(node), len(frames))
+        if key in seen:
+            return False
+        seen.add(key)
+        if len(seen) > _DEEPEST * 10:
+            return True
+        places, module = self._analysis.facts.places, frames[-1].module
+        current = inner = node
+        for _ in range(_DEEPEST):
+            parent = places.parent(current, module)
+            if parent is None or isinstance(parent, (ast.Lambda, ast.Yield, ast.YieldFrom)):
+                return True
+            if isinstance(parent, ast.stmt):
+                return self._ends(inner, parent, frames, seen)
+            if isinstance(parent, (ast.Compare, ast.FormattedValue)) or (
+                isinstance(parent, ast.Attribute) and parent.attr in _CUTTING
+            ):
+                return False
+            if isinstance(parent, ast.IfExp) and current is parent.test:
+                return False
+            called = parent.func if isinstance(parent, ast.Call) else None
+            if isinstance(called, ast.Name) and called is not current and called.id in _READING:
+                return False
+            given = targets(parent.target) if isinstance(parent, (ast.comprehension, ast.NamedExpr)) else ()
+            if self._named(given, frames, seen):
+                return True
+            if not isinstance(parent, (ast.Tuple, ast.List)):
+                inner = parent
+            current = parent
+        return True
+
+    def _ends(self, node: ast.AST, statement: ast.stmt, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
+        """Whether a value does that a statement takes."""
+        if self._holds_backward(statement, frames):
+            return True
+        if isinstance(statement, ast.Return):
+            call = frames[-1].call
+            return call is None or len(frames) < 2 or self._reaches(call, frames[:-1], seen)
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if self._named(_taking(target, statement.value, node), frames, seen):
+                    return True
+            return False
+        if isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
+            return self._named(targets(statement.target), frames, seen)
+        if isinstance(statement, ast.Expr):
+            return self._called(statement.value, frames, seen)
+        return not isinstance(statement, (ast.If, ast.While, ast.Assert, ast.Delete, ast.Raise))
+
+    def _holds_backward(self, statement: ast.stmt, frames: tuple[Frame, ...]) -> bool:
+        """Whether a backward pass happens in a simple statement, or in what it calls."""
+        known = self._holding.get(id(statement))
+        if known is None:
+            simple = not hasattr(statement, "body")
+            known = simple and any(id(each) in self._anchors for each in ast.walk(statement))
+            self._holding[id(statement)] = known
+        return known
+
+    def _called(self, value: ast.expr, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
+        """Whether what a call may keep does: ``losses.append(loss)``, ``collect(losses, loss)``."""
+        if not isinstance(value, ast.Call):
+            return not isinstance(value, (ast.Constant, ast.Name))
+        kept: list[ast.expr] = [each for each in value.args if isinstance(each, ast.Name)]
+        if isinstance(value.func, ast.Attribute):
+            if value.func.attr in libraries.SHOWING_METHODS:
+                return False
+            root = _root(value.func.value)
+            if isinstance(root, ast.Name) and root is value.func.value:
+                kept.append(root)
+            elif value.func.attr in _KEEPING:
+                return True
+        return self._named(kept, frames, seen)
+
+    def _named(self, found: Iterable[ast.expr], frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
+        """Whether what is given to these targets does."""
+        return any(self._read(target, frames, seen) for target in found)
+
+    def _read(self, target: ast.expr, frames: tuple[Frame, ...], seen: set[tuple[int, int]]) -> bool:
+        name = _root(target) if isinstance(target, (ast.Subscript, ast.Starred)) else target
+        if not isinstance(name, ast.Name):
+            return True  # an attribute of an object, that any method may read
+        facts, module = self._analysis.facts, frames[-1].module
+        owner = facts.bindings.owner(name.id, name, module)
+        if owner is not frames[-1].scope and not isinstance(owner, COMPREHENSIONS):
+            return True
+        for read in reads_in(module.tree).names.get(name.id, ()):
+            if facts.bindings.owner(name.id, read, module) is not owner:
+                continue
+            if not isinstance(owner, COMPREHENSIONS) and facts.places.scope(read, module) is not frames[-1].scope:
+                return True  # captured
+            if self._reaches(read, frames, seen):
+                return True
+        return False
+
+
+def _root(node: ast.expr) -> ast.expr:
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    return node
+
+
+def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
+    """The targets that take a part of a statement's value: in ``a, b = x, y``, the one in its place."""
+    if (
+        isinstance(target, (ast.Tuple, ast.List))
+        and isinstance(value, (ast.Tuple, ast.List))
+        and len(target.elts) == len(value.elts)
+        and not any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
+    ):
+        pairs = zip(target.elts, value.elts, strict=True)
+        found = [single for single, item in pairs if item is node]
+        return [each for single in found for each in targets(single)] or list(targets(target))
+    return list(targets(target))
