@@ -1293,3 +1293,101 @@ def test_what_a_collate_function_pads_is_a_batch_and_what_another_file_makes_is_
     first, second = only_step(found).transfers
     assert (first.what, second.what, second.likely) == ("batch", "unknown", "batch")
     assert found.loaders[0].copies == (first, second)
+
+
+def test_what_is_only_called_without_gradients_is_not_trained() -> None:
+    shown = """
+        with torch.no_grad():
+            show(sampler(x))
+    """
+    text = FLAT.replace(
+        "        out = model(x)\n", textwrap.indent(textwrap.dedent(shown), " " * 8) + "        out = model(x)\n"
+    )
+    text = text.replace("criterion = ", "sampler = nn.Linear(8, 8)\ncriterion = ")
+    assert only_step(program(text)).model.names == ("Net",)
+
+
+def test_a_model_of_which_not_every_choice_was_seen_is_inferred() -> None:
+    parser = (
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--net', default='own')\nargs = parser.parse_args()\n"
+    )
+    chosen = "if args.net == 'own':\n    model = Net()\nelse:\n    model = zoo.Wide()\nmodel = model.to(device)"
+    text = FLAT.replace("model = Net().to(device)", parser + chosen)
+    model = only_step(program("import zoo\n", text)).model
+    assert model.certainty == "inferred" and "Net" in model.names and len(model.names) == 2
+
+    classes = "".join(f"class Net{i}(Net):\n    pass\n\n" for i in range(12))
+    choices = "".join(f"    if name == '{i}':\n        return Net{i}()\n" for i in range(12))
+    text = FLAT.replace("device = torch.device", f"{classes}def pick(name):\n{choices}\n\ndevice = torch.device")
+    text = text.replace("model = Net()", parser + "model = pick(args.net)")
+    model = only_step(program(text)).model
+    assert model.certainty == "inferred" and model.why == "not every model that it may be was seen"
+
+
+def test_a_model_of_an_old_transformers_module_is_known_by_its_name() -> None:
+    text = FLAT.replace("model = Net()", "model = transformers.modeling_gpt2.GPT2LMHeadModel(config=config)")
+    model = only_step(program("import transformers\n", text)).model
+    assert (model.certainty, model.names) == ("seen", ("transformers.modeling_gpt2.GPT2LMHeadModel",))
+
+
+def test_an_optimizer_that_steps_others_is_the_update_of_the_loop() -> None:
+    own = """
+    class Ahead(torch.optim.Optimizer):
+        def __init__(self, params, inner):
+            super().__init__(params, {})
+            self.inner = inner
+
+        def step(self):
+            self.inner.step()
+    """
+    text = FLAT.replace("class Net", textwrap.dedent(own) + "\n\nclass Net")
+    text = text.replace("lr=0.1)\n", "lr=0.1)\noptimizer = Ahead(model.parameters(), optimizer)\n")
+    step = only_step(program(text))
+    assert [source(act.site) for act in step.updates] == ["optimizer.step()"]
+    assert (step.optimizer.certainty, step.optimizer.names) == ("seen", ("Ahead",))
+    assert any(source(site).startswith("torch.optim.Adam(") for site in step.optimizers)
+
+
+def test_where_data_come_from_is_unknown_where_what_is_iterated_is() -> None:
+    text = FLAT.replace("enumerate(loader)", "enumerate(globals()['batches'])")
+    assert only_step(program(text)).source == "unknown"
+    text = FLAT.replace("enumerate(loader)", "enumerate(batches)").replace("(x, y) in", "batch in")
+    text = text.replace(
+        "loader = DataLoader(Pictures(64), batch_size=4, shuffle=True)",
+        "batches, others = data.BucketIterator.splits((one, other), batch_size=4)",
+    )
+    text = text.replace("        x = x.to(device)\n", "        x, y = batch.x, batch.y\n")
+    found = program("from torchtext.legacy import data\n", text.replace("len(loader)", "len(batches)"))
+    assert only_step(found).source == "loader"
+    assert found.loaders[0].subclass == "torchtext.legacy.data.BucketIterator.splits"
+
+
+def test_a_comparison_with_the_cpu_is_a_test_of_the_device() -> None:
+    text = FLAT.replace(
+        "        x = x.to(device)\n", "        if place not in ['cpu']:\n            x = x.cuda(place)\n"
+    )
+    found = program(text.replace("criterion = ", "place = find_place()\ncriterion = "))
+    assert next(transfer.to.where for transfer in only_step(found).transfers) == "conditional"
+
+
+def test_an_item_of_what_an_unknown_model_returns_is_an_output() -> None:
+    text = FLAT.replace("model = Net().to(device)", "model = build()")
+    text = text.replace(
+        "        out = model(x)\n", "        out = model(torch.zeros(4, 8))\n        last = out[-1].cuda()\n"
+    )
+    moved = {source(each.site): each.what for each in only_step(program(text)).transfers}
+    assert moved["out[-1].cuda()"] == "output"
+
+
+@pytest.mark.parametrize(
+    "chosen", ["int(args.workers) if args.workers is not None else 2", "2 if args.workers is None else args.workers"]
+)
+def test_an_option_that_is_tested_for_none_is_a_number_that_the_user_gave(chosen: str) -> None:
+    parser = (
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--workers', type=int)\nargs = parser.parse_args()\n"
+    )
+    text = FLAT.replace("loader = ", f"{parser}workers = {chosen}\nloader = ").replace(
+        "shuffle=True", "num_workers=workers"
+    )
+    argument = program(text).loaders[0].argument("num_workers")
+    assert (argument.state, argument.values, argument.option) == ("computed", (2,), "--workers")

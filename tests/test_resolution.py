@@ -96,3 +96,31 @@ def test_a_corpus_that_is_not_laid_out_is_skipped(tmp_path: Path, capsys: pytest
     listed.write_text("repository\tcommit\tpath\tstyle\nowner/name\t0\ttrain.py\tflat\n", encoding="utf-8")
     assert resolution.main([str(tmp_path), "--scripts", str(listed)]) == 0
     assert capsys.readouterr().out.startswith("skipped: none of the 1 listed scripts")
+
+
+def test_an_epoch_loop_is_looked_for_in_the_files_that_call_a_loop(tmp_path: Path) -> None:
+    engine = """
+        def train_epoch(model, loader, optimizer):
+            model.train()
+            for x in loader:
+                loss = model(x).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """
+    script(tmp_path, engine, "engine.py")
+    job = (str(tmp_path), "owner+name", "engine.py")
+    alone = [each for each in resolution.resolve((*job, True)).answers if each.question == "step"]
+    assert [each.missing for each in alone] == [True]
+    main = """
+        import torch
+        from engine import train_epoch
+
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(3):
+            train_epoch(model, [torch.zeros(2)], optimizer)
+        """
+    script(tmp_path, main, "main.py")
+    (found,) = (each for each in resolution.resolve((*job, False)).answers if each.question == "step")
+    assert not found.missing and found.answer.endswith("epochs 7")

@@ -282,7 +282,8 @@ def _loops(program: TrainingProgram, steps: list[Step], entry: Path, tree: ast.M
             "step",
             path,
             step.loop.site.line,
-            "seen",
+            # another file may call the function in a loop
+            "seen" if step.epoch_loop is not None or step.reached else "unknown",
             f"{step.loop.site.kind} over {step.loop.iterated}: backward {_lines(a.site.line for a in step.backwards)}; "
             f"update {_lines(a.site.line for a in step.updates)}; epochs "
             f"{step.epoch_loop.site.line if step.epoch_loop is not None else None}",

@@ -157,6 +157,9 @@ def _convert_one(interp: Interpreter, name: str, value: Value, node: ast.AST) ->
         return _converted(name, value, node, interp)
     if isinstance(value, Option):
         default = value.default
+        if isinstance(default, Const) and default.value is None and name in ("int", "float", "round"):
+            # `int(None)` raises: where this is reached, the user has given a number
+            return Option(value.name, NUMBER, value.origin, value.how, value.flag, derived=True)
         if isinstance(default, Const) and default.value is not None:
             default = _converted(name, default, node, interp)
         return Option(value.name, default, value.origin, value.how, value.flag, value.derived)

@@ -61,6 +61,8 @@ DEEPEST = 12
 CONTEXTS = 5
 CONTEXTS_OF_TRAINING = 15
 CONSTRUCTIONS = 12
+_USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
+"""Methods that only modules have."""
 _BASES_MADE = frozenset(
     {"loader", "dataset", "sampler", "argparse", "optimizer", "scheduler", "accelerator", "trainer"}
 )
@@ -263,7 +265,10 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
         callee.uses.add("(tensor)")
     if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
         interp.event("unknown_call", node, callee.name, callee, arguments)
-    return _unknown_result(interp, callee, arguments, node)
+    result = _unknown_result(interp, callee, arguments, node)
+    if isinstance(result, Tensor) and result.unseen and callee.uses & _USES_OF_MODELS:
+        return with_roles(result, frozenset({"output"}))
+    return result
 
 
 def _unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:

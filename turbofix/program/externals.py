@@ -141,6 +141,9 @@ def _make(interp: Interpreter, qualname: str, kind: str, arguments: Arguments, n
         return interp.make(qualname, kind, arguments, node)
     if kind == "tokenizer" or kind == "transform" or kind == "config":
         return interp.make(qualname, kind, arguments, node)
+    if kind == "loader" and qualname.endswith(".splits"):  # torchtext's: one iterator for each of the datasets
+        made = interp.make(qualname, kind, arguments, node)
+        return Sequence(None, interp.control, interp.origin(node), "tuple", made)
     inner: Value | None = None
     if qualname in ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict"):
         inner = _layers(interp, qualname, arguments, node)
@@ -485,6 +488,8 @@ def _made_tensor(  # noqa: PLR0913
     from_host = name in libraries.FROM_HOST and bool(arguments.positions)
     roles = roles_of(tensors) if name.endswith("_like") is False and from_host else frozenset()
     made = {"made", "sparse"} if name.startswith("sparse_") else {"made"}
+    if name not in ("as_tensor", "asarray", "from_numpy"):  # a copy, without the graph of what it was copied from
+        roles -= {"output", "maybe_output", "prediction"}
     return Tensor(roles - {"loss"} | made, place, interp.origin(node), pageable=from_host or place == "cpu")
 
 

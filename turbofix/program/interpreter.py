@@ -16,6 +16,7 @@ from typing import Any, Literal
 from turbofix.nodes import walk
 from turbofix.program import access, calls, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
+from turbofix.program.names import dotted
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.syntax import Glance
 from turbofix.program.tensors import hosts_in, in_precision, is_scalar, joined_hosts, result_of, tensors_in
@@ -807,12 +808,15 @@ class Interpreter:
             value = self.eval(node.body if truth else node.orelse)
             self.control = up
             return value
+        given = _given_in(node)
         self.enter("if", node, 0)
         first = self.eval(node.body)
         self.control = up
         self.enter("if", node, 1)
         second = self.eval(node.orelse)
         self.control = up
+        first = without_none(first) if given is node.body else first
+        second = without_none(second) if given is node.orelse else second
         return join(first, second) or UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
@@ -1111,3 +1115,30 @@ def joined_names(alternatives: list[dict[str, Value]]) -> dict[str, Value]:
             elif old is not value:
                 joined[name] = join(old, value) or value
     return joined
+
+
+def _given_in(node: ast.IfExp) -> ast.expr | None:
+    """The branch of ``x if x is not None else y`` that is the tested name itself, which is not None there."""
+    test = node.test
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or dotted(test.left) is None:
+        return None
+    other = test.comparators[0]
+    if (
+        not isinstance(other, ast.Constant)
+        or other.value is not None
+        or not isinstance(test.ops[0], (ast.Is, ast.IsNot))
+    ):
+        return None
+    branch = node.body if isinstance(test.ops[0], ast.IsNot) else node.orelse
+    return branch if dotted(branch) == dotted(test.left) else None
+
+
+def without_none(value: Value) -> Value:
+    """The value where it is known not to be None; of an option that is None by default, what the user gave."""
+    kept: Value | None = None
+    for member in members(value):
+        if isinstance(member, Option) and isinstance(member.default, Const) and member.default.value is None:
+            kept = join(kept, Option(member.name, UNKNOWN, member.origin, member.how, member.flag, derived=True))
+        elif not (isinstance(member, Const) and member.value is None):
+            kept = join(kept, member)
+    return kept or value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
 from turbofix.program.acts import ENGINES, concerned, is_model, optimizers_in, stepper
@@ -12,8 +12,9 @@ from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
 from turbofix.program.model import Known
 from turbofix.program.objects import called_through, models_in, outermost
+from turbofix.program.regions import no_grad
 from turbofix.program.tensors import tensors_passed
-from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.program.values import CUT, Instance, Made, Opaque, Tensor, Value, flatten, members
 
 
 def _joined(parts: list[Known]) -> Known:
@@ -46,9 +47,9 @@ def optimizer_known(updates: Iterable[Event]) -> Known:
 
 
 def _stepped(value: Value | None) -> Known:
-    found = list(optimizers_in(value))
+    found = set(_optimizer_names(value))
     if found:
-        return Known("seen", tuple(sorted({name_of(each) for each in found})))
+        return Known("seen", tuple(sorted(found)))
     for member in members(value):
         if isinstance(member, Made) and member.kind in ENGINES:
             return Known("inferred", (member.qualname,), "the framework makes or holds it")
@@ -59,6 +60,20 @@ def _stepped(value: Value | None) -> Known:
     return Known("unknown", names, "where it is made was not seen")
 
 
+def _optimizer_names(value: Value | None, depth: int = 3) -> Iterator[str]:
+    """The classes of the optimizers that a value is, wraps or holds; of the project's own, the project's class."""
+    for member in members(value):
+        if isinstance(member, Instance) and member.base is not None and member.base.kind == "optimizer":
+            yield name_of(member)
+        elif isinstance(member, Made) and member.kind != "optimizer" and depth and member.inner is not None:
+            yield from _optimizer_names(member.inner, depth - 1)
+        elif isinstance(member, Instance) and depth:
+            for held in member.attributes.values():
+                yield from _optimizer_names(held, depth - 1)
+        elif isinstance(member, Made) and member.kind == "optimizer":
+            yield name_of(member)
+
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 _FED = frozenset({"batch", "input", "made", "data"})
@@ -66,14 +81,22 @@ _COMPUTED = frozenset({"output", "maybe_output", "loss"})
 
 
 def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event], loop: ast.AST) -> Known:
-    """What a step calls as its model."""
+    """What a step calls as its model, with a graph: what only evaluates is not trained."""
     parts: list[Known] = []
-    for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
+    forwards = outermost(analysis, [each for each in events if each.kind == "forward"])
+    unseen = _unseen_calls(events)
+    for event in [each for each in forwards if not no_grad(each)] or forwards:
         owner = called_through(analysis, event, loop)
         found = [owner] if owner is not None else list(models_in(event.receiver))
         made = [each for each in found if not isinstance(each, Opaque)]
         if made:
-            parts.append(Known("seen", tuple(sorted({name_of(each) for each in made}))))
+            names = {name_of(each) for each in made}
+            others = [] if owner is not None else [*_unseen(event.receiver), *unseen.get(id(event.node), ())]
+            if others:
+                names |= {name_of(each) for each in others if isinstance(each, Opaque)}
+                parts.append(Known("inferred", tuple(sorted(names)), "not every model that it may be was seen"))
+            else:
+                parts.append(Known("seen", tuple(sorted(names))))
         else:
             wrapping = [each for each in members(event.receiver) if isinstance(each, Made) and each.kind == "wrapper"]
             if found or wrapping:
@@ -86,6 +109,24 @@ def model_known(analysis: Analysis, events: list[Event], updates: Iterable[Event
     if _trains_tensors(updates):
         return Known("seen", ("tensors",), "the step optimises tensors, no model")
     return Known("unknown", (), "no call of a model was seen")
+
+
+def _unseen_calls(events: Iterable[Event]) -> dict[int, list[Value]]:
+    """What a call may call whose making was not seen, by the call: a call of a union is one event for each member."""
+    found: dict[int, list[Value]] = {}
+    for event in events:
+        if event.kind == "unknown_call":
+            found.setdefault(id(event.node), []).extend(_unseen(event.receiver))
+    return found
+
+
+def _unseen(value: Value | None, depth: int = 6) -> Iterator[Value]:
+    """Of the models that a value may be or wrap, those that were not seen being made, or were too many to name."""
+    for member in members(value):
+        if member is CUT or (isinstance(member, Opaque) and (member.how == "call" or is_model(member))):
+            yield member
+        elif isinstance(member, Made) and member.kind in ("wrapper", *ENGINES) and depth:
+            yield from _unseen(member.inner, depth - 1)
 
 
 def _called_unknowns(events: list[Event]) -> list[Value]:

@@ -708,7 +708,8 @@ def _transformers_kind(package: str, member: str) -> str | None:
         return "config"
     if member.endswith(("Tokenizer", "TokenizerFast", "Processor")):
         return "tokenizer"
-    if member[:1].isupper() and ("Model" in member or "For" in member) and package == "transformers":
+    home = package == "transformers" or package.startswith("transformers.modeling_")  # the modules of old versions
+    if member[:1].isupper() and ("Model" in member or "For" in member) and home:
         return "module"
     return None
 

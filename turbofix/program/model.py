@@ -476,6 +476,7 @@ class Step:
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
+    reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
 
 
 @dataclass(frozen=True)

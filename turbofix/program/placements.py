@@ -323,6 +323,8 @@ class Devices:
         for each in walk(test):
             if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):
                 return True
+            if isinstance(each, ast.Compare) and any(map(_is_the_cpu, (each.left, *each.comparators))):
+                return True
         for name in loads(test):
             if any(_tells_gpu(member) for member in members(self.facts.evaluate(name, frames))):
                 return True
@@ -358,6 +360,13 @@ def _tells_gpu(value: Value) -> bool:
     if isinstance(value, Option):
         return _names_gpu(value.name)
     return isinstance(value, Made) and value.kind == "device"
+
+
+def _is_the_cpu(node: ast.expr) -> bool:
+    """Whether something is compared with ``"cpu"``, or looked for in ``["cpu"]``."""
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return any(map(_is_the_cpu, node.elts))
+    return isinstance(node, ast.Constant) and node.value == "cpu"
 
 
 def _names_gpu(name: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.acts import accumulation, acts, concerned, optimizers_in, stepper
+from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, everything, once_per_node
 from turbofix.program.branches import without_excluded
@@ -257,7 +257,7 @@ def _placed(analysis: Analysis, seen: Placement) -> Placement:
 def training_loops(analysis: Analysis) -> list[tuple[LoopRecord, list[Event], list[Event]]]:
     """The loops that train, each with its backward passes and its optimizer steps."""
     facts = analysis.facts
-    updates = [event for event in _without_inner(analysis, facts.of("step")) if _is_update(event)]
+    updates = [event for event in _without_wrapped(analysis, facts.of("step")) if _is_update(event)]
     found: dict[int, tuple[LoopRecord, list[Event], list[Event]]] = {}
     for backward in _without_inner(analysis, facts.of("backward")):
         chosen: tuple[LoopRecord, list[Event]] | None = None
@@ -298,6 +298,25 @@ def _without_inner(analysis: Analysis, events: list[Event]) -> list[Event]:
     return [event for event in events if id(event.node) not in calls]
 
 
+def _without_wrapped(analysis: Analysis, events: list[Event]) -> list[Event]:
+    """The steps, each once: of an optimizer that steps others inside of its own, its own; of a wrapper, the inner."""
+    outer = {
+        id(event.node)
+        for event in events
+        if any(
+            isinstance(each, Instance) and each.base is not None and each.base.kind == "optimizer"
+            for each in members(event.receiver)
+        )
+    }
+    inner = {id(event) for event in events if _calls_around(analysis, event) & outer}
+    whole = [event for event in events if id(event) not in inner]
+    return _without_inner(analysis, whole)
+
+
+def _calls_around(analysis: Analysis, event: Event) -> set[int]:
+    return {id(frame.call) for frame in analysis.facts.frames(event) if frame.call is not None}
+
+
 def _steps(analysis: Analysis, known: tuple[Model, ...]) -> list[Step]:
     return [
         _step(analysis, record, backwards, updates, known) for record, backwards, updates in training_loops(analysis)
@@ -323,10 +342,12 @@ def _step(
     reading, shown = syncs_and_shows(analysis, training, loop, device, in_evaluation=False)
     backward_acts = acts(analysis, backwards, loop)
     update_acts = acts(analysis, updates, loop)
+    own = {id(event.node) for event in updates}
+    inside = [event for event in _of(events, "step") if _calls_around(analysis, event) & own and _is_update(event)]
     concerned_optimizers = sorted(
         {
             site
-            for event in updates
+            for event in (*updates, *inside)
             for made in optimizers_in(concerned(event))
             if (site := facts.origin_site(made.origin)) is not None
         }
@@ -369,7 +390,14 @@ def _step(
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
         stale=stale(analysis, record, backwards, updates, events),
+        reached=any(_is_called(analysis, backward) for backward in backwards),
     )
+
+
+def _is_called(analysis: Analysis, event: Event) -> bool:
+    """Whether the program itself comes to an event, from the body of a file."""
+    frames = analysis.facts.frames(event)
+    return bool(frames) and isinstance(frames[0].scope, ast.Module)
 
 
 def _of(events: list[Event], kind: str) -> list[Event]:
@@ -642,14 +670,18 @@ def _source(values: list[Value | None], events: Iterable[Event] = (), loaders_re
                 kinds.add("list")
             elif isinstance(member, Tensor):
                 kinds.add("tensors")
-            elif isinstance(member, (Opaque, Mapping)):
+            elif isinstance(member, (Opaque, Mapping)) or (isinstance(member, Unknown) and not member.number):
                 kinds.add("unknown")
     for kind in ("loader", "generator", "custom", "tensors", "list", "unknown"):
         if kind in kinds:
             return kind
     if any(True for _ in loaders_read):
         return "loader"
-    fed = any(event.kind == "forward" and _tensor_in(event) for event in events)
+    fed = any(
+        _tensor_in(event)
+        for event in events
+        if event.kind == "forward" or (event.kind == "unknown_call" and is_model(event.receiver))
+    )
     return "tensors" if fed else "none"
 
 

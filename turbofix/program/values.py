@@ -45,6 +45,8 @@ class Unknown(Value):
 
 UNKNOWN = Unknown()
 NUMBER = Unknown(number=True)
+CUT = Unknown()
+"""Stands for the values of a union that is too wide."""
 NEVER = Unknown()
 """What a call that does not return evaluates to."""
 
@@ -393,7 +395,7 @@ def _constant_key(value: Const) -> object:
 _KEYS: dict[type[Value], Callable[[Any], object]] = {
     Const: _constant_key,
     External: lambda value: ("external", value.qualname),
-    Unknown: lambda value: ("unknown", value.number),
+    Unknown: lambda value: ("unknown", value.number, value is CUT),
     Function: lambda value: ("function", id(value.node)),
     Tensor: lambda _: "tensor",
     Host: lambda _: "host",
@@ -443,7 +445,7 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         return values[0]
     if len(values) > WIDEST:
         objects = [v for v in values if isinstance(v, (Made, Instance, Opaque, Tensor, Host, Function, Class))]
-        values = (*objects[: WIDEST - 1], UNKNOWN)
+        values = (*objects[: WIDEST - 1], CUT if len(objects) >= WIDEST or CUT in values else UNKNOWN)
     return Union(values)
 
 
