@@ -266,7 +266,7 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
     if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
         interp.event("unknown_call", node, callee.name, callee, arguments)
     result = _unknown_result(interp, callee, arguments, node)
-    if isinstance(result, Tensor) and result.unseen and callee.uses & _USES_OF_MODELS:
+    if isinstance(result, Tensor) and result.foreign and callee.uses & _USES_OF_MODELS:
         return with_roles(result, frozenset({"output"}))
     return result
 
