@@ -202,6 +202,39 @@ def test_one_of_two_trainings_that_are_chosen_from_does_not_stop_the_other() -> 
     assert stop_of(other) is None
 
 
+@pytest.mark.parametrize(
+    ("before", "stops"),
+    [
+        ("twin = Twin()\nclass Twin:\n    pass", True),
+        ("print(width)\nwidth = 3", True),
+        ("for k in (1, 2):\n    print(width)\nwidth = 3", True),
+        ("def show():\n    print(width)\nwidth = 3", False),
+        ("import atexit\ndef show():\n    print(width)\natexit.register(show)\nwidth = 3", False),
+        ("if sys.argv:\n    print(width)\nwidth = 3", False),
+        ("try:\n    width\nexcept NameError:\n    width = 3", False),
+        ("for k in (1, 2):\n    if k == 2:\n        print(width)\n    width = 3", False),
+        ("lazy = (width for _ in range(3))\nwidth = 3", False),
+        ("show = lambda: width\nwidth = 3", False),
+        ("exec('width = 3')\nprint(width)\nwidth = 3", False),
+        ("from corn import *\nprint(width)\nwidth = 3", False),
+        ("def bind():\n    global width\n    width = 3\nbind()\nprint(width)\nwidth = 3", False),
+        ("def show(value: width) -> width:\n    pass\nwidth = 3", False),
+        ("width = 2\nprint(width)\nwidth = 3", False),
+    ],
+)
+def test_a_name_that_is_bound_further_down_stops(before: str, stops: bool) -> None:
+    assert raises(stop_of(before)) == ("NameError" if stops else None)
+
+
+def test_the_cells_of_a_notebook_are_run_in_any_order() -> None:
+    entry = ROOT / "train.ipynb"
+    text = LOOP.replace("BEFORE", "print(width)\nwidth = 3").replace("INSIDE", "pass").replace("AFTER", "")
+    program = analyse(entry, ROOT, {entry: text}.get, Target())
+    assert program is not None
+    assert program.steps
+    assert program.stops is None
+
+
 # --- imports --------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +281,142 @@ def test_an_import_in_a_module_counts_where_the_module_is_certainly_imported() -
     assert raises(stop_of("from parts import width\nprint(width)", parts=parts)) == "ModuleNotFoundError"
     guarded = "try:\n    from parts import width\nexcept ImportError:\n    width = 3\nprint(width)"
     assert stop_of(guarded, parts=parts) is None
+
+
+def test_a_loop_over_what_holds_something_is_entered() -> None:
+    assert raises(stop_of(inside="for k in (1, 2):\n    print(k, loss.data[0])")) == "IndexError"
+    assert stop_of(inside="for k in ():\n    print(k, loss.data[0])") is None
+    assert stop_of(inside="for k in (1, 2):\n    if sys.argv:\n        break\n    print(k, loss.data[0])") is None
+
+
+# --- calls that raise -----------------------------------------------------------------------------------------------
+
+TOP = """
+def accuracy(output, target, topk=(1,)):
+    with torch.no_grad():
+        maxk = max(topk)
+        _, pred = output.topk(maxk, 1, True, True)
+        pred = pred.t()
+        correct = pred.eq(target.view(1, -1).expand_as(pred))
+        found = []
+        for k in topk:
+            found.append(correct[:k].view(-1).float().sum(0))
+        return found
+"""
+SCORE = "accuracy(model(x.cuda()), y.cuda(), topk=(1, 5))"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        (".view(-1).float()", ".float().view(-1)"),
+        ("correct = pred.eq(target.view(1, -1).expand_as(pred))", "correct = pred == target.view(1, -1)"),
+        ("topk=(1,)", "topk=(5,)"),
+        ("maxk = max(topk)", "maxk = 5"),
+    ],
+)
+def test_a_view_of_what_is_transposed_stops(old: str, new: str) -> None:
+    assert raises(stop_of(TOP.replace(old, new) if old else TOP, SCORE)) == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (".view(-1).float()", ".reshape(-1).float()"),
+        (".view(-1).float()", ".contiguous().view(-1).float()"),
+        (".view(-1).float()", ".view(k, -1).float()"),
+        ("pred = pred.t()", "pred = pred.t().contiguous()"),
+        ("pred = pred.t()", "if len(topk) > 1:\n            pred = pred.t()"),
+        ("expand_as(pred))", "expand_as(pred)).contiguous()"),
+        ("found = []", "found = []\n        if target.numel():\n            correct = correct.contiguous()"),
+        ("output.topk(maxk, 1, True, True)", "output.topk(maxk, -1, True, True)"),
+        ("correct[:k]", "correct[0]"),
+        ("target.view(1, -1).expand_as(pred)", "target"),
+    ],
+)
+def test_a_view_that_may_be_right_does_not(old: str, new: str) -> None:
+    assert old in TOP
+    assert stop_of(TOP.replace(old, new), SCORE) is None
+
+
+def test_a_view_of_a_single_row_or_column_does_not() -> None:
+    assert stop_of(TOP, "accuracy(model(x.cuda()), y.cuda())") is None
+    assert stop_of(TOP, "accuracy(model(x.cuda()), y.cuda(), topk=(1,))") is None
+    assert stop_of(TOP, "accuracy(model(x.cuda()), y.cuda(), topk=tuple(sys.argv))") is None
+    assert stop_of(TOP + "loader = DataLoader(Kernels(), batch_size=1)", SCORE) is None
+    assert stop_of(TOP + "loader = DataLoader(Kernels())", SCORE) is None
+    assert stop_of(TOP, "if sys.argv:\n    " + SCORE) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "stops"),
+    [
+        ("scores, _ = pack_padded_sequence(model(x.cuda()), [3, 2], batch_first=True)", True),
+        ("scores, _, first = pack_padded_sequence(model(x.cuda()), [3, 2])", True),
+        ("scores, _, first, last = pack_padded_sequence(model(x.cuda()), [3, 2])", False),
+        ("scores, *_ = pack_padded_sequence(model(x.cuda()), [3, 2])", False),
+        ("scores = pack_padded_sequence(model(x.cuda()), [3, 2])", False),
+        ("scores, _ = pack_padded_sequence(model(x.cuda()), [3, 2])[:2]", False),
+        ("scores, _ = pad_packed_sequence(pack_padded_sequence(model(x.cuda()), [3, 2]))", False),
+        ("try:\n    scores, _ = pack_padded_sequence(model(x.cuda()), [3])\nexcept ValueError:\n    pass", False),
+    ],
+)
+def test_a_packed_sequence_has_four_fields(line: str, stops: bool) -> None:
+    names = "from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence"
+    assert raises(stop_of(names, line)) == ("ValueError" if stops else None)
+
+
+def test_another_function_of_that_name_may_give_two_values() -> None:
+    own = "def pack_padded_sequence(value, lengths):\n    return value, lengths\n"
+    assert stop_of(own, "scores, _ = pack_padded_sequence(model(x.cuda()), [3, 2])") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "labels", "stops"),
+    [
+        ("", "torch.full((32,), 1).cuda()", True),
+        ("real = 1", "torch.full((32,), real, device='cuda')", True),
+        ("", "torch.full(size=(32,), fill_value=0).to(torch.device('cuda'))", True),
+        ("", "torch.full((32,), 1.0).cuda()", False),
+        ("", "torch.full((32,), 1, dtype=torch.float).cuda()", False),
+        ("", "torch.full((32,), 1).float().cuda()", False),
+        ("", "torch.full((32,), 1).to(torch.float32)", False),
+        ("", "torch.full((32,), 1).to(x)", False),
+        ("", "torch.full((32,), True).cuda()", False),  # a case of its own: not looked at
+        ("real = float(sys.argv[1])", "torch.full((32,), real)", False),
+        ("real = 1\nif sys.argv:\n    real = 0.9", "torch.full((32,), real)", False),
+    ],
+)
+def test_whole_numbers_are_no_labels_of_a_binary_loss(before: str, labels: str, stops: bool) -> None:
+    for made, call in (
+        ("bce = nn.BCEWithLogitsLoss()", "bce(model(x.cuda()).view(-1), labels)"),
+        ("bce = nn.BCELoss()", "bce(target=labels, input=model(x.cuda()).view(-1))"),
+        ("bce = F.binary_cross_entropy_with_logits", "bce(model(x.cuda()).view(-1), labels)"),
+    ):
+        found = stop_of(f"{made}\n{before}", f"labels = {labels}\nother = {call}")
+        assert raises(found) == ("RuntimeError" if stops else None)
+    assert stop_of(f"{before}\nmse = nn.MSELoss()", f"labels = {labels}\nmse(model(x.cuda()), labels)") is None
+
+
+@pytest.mark.parametrize(
+    ("call", "stops"),
+    [
+        ("save_image(x, 'x.png', normalize=True, range=(-1, 1))", True),
+        ("make_grid(x, range=(-1, 1))", True),
+        ("save_image(x, 'x.png', normalize=True, value_range=(-1, 1))", False),
+        ("if sys.argv:\n    save_image(x, 'x.png', range=(-1, 1))", False),
+    ],
+)
+def test_images_are_saved_with_a_range_of_values(call: str, stops: bool) -> None:
+    assert raises(stop_of("from torchvision.utils import make_grid, save_image", call)) == (
+        "TypeError" if stops else None
+    )
+    texts = {ENTRY: LOOP.replace("BEFORE", "import torchvision.utils").replace("AFTER", "")}
+    texts[ENTRY] = texts[ENTRY].replace("INSIDE", "torchvision.utils.save_image(x, 'x.png', range=(-1, 1))")
+    program = analyse(ENTRY, ROOT, texts.get, Target(torch=(2, 0)))
+    assert program is not None
+    assert program.stops is None
 
 
 # --- what the engine makes of it ------------------------------------------------------------------------------------

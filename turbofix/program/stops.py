@@ -18,11 +18,13 @@ from turbofix.program.evidence import short
 from turbofix.program.execution import ModuleFile
 from turbofix.program.guards import Condition
 from turbofix.program.libraries import dropped, words
+from turbofix.program.misuses import misuse
 from turbofix.program.model import Evaluation, Stop, Target
 from turbofix.program.names import walk_here
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Host, Made, ModuleValue, Tensor, members, truth_of
+from turbofix.program.values import Sequence as Row
 
 Level = tuple[str, int | None, object]
 
@@ -48,7 +50,7 @@ def stop(
     if not backwards:
         return None
     found = Stops(analysis, [each[0] for each in backwards], evaluations, target.torch)
-    for event in analysis.facts.of("import", "unbound", "index"):
+    for event in analysis.facts.of("import", "unbound", "index", "call", "criterion"):
         said = found.judge(event)
         if said is not None:
             return Stop(analysis.facts.site(event), *said)
@@ -79,6 +81,8 @@ class Stops:
             said = self._unbound(event)
         elif event.kind == "import":
             said = self._import(event)
+        else:
+            said = misuse(self.analysis, event, self.oldest)
         return said if said is not None and self._is_on_the_way(event) else None
 
     # --- what raises --------------------------------------------------------------------------------------------
@@ -109,10 +113,35 @@ class Stops:
             return None
         if not isinstance(self.facts.bindings.owner(name, node, event.module), ast.Module):
             return None
+        if self._is_bound_later(event, name):
+            return "NameError", f"on every version: `{name}` is bound further down only"
         bound = self._bound(event.module, set())
         if bound is None or name in bound or self.facts.attribute_writes(name):
             return None
         return "NameError", f"on every version: nothing binds `{name}`"
+
+    def _is_bound_later(self, event: Event, name: str) -> bool:
+        """Whether a file's top level reads a name that it binds further down only; the cells of a notebook move."""
+        module, frames = event.module, self.facts.frames(event)
+        tree = module.tree
+        if len(frames) != 1 or frames[0].scope is not tree or module.path.suffix == ".ipynb" or MARK in module.text:
+            return False
+        found = by_type(tree)
+        if (
+            any(name in getattr(each, "names", ()) for each in found.get(ast.Global, ()))
+            or any(alias.name == "*" for each in found.get(ast.ImportFrom, ()) for alias in getattr(each, "names", ()))
+            or self.facts.attribute_writes(name)
+            or name not in bound_in(tree)
+        ):
+            return False
+        above = {id(each) for each in (event.node, *self.facts.places.ancestors(event.node, module))}
+        for statement in tree.body:
+            so_far = ast.Module([statement], [])
+            if name in bound_in(so_far) or _may_bind(so_far):
+                return False
+            if id(statement) in above:
+                return True
+        return False
 
     def _bound(self, module: ModuleFile, seen: set[ModuleFile]) -> frozenset[str] | None:
         """The names that a file binds at its top level, through its star imports too; None where others may be."""
@@ -193,6 +222,8 @@ class Stops:
             node = level.node
             if node is None or level.module is None or record is None:
                 return False
+            if _has_items(record):
+                return True
             return id(node) in self.training or self.facts.places.site(node, level.module) in self.evaluated
         if level.kind == "with":
             value = level.detail[1] if isinstance(level.detail, tuple) else None
@@ -286,6 +317,15 @@ def _is_optional(node: ast.AST, module: ModuleFile, analysis: Analysis) -> bool:
             return True
         child = parent
     return False
+
+
+def _has_items(record: object) -> bool:
+    """Whether a loop runs over a tuple or list that is known to hold something, and to its end."""
+    found = members(getattr(record, "iterated", None))
+    body = getattr(getattr(record, "node", None), "body", ())
+    if any(isinstance(each, ast.Break) for statement in body for each in walk_here(statement)):
+        return False
+    return bool(found) and all(isinstance(each, Row) and bool(each.items) for each in found)
 
 
 def _passes_on(node: ast.AST | None) -> bool:
