@@ -160,6 +160,7 @@ def syncs_and_shows(
     found: dict[Site, Sync] = {}
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
     blind: set[Site] = set()
+    backwards = _backwards(analysis, events)
     handed: dict[Site, list[_Handed]] = {}
     for event in events:
         if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
@@ -173,7 +174,8 @@ def syncs_and_shows(
         if id(event.node) in tested:
             fate.uses.add("control")
         sync = _sync(analysis, event, loop, where, fate)
-        sync = replace(sync, in_evaluation=in_evaluation)
+        named = _named(analysis, event, sync.of_text)
+        sync = replace(sync, in_evaluation=in_evaluation, of="loss" if named and named <= backwards else sync.of)
         shown.setdefault(sync.site, set()).update(fate.showing())
         if sync.use == "returned":
             handed.setdefault(sync.site, []).append(_handed(analysis, event))
@@ -274,6 +276,29 @@ def _to_all(analysis: Analysis, handed: list[_Handed], shows: dict[Site, Show]) 
             if name == function.name and id(node) not in callers:
                 return ()
     return tuple(sorted({each.statement for each in handed if each.statement is not None}))
+
+
+_NamedTensor = tuple[ast.AST, str, ast.AST]
+"""A scope, a name in it, and the node where the tensor was made that it holds."""
+
+
+def _backwards(analysis: Analysis, events: list[Event]) -> set[_NamedTensor]:
+    """The names that a backward starts from, which are losses whatever made them."""
+    found: set[_NamedTensor] = set()
+    for event in events:
+        expression = loss_expression(analysis, event) if event.kind == "backward" else None
+        if isinstance(expression, ast.Name):
+            found |= _named(analysis, event, expression.id)
+    return found
+
+
+def _named(analysis: Analysis, event: Event, name: str) -> set[_NamedTensor]:
+    """The tensor that an event is about, as the one that a name of its function holds; nothing where it may be none."""
+    found = members(event.receiver)
+    scope = analysis.facts.places.scope(event.node, event.module)
+    if not name.isidentifier() or not all(isinstance(each, Tensor) and each.origin is not None for each in found):
+        return set()
+    return {(scope, name, each.origin.node) for each in found if isinstance(each, Tensor) and each.origin is not None}
 
 
 def is_uncalled(frames: tuple[Frame, ...]) -> bool:
