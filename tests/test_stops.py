@@ -419,6 +419,116 @@ def test_images_are_saved_with_a_range_of_values(call: str, stops: bool) -> None
     assert program.stops is None
 
 
+# --- weights that a step overwrites ---------------------------------------------------------------------------------
+
+PAIR = """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader
+
+from corn import Kernels
+
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1))
+
+    def forward(self, x):
+        flat = x.view(x.shape[0], -1)
+        score = self.body(flat)
+        return score
+
+
+maker = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)).cuda()
+critic = Critic().cuda()
+make = torch.optim.Adam(maker.parameters(), lr=1e-3)
+judge = torch.optim.Adam(critic.parameters(), lr=1e-3)
+for x in DataLoader(Kernels(), batch_size=32):
+    make.zero_grad()
+    judge.zero_grad()
+    real = critic(x.cuda())
+    fake = critic(maker(torch.randn(32, 4).cuda()))
+    whole = torch.sum(torch.exp(-real)) + torch.sum(torch.exp(-fake))
+    first = torch.sum(real) / 32 + torch.log(whole)
+    first.backward(retain_graph=True)
+    judge.step()
+    second = (torch.sum(real) + torch.sum(fake)) / 64 + torch.log(whole)
+    second.backward()
+    make.step()
+"""
+
+
+def stop_in(text: str) -> Stop | None:
+    program = analyse(ENTRY, ROOT, {ENTRY: text}.get, Target())
+    assert program is not None
+    assert program.steps
+    return program.stops
+
+
+def test_a_backward_through_weights_that_a_step_has_overwritten_stops() -> None:
+    stop = stop_in(PAIR)
+    assert stop is not None
+    assert stop.sentence(ENTRY) == (
+        "line 34 raises RuntimeError on every version: it needs weights that the step in line 32 has overwritten; "
+        "mend that first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("second = (", "print(first.item())\n    second = ("),
+        ("torch.log(whole)\n    second", "(torch.log(whole) if x is None else 0)\n    second"),
+        ("critic = Critic().cuda()", "critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).cuda()"),
+        ("    real = critic(x.cuda())", "    if x.sum() > 3:\n        x = -x\n    real = critic(x.cuda())"),
+    ],
+)
+def test_a_backward_that_still_needs_them_does_too(old: str, new: str) -> None:
+    assert old in PAIR
+    assert raises(stop_in(PAIR.replace(old, new))) == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # another forward, no forward, no graph
+        (
+            "    second =",
+            "    real, fake, whole = critic(x.cuda()), critic(x.cuda()), critic(x.cuda()).sum()\n    second =",
+        ),
+        ("second = (torch.sum(real) + torch.sum(fake)) / 64 + torch.log(whole)", "second = maker(x.cuda()).sum()"),
+        ("    second =", "    real, fake, whole = real.detach(), fake.detach(), whole.detach()\n    second ="),
+        # the step changes nothing, or nothing that is needed
+        ("    judge.step()", "    judge.zero_grad()\n    judge.step()"),
+        ("    judge.step()", "    critic.zero_grad()\n    judge.step()"),
+        ("judge.step()", "make.zero_grad()"),
+        ("    judge.step()", "    if x.sum() > 3:\n        judge.step()"),
+        ("critic.parameters(), lr=1e-3", "critic.parameters(), lr=1e-3, fused=True"),
+        ("critic.parameters(), lr=1e-3", "critic.body[2:].parameters(), lr=1e-3"),
+        ("critic.parameters(), lr=1e-3", "[p for p in critic.parameters() if p.dim() < 2], lr=1e-3"),
+        ("nn.Linear(8, 16), nn.LeakyReLU(0.2, inplace=True), nn.Linear(16, 1)", "nn.Flatten(), nn.Linear(8, 1)"),
+        ("critic = Critic().cuda()", "critic = Critic().cuda()\ncritic.requires_grad_(False)"),
+        ("critic = Critic().cuda()", "critic = nn.DataParallel(Critic().cuda())"),
+        ("critic = Critic().cuda()", "critic = torch.compile(Critic().cuda())"),
+        ("        score = self.body(flat)", "        score = self.body(flat).detach()"),
+        ("        return score", "        if x.sum() > 3:\n            score = x.sum()\n        return score"),
+        ("    second.backward()", "    try:\n        second.backward()\n    except RuntimeError:\n        pass"),
+    ],
+)
+def test_a_backward_that_may_go_through_does_not(old: str, new: str) -> None:
+    assert old in PAIR
+    assert stop_in(PAIR.replace(old, new)) is None
+
+
+@pytest.mark.parametrize("around", ["torch.no_grad()", "torch.autocast('cuda')"])
+def test_a_forward_without_a_graph_or_with_copies_of_the_weights_does_not(around: str) -> None:
+    lines = PAIR.splitlines()
+    start = next(i for i, each in enumerate(lines) if each.startswith("    real ="))
+    lines[start : start + 2] = [f"    with {around}:", *(f"    {each}" for each in lines[start : start + 2])]
+    assert stop_in("\n".join(lines)) is None
+
+
 # --- what the engine makes of it ------------------------------------------------------------------------------------
 
 

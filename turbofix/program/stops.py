@@ -21,6 +21,7 @@ from turbofix.program.libraries import dropped, words
 from turbofix.program.misuses import misuse
 from turbofix.program.model import Evaluation, Stop, Target
 from turbofix.program.names import walk_here
+from turbofix.program.overwritten import overwritten
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Host, Made, ModuleValue, Tensor, members, truth_of
@@ -50,7 +51,7 @@ def stop(
     if not backwards:
         return None
     found = Stops(analysis, [each[0] for each in backwards], evaluations, target.torch)
-    for event in analysis.facts.of("import", "unbound", "index", "call", "criterion"):
+    for event in analysis.facts.of("import", "unbound", "index", "call", "criterion", "backward"):
         said = found.judge(event)
         if said is not None:
             return Stop(analysis.facts.site(event), *said)
@@ -81,6 +82,8 @@ class Stops:
             said = self._unbound(event)
         elif event.kind == "import":
             said = self._import(event)
+        elif event.kind == "backward":
+            said = self._backward(event)
         else:
             said = misuse(self.analysis, event, self.oldest)
         return said if said is not None and self._is_on_the_way(event) else None
@@ -183,6 +186,14 @@ class Stops:
             module = isinstance(event.node, ast.Import) or _names_module(event.node, name)
             error = "ModuleNotFoundError" if module else "ImportError"
         return error, f"on every torch that counts: there is no `{name}` from {since} on"
+
+    def _backward(self, event: Event) -> tuple[str, str] | None:
+        """A backward pass that needs weights which a step has overwritten."""
+        step = overwritten(self.analysis, event)
+        if step is None:
+            return None
+        line = self.facts.site(step).line
+        return "RuntimeError", f"on every version: it needs weights that the step in line {line} has overwritten"
 
     # --- whether it is reached ----------------------------------------------------------------------------------
 
