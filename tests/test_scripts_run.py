@@ -149,9 +149,9 @@ def test_the_demonstration_script_repeats_itself_and_has_the_stated_sizes(tmp_pa
     first, second = (run_script("seq2seq.py", tmp_path, "--epochs", "1") for _ in range(2))
     assert first.returncode == second.returncode == 0
     steps = re.findall(r"\] loss: (\S+)", first.stdout)
-    assert len(steps) == 576 // 4
+    assert len(steps) == 1280 // 4
     assert steps == re.findall(r"\] loss: (\S+)", second.stdout)
-    assert "576 training pairs, 24 validation pairs" in first.stdout
+    assert "1280 training pairs, 160 validation pairs" in first.stdout
 
 
 @needs_torch

@@ -343,7 +343,9 @@ def _added_items(tree: Tree, inside: Bracket, index: int, texts: Sequence[str]) 
             return [*changes, added(at, "".join(f"{pad}{text},{newline}" for text in texts), lines=True)]
         lines = f",{newline}".join(f"{pad}{text}" for text in texts)
         return [*changes, added(item.end, ","), added(at, lines + newline, lines=True)]
-    if own_line and is_last:
+    # Behind the last bracket a comment speaks of the item on its line: that stays there, with what is added.
+    commented = tree.line_end(item.tail) > tree.code_end(item.tail) + len(tree.newline(item.tail))
+    if own_line and is_last and not commented:
         if item.comma is None:
             return [*changes, added(item.end, "".join(f",{newline}{pad}{text}" for text in texts))]
         return [*changes, added(item.tail, "".join(f"{newline}{pad}{text}," for text in texts))]
