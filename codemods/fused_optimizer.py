@@ -25,12 +25,14 @@ Use instead
     as they were::
 
         optimizer = torch.optim.AdamW(
-            model.parameters(), fused=accelerator.device.type == "cuda" and accelerator.scaler is None
+            model.parameters(), fused=(accelerator.device.type == "cuda" and accelerator.scaler is None) or None
         )
+        precision = fabric.strategy.precision.precision
         optimizer = torch.optim.AdamW(
-            model.parameters(), fused=torch.cuda.is_available() and fabric.strategy.precision.precision != "16-mixed"
+            model.parameters(), fused=(torch.cuda.is_available() and precision != "16-mixed") or None
         )
 
+    (``False`` would also switch off torch's ``foreach`` kernels there, which are chosen only where neither is said.)
     Without the second half where the script itself asks for another precision than fp16. DeepSpeed, FSDP (1 and 2,
     whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
 
@@ -299,13 +301,17 @@ def may_be_dtensors(program: TrainingProgram) -> bool:
 
 
 def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
-    """The value of ``fused`` under a framework: on a CUDA GPU, and without a GradScaler where there may be one."""
+    """The value of ``fused`` under a framework: on a CUDA GPU, and without a GradScaler where there may be one.
+
+    None beside a GradScaler, not False: torch chooses ``foreach`` only where both are None (``torch/optim/adam.py``).
+    """
     may_scale = is_open(program) or any(named(each) - UNSCALED for each in precisions(program))
     if program.framework is Framework.ACCELERATE:
         value = f'{optimizer.owner}.device.type == "cuda"'
-        return f"{value} and {optimizer.owner}.scaler is None" if may_scale else value
+        return f"({value} and {optimizer.owner}.scaler is None) or None" if may_scale else value
     may_scale = may_scale or any(owner.argument("plugins").state != "absent" for owner in program.owners)
-    return f'{AVAILABLE} and {optimizer.owner}.strategy.precision.precision != "16-mixed"' if may_scale else AVAILABLE
+    unscaled = f'{optimizer.owner}.strategy.precision.precision != "16-mixed"'
+    return f"({AVAILABLE} and {unscaled}) or None" if may_scale else AVAILABLE
 
 
 @codemod.rewrite
@@ -313,7 +319,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``fused`` to the construction, and to the groups of every state that is loaded."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    if plan.value.startswith(AVAILABLE):
+    if AVAILABLE in plan.value:
         asked = f"{edit.name('torch.cuda.is_available', finding.site)}()"
         plan = replace(plan, value=plan.value.replace(AVAILABLE, asked))
     edit.argument(finding.site, "fused", requote(plan.value, edit, finding.site))
