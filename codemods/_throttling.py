@@ -105,6 +105,9 @@ def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
     statement = page.node(show.statement)
     if page.loop_of(statement) is not loop:
         raise Refuse("it is shown in another function or loop, which does not count the steps")
+    setting = setting_of(loop)
+    if setting is not None and any(isinstance(each, ast.Name) and each.id == setting for each in walk_here(statement)):
+        raise Refuse(f"each of its lines is the result for another `{setting}`")
     if is_description(statement):
         assert isinstance(statement, ast.Assign)
     elif not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
@@ -121,6 +124,13 @@ def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
     if other is not None:
         raise Refuse(f"what is shown calls `{page.text(getattr(other, 'func', other))}`, which may do more")
     return statement
+
+
+def setting_of(loop: ast.AST) -> str | None:
+    """The name that takes one value after another in a loop over what is written down: ``for length in LENGTHS``."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
+        return None
+    return loop.target.id if isinstance(loop.iter, (ast.Name, ast.Attribute, ast.List, ast.Tuple)) else None
 
 
 def refuse_more_than_messages(page: Page, body: list[ast.stmt], shown: list[ast.stmt]) -> None:

@@ -25,12 +25,12 @@ Use instead
     2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly. Where an option or
     a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for 0 workers and
     ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too few where files are
-    decoded, text is tokenised or pictures are augmented at random. A script that trains at module level gets its
-    ``if __name__ == "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python
-    3.14 on); where the GPU is used above helper functions that the workers do not need, these move under it too. A
-    loader that has workers keeps them where its epochs are short (few samples, small pictures in memory) or 100 and
-    more, and where an endless generator runs through it again and again. Under Accelerate and Fabric the loaders are
-    the script's own, and those that they make anew from them keep the workers.
+    decoded or text is tokenised. A script that trains at module level gets its ``if __name__ == "__main__":`` guard,
+    without which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on); where the GPU is used above
+    helper functions that the workers do not need, these move under it too. A loader that has workers keeps them where
+    its epochs are short (few samples, small pictures in memory) and where an endless generator runs through it again
+    and again. Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them
+    keep the workers.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -86,7 +86,6 @@ WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")
 SMALL_BATCH = 64
 HANDFUL = 64
 SHORT_EPOCH = 10_000
-MANY_EPOCHS = 100
 SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100")
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
@@ -210,8 +209,7 @@ def has_too_few(loader: Loader) -> bool:
     if loader.role == "evaluation" or loader.first_only:
         return False
     few = workers.state in ("value", "option") and workers.values in ((1,), (2,)) and workers.edit_at is not None
-    augments = "transform" in data.work and data.random
-    return few and (augments or any(kind in HEAVY for kind in data.work))
+    return few and any(kind in HEAVY for kind in data.work)
 
 
 def told_number(program: TrainingProgram, loader: Loader) -> str | None:
@@ -254,7 +252,8 @@ def has_several(workers: Argument) -> bool:
 def restarts(program: TrainingProgram, loader: Loader) -> bool:
     """Whether a loader that has workers starts them anew in each of its short epochs.
 
-    Epochs are short where the data are few, or where there are very many; what ``cycle`` runs through has no others.
+    Epochs are short where the data are few; what ``cycle`` runs through has no others. That there are many of them says
+    nothing: the start of workers is no part of an hour.
     """
     workers, data = loader.argument("num_workers"), loader.dataset
     if loader.argument("persistent_workers").state != "absent" or loader.built_in_loop:
@@ -265,8 +264,7 @@ def restarts(program: TrainingProgram, loader: Loader) -> bool:
         return True
     if condition(loader) is None or loader.unpacks or program.processes or program.distributed:
         return False
-    is_repeated = is_short or (loader.epochs is not None and loader.epochs >= MANY_EPOCHS)
-    return (loader.cycled and loader.role == "training") or (is_repeated and is_read_again(program, loader))
+    return (loader.cycled and loader.role == "training") or (is_short and is_read_again(program, loader))
 
 
 def condition(loader: Loader) -> str | None:
@@ -293,8 +291,6 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     verb = "start" if len(loaders) > 1 else "starts"
     many = numbers(workers) if workers.values else f"as many worker processes as `{workers.text}` says"
     when = "pass over the data" if loaders[0].cycled else "one of the short epochs"
-    if loaders[0].epochs is not None and loaders[0].epochs >= MANY_EPOCHS:
-        when = f"one of {loaders[0].epochs} epochs"
     said = f"{listed(loaders)} {verb} {many} anew in every {when}"
     entry = loaders[0].mapping_entries.get("num_workers")
     seen = evidence(program, loaders)

@@ -263,7 +263,7 @@ def with_use(
     result = []
     facts = analysis.facts
     read, run_through = _reads(analysis)
-    zipped, repeated, cycled = _zipped(analysis), _repeated(analysis), _cycled(analysis)
+    zipped, cycled = _zipped(analysis), _cycled(analysis)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
@@ -297,7 +297,6 @@ def with_use(
                 built_in_loop=_built_in_loop(analysis, loader.site),
                 first_only=loader.site in read - run_through,
                 unread=worker_option(analysis, made),
-                epochs=repeated.get(loader.site),
                 cycled=loader.site in cycled,
                 together=tuple(sorted(zipped.get(loader.site, ()))),
             )
@@ -327,35 +326,6 @@ def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:
                 for site in sites:
                     found.setdefault(site, set()).update(sites - {site})
     return found
-
-
-def _repeated(analysis: Analysis) -> dict[Site, int]:
-    """For each loader that loops run through, the most rounds that a ``range`` around one of them is known to have."""
-    found: dict[Site, int] = {}
-    facts = analysis.facts
-    for event in facts.of("iterate"):
-        sites = loader_sites(analysis, event.receiver)
-        frames = facts.frames(event) if sites else ()
-        for index, frame in enumerate(frames):
-            for loop in frame.loops:
-                rounds = _rounds(analysis, loop, frames[: index + 1]) if loop is not event.node else None
-                for site in sites if rounds is not None else ():
-                    found[site] = max(found.get(site, 0), rounds or 0)
-    return found
-
-
-def _rounds(analysis: Analysis, loop: ast.AST, frames: tuple[Frame, ...]) -> int | None:
-    """How often a ``for`` over a ``range`` runs, by default."""
-    call = loop.iter if isinstance(loop, ast.For) else None
-    while isinstance(call, ast.Call) and dotted(call.func) in ("tqdm", "trange", "tqdm.tqdm") and call.args:
-        call = call.args[0]
-    if not isinstance(call, ast.Call) or dotted(call.func) != "range" or not 1 <= len(call.args) <= 2:
-        return None
-    bounds = [settled(analysis.facts.evaluate(each, frames)) for each in call.args]
-    whole = [each for each in bounds if type(each) is int]
-    if len(whole) != len(bounds):
-        return None
-    return whole[-1] - (whole[0] if len(whole) == 2 else 0)
 
 
 def _cycled(analysis: Analysis) -> set[Site]:

@@ -172,7 +172,6 @@ class Loader:
     name: str | None = None  # how the code calls it: "train_loader"
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
     unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
-    epochs: int | None = None  # how often it is run through, where the loop over epochs says it (by default)
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
 
