@@ -12,7 +12,7 @@ from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.datasets import collate_on_device, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame, settled, unwrapped
+from turbofix.program.facts import unwrapped
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import Evaluation, Loader, Step, Transfer
 from turbofix.program.names import dotted, targets
