@@ -190,6 +190,16 @@ def test_a_shared_module_s_finding_counts_once_and_is_refused_where_one_script_r
     ]
 
 
+def test_a_module_that_a_listed_training_program_reads_is_no_entry(tmp_path: Path) -> None:
+    engine, script = (Program("a/b", COMMIT, tmp_path, name) for name in ("engine.py", "train.py"))
+    said = (examined(engine.file, 3, 0, True),)
+    alone = Reached(engine, (examined(engine.file, 3, 0, False),), frozenset({engine.file}), trains=True)
+    whole = Reached(script, said, frozenset({engine.file, script.file}), trains=True)
+    assert [row.fixable for row in analysis.merge([alone, whole], {})] == [True]
+    assert [row.fixable for row in analysis.merge([replace(alone, guarded=True), whole], {})] == [False]
+    assert [row.fixable for row in analysis.merge([alone, replace(whole, trains=False)], {})] == [False]
+
+
 def test_two_findings_on_a_line_are_judged_as_one(tmp_path: Path) -> None:
     program = Program("a/b", COMMIT, tmp_path, "train.py")
     file = program.file

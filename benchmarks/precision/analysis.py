@@ -17,12 +17,15 @@ from turbofix.source import Source
 
 @dataclass(frozen=True)
 class Reached:
-    """What was said from one entry. ``error`` is a sentence where nothing could be said."""
+    """What was said from one entry. ``error`` is a sentence where nothing could be said, ``trains`` whether it is a
+    training program."""
 
     program: Program
     findings: tuple[tuple[str, Examined], ...] = ()  # each with its line as tables hold it
     read: frozenset[Path] = frozenset()
     error: str = ""
+    trains: bool = False
+    guarded: bool = False  # it asks whether it is run itself
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,10 @@ def analyze(program: Program) -> Reached:
         return Reached(program, error=str(error))
     notes = tuple(note.partition("\n")[0] for note in report.notes)
     findings = tuple((line_of(each.site, checkout), each) for each in report.findings)
-    return Reached(program, findings, frozenset(checkout.seen), report.error or "; ".join(notes))
+    source = checkout.files.source(program.file)
+    guarded = isinstance(source, Source) and "__main__" in source.text
+    error = report.error or "; ".join(notes)
+    return Reached(program, findings, frozenset(checkout.seen), error, report.trains, guarded)
 
 
 def line_of(site: Site, checkout: Checkout) -> str:
@@ -69,10 +75,11 @@ def line_of(site: Site, checkout: Checkout) -> str:
 def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:
     """Every finding once; refused where one of the entries refuses it. ``styles`` by repository and path of entries.
 
+    Modules that another training program reads are no entries, as they are none when turbofix is given a folder.
     Several findings of a codemod on one line are judged as one, fixable where one of them is.
     """
     sites: dict[tuple[str, Path, str, str, int], list[tuple[Program, Examined]]] = {}
-    for each in reached:
+    for each in without_modules(list(reached)):
         for line, finding in each.findings:
             place = (each.program.repository, finding.site.path, finding.codemod, line, finding.site.column)
             sites.setdefault(place, []).append((each.program, finding))
@@ -95,6 +102,12 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
         if other is None or row.fixable > other.fixable:
             rows[row.key] = row
     return sorted(rows.values(), key=order)
+
+
+def without_modules(reached: Sequence[Reached]) -> list[Reached]:
+    """The entries without the modules that another entry, a training program, reads."""
+    covered = {path for each in reached if each.trains for path in each.read - {each.program.file}}
+    return [each for each in reached if each.error or each.guarded or each.program.file not in covered]
 
 
 def order(found: Found) -> tuple[str, str, list[int], str]:
