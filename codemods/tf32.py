@@ -40,7 +40,9 @@ When refused
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     Under Accelerate and Fabric the switch is still the script's own: both compute in float32 unless the script or
     whoever starts it asks for another precision, and neither sets it then (Accelerate does beside a dynamo backend). On
-    other devices it changes nothing. Where the script asks for another precision itself, nothing is said.
+    other devices it changes nothing. Where the script asks for another precision itself, nothing is said, nor where it
+    hands the model to an engine with a precision of its own: to DeepSpeed or Megatron-LM, by a configuration of its
+    parallelism, or to FSDP with a policy of mixed precision.
 
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
     codemod follows only where a training step stays in float32.
@@ -70,7 +72,7 @@ from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
 from turbofix.program.sizes import THIN, batch_of, has_noticeable
 
-from ._frameworks import LEFT, NAMES, is_open, named, precisions
+from ._frameworks import LEFT, NAMES, hands_over, is_open, named, precisions
 from ._precision import (
     CONVOLVING,
     MATMULS,
@@ -174,6 +176,8 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
         return True  # it trains in another precision
+    if program.framework in NAMES and hands_over(program):
+        return True
     if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):

@@ -556,7 +556,9 @@ class Model:
     layers: frozenset[str]
     layers_complete: bool  # every layer was seen; False where part of it comes from elsewhere
     device: Placement = Placement("unknown")
-    half: bool = False  # .half(), .bfloat16() or .double() was called on it, or one of the first two on a part of it
+    # `torch_dtype=torch.bfloat16` made it, or .half(), .bfloat16() or .double() was called on it, or one of the first
+    # two on a part of it
+    half: bool = False
     dtype: str | None = None  # "float64" where the program chose one
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
@@ -744,6 +746,7 @@ class TrainingProgram:
     thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
     stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
     owners: tuple[Owner, ...] = ()  # the framework's objects
+    hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
 
     def loader(self, site: Site | None) -> Loader | None:

@@ -282,7 +282,9 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
     for value in values:
         layers_of(value, layers)
     device = UNKNOWN_PLACE
-    half, dtype = False, default_dtype
+    made_in = {_made_in(value) for value in values}
+    dtype = made_in.pop() if len(made_in) == 1 else None
+    half, dtype = dtype is not None, dtype or default_dtype
     compiled: Site | None = None
     wrapped: str | None = None
     places: list[Placement] = []
@@ -302,6 +304,8 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
             if named is not None and named != "float32":
                 half = True
                 dtype = named
+            elif named is not None and dtype in ("float16", "bfloat16"):
+                half, dtype = False, default_dtype
         elif event.name in ("to", "cuda") and (event.name == "cuda" or _names_device(event)):
             places.append(analysis.devices.of_transfer(event))
     known = [place for place in places if place.where != "unknown"]
@@ -330,6 +334,24 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
         products=products_of(layers.parts, layers.bases, unseen=layers.unseen),
     )
+
+
+def _made_in(model: Made | Instance) -> str | None:
+    """The 16 bits that a model is made in: ``from_pretrained(name, torch_dtype=torch.bfloat16)``; None if not sure."""
+    if not isinstance(model, Made):
+        return None
+    for name in ("torch_dtype", "dtype"):
+        passed = model.arguments.get(name)
+        found = {_sixteen_bits(each) for each in members(passed.value)} if passed is not None else set()
+        if len(found) == 1:
+            return found.pop()
+    return None
+
+
+def _sixteen_bits(dtype: Value) -> str | None:
+    named = dtype.qualname if isinstance(dtype, External) else getattr(dtype, "value", None)
+    last = str(named).rpartition(".")[2]
+    return {"half": "float16", "float16": "float16", "bfloat16": "bfloat16"}.get(last)
 
 
 def _names_device(event: Event) -> bool:

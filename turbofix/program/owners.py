@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import everything, once_per_node
 from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.events import Event
 from turbofix.program.libraries import PREPARES
@@ -20,6 +21,22 @@ PLACED = Placement("conditional", mps=True)
 
 _POSITIONS = ("device_placement", "split_batches", "mixed_precision", "gradient_accumulation_steps", "cpu")
 """The first parameters of ``Accelerator``; those of ``Fabric`` are passed by name."""
+
+_FRAMEWORKS = ("accelerate", "lightning", "lightning_fabric")
+
+_ENGINES = (
+    *("DeepSpeedPlugin", "DeepSpeedSequenceParallelConfig", "HfDeepSpeedConfig", "DummyOptim", "DummyScheduler"),
+    *("MegatronLMPlugin", "MegatronLMDummyScheduler", "MegatronLMDummyDataLoader"),
+    *("ParallelismConfig", "TorchTensorParallelPlugin"),
+    *("AORecipeKwargs", "FP8RecipeKwargs", "MSAMPRecipeKwargs", "TERecipeKwargs"),
+    *("DeepSpeedStrategy", "DeepSpeedPrecision", "BitsandbytesPrecision", "TransformerEnginePrecision"),
+)
+"""What a program imports of Accelerate or Fabric that replaces the model's layers, or has a precision of its own."""
+
+_CASTING = ("mixed_precision", "mixed_precision_policy", "set_mixed_precision")
+"""What tells a plugin or strategy of FSDP the precision, as an argument or a method."""
+
+_SHARDING = ("FullyShardedDataParallelPlugin", "FSDPStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
 
 
 def is_owner(value: Value) -> bool:
@@ -42,6 +59,40 @@ def owners(analysis: Analysis) -> tuple[Owner, ...]:
             is_open = event.arguments.open or bool(event.arguments.star)
             found.setdefault(facts.site(event), Owner(facts.site(event), made.qualname, arguments, is_open))
     return tuple(found[site] for site in sorted(found))
+
+
+def hands_over(analysis: Analysis) -> bool:
+    """Whether such an object may be told to leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP.
+
+    By what the files import of the framework, since the engine itself is chosen when the program is started.
+    """
+    return any(_imports_engine(module.tree) for module in analysis.execution.modules.values())
+
+
+@once_per_node
+def _imports_engine(tree: ast.Module) -> bool:
+    names = {
+        alias.name
+        for node in everything(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _FRAMEWORKS
+        for alias in node.names
+    }
+    names |= {
+        node.attr
+        for node in everything(tree)
+        if isinstance(node, ast.Attribute) and (dotted(node) or "").partition(".")[0] in _FRAMEWORKS
+    }
+    if not names.isdisjoint(_ENGINES):
+        return True
+    return not names.isdisjoint(_SHARDING) and any(_casts(node) for node in everything(tree))
+
+
+def _casts(node: ast.AST) -> bool:
+    """Whether a plugin of FSDP is told the precision here."""
+    if isinstance(node, ast.Call):
+        called = (dotted(node.func) or "").rpartition(".")[2]
+        return called in _SHARDING and any(each.arg is None or each.arg in _CASTING for each in node.keywords)
+    return isinstance(node, ast.Attribute) and node.attr in _CASTING[1:]
 
 
 def placed(analysis: Analysis) -> frozenset[Site]:

@@ -233,7 +233,8 @@ def _names_in(node: ast.AST) -> list[str]:
 def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
     """The first statement of the set-up code that calls torch, and the function (or module) that holds it.
 
-    Where everything happens in a function that the top level calls, that function is looked into.
+    Where everything happens in a function that the top level calls, that function is looked into. It is never behind
+    the training: where a loop builds and trains (``for fold in folds:``), it is that loop.
     """
     facts = analysis.facts
     found: tuple[int, ast.stmt, ast.AST] | None = None
@@ -263,10 +264,25 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
             found, direct = (event.order, statement, chosen.scope), len(frames) == 1
     if found is None:
         return None
+    first = min(facts.of("backward"), key=lambda event: event.order, default=None)
+    if first is not None and first.order < found[0]:
+        return _leading_to(analysis, first, found[2], module)
     if module.path.suffix == ".ipynb" and not direct:
         # A cell that tries a helper out is no set-up code: what follows the imports is.
         return _behind_imports(module) or found[1:]
     return found[1:]
+
+
+def _leading_to(
+    analysis: Analysis, event: Event, scope: ast.AST, module: ModuleFile
+) -> tuple[ast.stmt, ast.AST] | None:
+    """The statement through which an event happens, in a function of the file or else on its top level."""
+    frames = analysis.facts.frames(event)
+    frame = next((each for each in frames if each.scope is scope), frames[0] if frames else None)
+    if frame is None or frame.module is not module or frames[0].scope is not module.tree:
+        return None
+    statement = _outer_statement(analysis, frame, module)
+    return (statement, frame.scope) if statement is not None else None
 
 
 def _behind_imports(module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:

@@ -49,7 +49,7 @@ from turbofix.program.objects import (
     precision,
     settings,
 )
-from turbofix.program.owners import PLACED, owners, placed
+from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.script import script
@@ -122,6 +122,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         if complete
         else None,
         owners=owners(analysis),
+        hands_over=hands_over(analysis),
         placed=placed(analysis),
     )
 
