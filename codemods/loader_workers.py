@@ -79,7 +79,7 @@ from ._loaders import (
     whole,
 )
 
-codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT)
+codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT, unlocks=("pin-memory",))
 
 MOST = 16
 WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")

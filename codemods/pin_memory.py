@@ -19,7 +19,8 @@ Use instead
     In a script that only runs on a GPU the value is ``True``, and where the script has a switch or a device of its own
     choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
 
-    Fabric copies what ``setup_dataloaders`` is given without blocking, and leaves ``pin_memory`` to the script.
+    Fabric copies what ``setup_dataloaders`` is given without blocking, and leaves ``pin_memory`` to the script. It is
+    said of loaders with workers, beside whose work a thread pins; without them, the training process itself would.
     (Accelerate's copies block unless it is told otherwise; nothing is said there.)
 
 When refused
@@ -110,13 +111,26 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 
 def is_moved_by_fabric(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether Fabric copies the batches of a loader, which it does without blocking; their data must be known."""
+    """Whether Fabric copies the batches of a loader, which it does without blocking; their data must be known.
+
+    And so must its workers: small batches are copied from pageable memory at once (up to 64 KB), and without workers
+    it is the training process that would pin large ones.
+    """
     return (
         program.framework is Framework.FABRIC
         and loader.site in program.placed
         and loader.role != "unused"
         and loader.dataset.kind != "unknown"
+        and has_workers(loader)
     )
+
+
+def has_workers(loader: Loader) -> bool:
+    """Whether a loader surely has workers, unless the user of the script says otherwise."""
+    workers = loader.argument("num_workers")
+    if workers.state == "computed":
+        return True
+    return workers.state in ("value", "option") and bool(workers.values) and bool(workers.values[0])
 
 
 def why_not(loader: Loader) -> str | None:
