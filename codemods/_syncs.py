@@ -108,6 +108,8 @@ def why_it_stays(sync: Sync) -> str | None:
         return "nothing reads the list that it is stored in"
     if sync.how == "iterate":
         return "it is gone through item by item"
+    if sync.how == "metric":
+        return "the metric that takes it keeps it on the host"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):
         return "the number is used for more than a sum or a message"
     if sync.use in ("summed", "meter", "stored") and sync.how in ("cpu", "numpy"):

@@ -460,6 +460,11 @@ def _call_made(interp: Interpreter, made: Made, name: str, arguments: Arguments,
             else access.child(interp, made, f".{name}()", node, "call")
         )
     interp.event("call", node, _label(made.qualname, name), made, arguments)
+    if kind == "metric" and name in ("add", "add_batch", "compute"):  # it keeps Arrow rows, made of arrays of the host
+        given = (*arguments.positions, *arguments.keywords.values())
+        read = next((passed for passed in given if any(True for _ in tensors_in(passed.value, 2))), None)
+        if read is not None:
+            interp.event("sync", read.node or node, "metric", read.value)
     if kind == "loader":
         if name == "__iter__":
             return Iterated(access.iterate(interp, made, node), made, "iter", interp.origin(node))

@@ -363,7 +363,8 @@ class Show:
 
 @dataclass(frozen=True)
 class Sync:
-    """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one.
+    """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one,
+    giving one to a metric of ``evaluate``, which keeps it on the host (``metric``).
 
     ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
     ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
@@ -377,7 +378,19 @@ class Sync:
 
     site: Site
     how: Literal[
-        "item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "iterate", "other"
+        "item",
+        "float",
+        "int",
+        "bool",
+        "cpu",
+        "numpy",
+        "tolist",
+        "print",
+        "format",
+        "data",
+        "iterate",
+        "metric",
+        "other",
     ]
     of: Literal["loss", "output", "grad", "param", "batch", "tensor", "unknown"]
     of_text: str  # the source of the tensor: "loss" in "loss.item()"

@@ -28,7 +28,7 @@ from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
 from turbofix.records import dataclass
 
-_HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data")
+_HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
 _TRACKERS = ("wandb", "mlflow", "neptune", "comet_ml", "swanlab", "trackio")
 _ROLES = ("loss", "grad", "param", "output", "prediction", "batch")
 
@@ -443,7 +443,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
     places = facts.places
     site = facts.site(event)
     statement = places.statement(event.node, event.module) or event.node
-    use = _use(fate, event)
+    use = _use(fate, event) if event.name != "metric" else "other"
     accumulator = None
     if use == "summed" and fate.update is not None:
         accumulator = accumulator_of(analysis, fate.update, event, loop)
