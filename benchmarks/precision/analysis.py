@@ -61,8 +61,8 @@ def analyze(program: Program) -> Reached:
     findings = tuple((line_of(each.site, checkout), each) for each in report.findings)
     source = checkout.files.source(program.file)
     guarded = isinstance(source, Source) and "__main__" in source.text
-    error = report.error or "; ".join(notes)
-    return Reached(program, findings, frozenset(checkout.seen), error, report.trains, guarded)
+    sentence = report.error or "; ".join(notes)
+    return Reached(program, findings, frozenset(checkout.seen), sentence, report.trains, guarded)
 
 
 def line_of(site: Site, checkout: Checkout) -> str:
@@ -75,17 +75,21 @@ def line_of(site: Site, checkout: Checkout) -> str:
 def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:
     """Every finding once; refused where one of the entries refuses it. ``styles`` by repository and path of entries.
 
-    Modules that another training program reads are no entries, as they are none when turbofix is given a folder.
+    What a module says of itself counts only where no training program that reads it says something there: it knows less.
     Several findings of a codemod on one line are judged as one, fixable where one of them is.
     """
     sites: dict[tuple[str, Path, str, str, int], list[tuple[Program, Examined]]] = {}
-    for each in without_modules(list(reached)):
+    entries = list(reached)
+    covered = {path for each in entries if each.trains for path in each.read - {each.program.file}}
+    modules = {each.program.file for each in entries if not each.guarded} & covered
+    for each in entries:
         for line, finding in each.findings:
             place = (each.program.repository, finding.site.path, finding.codemod, line, finding.site.column)
             sites.setdefault(place, []).append((each.program, finding))
     rows: dict[Key, Found] = {}
     for (repository, path, codemod, line, _), told in sites.items():
-        program, finding = min(told, key=lambda each: each[1].fixable)  # a refusal first
+        knowing = [each for each in told if each[0].file not in modules] or told
+        program, finding = min(knowing, key=lambda each: each[1].fixable)  # a refusal first
         row = Found(
             repository,
             program.commit,
@@ -102,12 +106,6 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
         if other is None or row.fixable > other.fixable:
             rows[row.key] = row
     return sorted(rows.values(), key=order)
-
-
-def without_modules(reached: Sequence[Reached]) -> list[Reached]:
-    """The entries without the modules that another entry, a training program, reads."""
-    covered = {path for each in reached if each.trains for path in each.read - {each.program.file}}
-    return [each for each in reached if each.error or each.guarded or each.program.file not in covered]
 
 
 def order(found: Found) -> tuple[str, str, list[int], str]:
