@@ -75,7 +75,7 @@ def line_of(site: Site, checkout: Checkout) -> str:
 def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:
     """Every finding once; refused where one of the entries refuses it. ``styles`` by repository and path of entries.
 
-    What a module says of itself counts only where no training program that reads it says something there: it knows less.
+    What a module says of itself counts only where no training program that reads it says something there.
     Several findings of a codemod on one line are judged as one, fixable where one of them is.
     """
     sites: dict[tuple[str, Path, str, str, int], list[tuple[Program, Examined]]] = {}
