@@ -40,9 +40,10 @@ When refused
     TensorBoard writers and trackers (``accelerator.log``, ``fabric.log``) are refused. So are messages in a loop whose
     length cannot be written, or that something else than its count may end early (the last value would be lost), in
     another function than the loop, with calls that may do more than to show, and numbers that serve other purposes too.
-    Where another read of the same step stays, nothing would be gained, and that read is named. Copies to the GPU are no
-    reads: those of the next step wait as well, unless they are pinned and non-blocking, but only after the next batch
-    was fetched, while the GPU ends this step. Any other guard whose interval is 1 is the user's to raise.
+    Where another read of the same step stays, nothing would be gained, and that read is named (a metric of ``evaluate``
+    copies what it is given to the host: ``metric.add_batch(...)``). Copies to the GPU are no reads: those of the next
+    step wait as well, unless they are pinned and non-blocking, but only after the next batch was fetched, while the GPU
+    ends this step. Any other guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.

@@ -240,6 +240,15 @@ def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     assert "the reasons are above" in rich.render(Outcome((only_refused,)))
 
 
+def test_rich_says_of_a_framework_only_what_is_left_to_it() -> None:
+    report = replace(example().reports[1], framework="accelerate")
+    text = rich.render(Outcome((report,)))
+    assert "Accelerate runs this training: mixed precision, placement and accumulation are left to it" in text
+    whole = rich.render(Outcome((replace(report, framework="lightning"),)))
+    assert "Lightning runs this training: precision, placement and stepping are left to it" in whole
+    assert "left to it" not in rich.render(Outcome((replace(report, framework="pytorch"),)))
+
+
 # --- diffs ----------------------------------------------------------------------------------------------------------
 
 OLD = "".join(f"line {number}\n" for number in range(1, 30)).encode()

@@ -55,8 +55,8 @@ def analyze(program: Program) -> Reached:
     try:
         with limited():
             report = pipeline.analyze(program.file, checkout, registry.load(), Target())
-    except TookTooLong as error:
-        return Reached(program, error=str(error))
+    except TookTooLong as late:
+        return Reached(program, error=str(late))
     notes = tuple(note.partition("\n")[0] for note in report.notes)
     findings = tuple((line_of(each.site, checkout), each) for each in report.findings)
     source = checkout.files.source(program.file)

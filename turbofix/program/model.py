@@ -378,20 +378,9 @@ class Sync:
 
     site: Site
     how: Literal[
-        "item",
-        "float",
-        "int",
-        "bool",
-        "cpu",
-        "numpy",
-        "tolist",
-        "print",
-        "format",
-        "data",
-        "iterate",
-        "metric",
+        "item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "iterate", "metric",
         "other",
-    ]
+    ]  # fmt: skip
     of: Literal["loss", "output", "grad", "param", "batch", "tensor", "unknown"]
     of_text: str  # the source of the tensor: "loss" in "loss.item()"
     statement: Site

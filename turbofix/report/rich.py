@@ -26,6 +26,14 @@ OWNERS = {
 }
 """The frameworks that own what plain PyTorch leaves to the script, as people call them."""
 
+EVERYTHING = "precision, placement and stepping"
+LEFT_TO = {
+    "accelerate": "mixed precision, placement and accumulation",
+    "deepspeed": "precision and stepping",
+    "fabric": "mixed precision and placement",
+}
+"""What is left to a framework, where it is less than everything: the rest is the script's own, and is spoken of."""
+
 
 def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -> str:  # noqa: B008  (frozen)
     """The findings as text; ``verbose`` adds what was resolved on the way."""
@@ -65,7 +73,8 @@ def _script(
 ) -> Iterator[str]:
     yield f"{style.paint(shown(report.path), 'bold', 'underline')}  {style.paint(report.framework, 'dim')}"
     if report.framework in OWNERS:
-        owner = f"{OWNERS[report.framework]} runs this training: precision, placement and stepping are left to it"
+        left = LEFT_TO.get(report.framework, EVERYTHING)
+        owner = f"{OWNERS[report.framework]} runs this training: {left} are left to it"
         yield style.wrap(owner, 2)
     if report.stops is not None:
         stop = report.stops
