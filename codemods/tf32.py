@@ -22,20 +22,26 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    and where the layers that the steps call are known and none of their products takes noticeable time:
+    and where no float32 product is known to take noticeable time. Known are widths that are literals or the defaults of
+    options, also behind the parameters of the program's own classes; a width that is not known is no evidence. A layer
+    speaks for it where
 
-    - thin matrices, with a side of at most 128, are bound by memory, which TF32 does not make faster;
-    - where a row is a sample, the product must be of 268 million multiplications (2 to the 28): 0.5 GFLOP, for which
-      an A100 needs 28 microseconds in full float32 (19.5 TFLOPS by its data sheet), several launches of a kernel.
-      A batch of 64 through 2048 by 2048 just reaches that. Batches that are not known are taken to be 256 samples,
-      a width that is not known to be like the other one of its matrix;
-    - where a row is a token or a node, of which there are thousands, the matrix must be 256 by 256;
-    - the last layer of a convolutional network is its classifier, and the linear layers that it writes by hand are
-      heads too; convolutions and the LSTM, GRU and RNN layers of cuDNN use TF32 by default;
-    - products of what thin layers give (the scores of a narrow attention) are small as well.
+    - both sides of its matrix are wider than 128: thinner ones are bound by memory, which TF32 does not make faster;
+    - where a row is a sample, the product is of 268 million multiplications (2 to the 28): 0.5 GFLOP, for which an
+      A100 needs 28 microseconds in full float32 (19.5 TFLOPS by its data sheet), several launches of a kernel. A batch
+      of 64 through 2048 by 2048 just reaches that. Batches that are not known are taken to be 16 samples;
+    - where a row is a token or a node, of which there are thousands, the matrix is 256 by 256 or as large;
+    - it is not the last layer of a convolutional network, which is its classifier; convolutions and the LSTM, GRU and
+      RNN layers of cuDNN use TF32 by default.
 
-    Products with a sparse matrix do not count either, nor do those with a single row or column
-    (``weights.view(1, 1, -1).bmm(states)``), which wait for memory.
+    Whole networks of libraries speak for it where their kind is known for such products: the classes of transformers
+    and diffusers with an attention, from a checkpoint that is not called tiny, or in a configuration with the default
+    widths or ones of at least 256, and in no other precision (``torch_dtype=``); the ViT, DeiT, BEiT, Swin and ConvNeXt
+    of torchvision and timm; torchvision's VGG and AlexNet where they are called whole, and its detectors with two
+    stages.
+
+    Products that are written by hand (``x @ self.weight``, ``torch.bmm(scores, values)``) do not count: how large they
+    are is not known.
 
     Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
     Under Accelerate and Fabric the switch is still the script's own: both compute in float32 unless the script or
@@ -70,21 +76,10 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
-from turbofix.program.sizes import THIN, batch_of, has_noticeable
+from turbofix.program.sizes import batch_of, has_noticeable
 
 from ._frameworks import LEFT, NAMES, hands_over, is_open, named, precisions
-from ._precision import (
-    CONVOLVING,
-    MATMULS,
-    PRODUCTS,
-    autocast_of,
-    called,
-    deterministic,
-    may_contain,
-    requote,
-    said,
-    version,
-)
+from ._precision import MATMULS, autocast_of, called, deterministic, requote, said, version
 
 codemod = Codemod(
     __name__,
@@ -103,7 +98,6 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.conv.fp32_precision",
     "torch.backends.cudnn.rnn.fp32_precision",
 )
-POSITIONS = ("torch.nn.functional.layer_norm", "torch.nn.functional.scaled_dot_product_attention")
 FAST = (True, "high", "medium", "tf32")
 
 OTHERS = frozenset(
@@ -171,7 +165,7 @@ def judge(setting: Setting) -> InPlace | Refusal:
 
 
 def nothing_gained(program: TrainingProgram) -> bool:
-    """Whether no float32 matrix product is left that TF32 could speed up."""
+    """Whether no float32 matrix product is known that TF32 could speed up."""
     if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
@@ -182,21 +176,10 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True  # a library has taken over the precision
     if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
         return True
-    models = in_use(program)
-    calls = [call for step in program.steps for call in step.calls]
-    by_hand = [call for call in calls if call.qualname in PRODUCTS and not (call.sparse or call.of_rows)]
-    if not any(call.qualname in POSITIONS for call in calls) and (
-        convolves(program) and not any(model.products.by_position for model in models)
-    ):
-        # own linear layers beside convolutions are heads, of one row for each picture
-        by_hand = [call for call in by_hand if call.qualname != "torch.nn.functional.linear"]
-    if any(call.of_weights for call in by_hand) or (by_hand and not all(map(is_thin, models))):
-        return False
-    if not may_contain(models, (), MATMULS, frozenset()):
-        return True
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
-    return bool(models) and not any(has_noticeable(model.products, batch) for model in models)
+    models = [model for model in in_use(program) if not model.half or is_float64(model)]
+    return not any(has_noticeable(model.products, batch) for model in models)
 
 
 def in_use(program: TrainingProgram) -> tuple[Model, ...]:
@@ -205,18 +188,6 @@ def in_use(program: TrainingProgram) -> tuple[Model, ...]:
         return program.models
     sites = {site for step in program.steps for site in step.models}
     return tuple(model for model in program.models if model.site in sites)
-
-
-def convolves(program: TrainingProgram) -> bool:
-    """Whether the models of the steps have convolutions, as layers or called by hand."""
-    by_hand = any(call.qualname in CONVOLVING for step in program.steps for call in step.calls)
-    return by_hand or any(model.products.beside_convolutions for model in in_use(program))
-
-
-def is_thin(model: Model) -> bool:
-    """Whether all matrices of a model are known to be thin, so that products of what its layers give are small too."""
-    products = model.products
-    return products.complete and all(each.sides and min(each.sides) <= THIN for each in products.layers)
 
 
 def is_float64(model: Model) -> bool:

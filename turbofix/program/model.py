@@ -508,11 +508,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Product:
-    """A layer that multiplies its input by a matrix of ``inputs`` by ``outputs``, each None where no literal tells."""
+    """A layer that multiplies its input by a matrix of ``inputs`` by ``outputs``, each None where no literal tells.
+
+    A layer that is made more than once has the widest sides of all, and the sides in ``narrow`` stand for the widest
+    matrix that is certainly among them: its matrices may be 2048 by 64 and 64 by 2048, and none 2048 by 2048.
+    ``by_position``: its rows are positions whatever is beside it (a library's transformer).
+    """
 
     layer: str
     inputs: int | None = None
     outputs: int | None = None
+    narrow: tuple[int, int] | None = None
+    by_position: bool = False
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -531,7 +538,6 @@ class Products:
 
     layers: tuple[Product, ...] = ()
     complete: bool = False  # no other layer of the model multiplies any
-    foreign: bool = False  # layers of another library are among them, of which it is not known whether they do
     beside_convolutions: bool = False
     of_sequences: bool = False  # recurrent or normalised layers: inputs with a position
     of_graphs: bool = False

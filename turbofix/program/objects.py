@@ -332,7 +332,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         compiled=compiled,
         wrapped=wrapped,
         ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
-        products=products_of(layers.parts, layers.bases, unseen=layers.unseen),
+        products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
 from turbofix.program.model import Product, Products
-from turbofix.program.values import Const, Made, Option, members
+from turbofix.program.values import Const, External, Instance, Made, Option, members
 from turbofix.program.values import Sequence as Listed
 
 _LAYERS: dict[str, tuple[str, str]] = {
@@ -32,14 +33,26 @@ _LAYERS: dict[str, tuple[str, str]] = {
 _CHAIN = "torch_geometric.nn.MLP"
 """Linear layers one behind another, whose widths stand in a list."""
 
+_STACKS = {"torch.nn.TransformerEncoder": "encoder_layer", "torch.nn.TransformerDecoder": "decoder_layer"}
+"""What repeats a layer that it is given: the parameter, the first one."""
+
+_ATTENTION: dict[str, tuple[str, int | None]] = {
+    "torch.nn.MultiheadAttention": ("embed_dim", None),
+    "torch.nn.Transformer": ("d_model", 5),
+    "torch.nn.TransformerEncoderLayer": ("d_model", 2),
+    "torch.nn.TransformerDecoderLayer": ("d_model", 2),
+}
+"""Layers with an attention: the parameter, the first one, of its width, and where ``dim_feedforward`` stands."""
+
+_WIDTH, _BEHIND = 512, 2048  # the defaults of torch.nn.Transformer and, the second, of its layers
+
 _OTHERS = frozenset(
     (
-        *("torch.nn.LazyLinear", "torch.nn.Bilinear", "torch.nn.MultiheadAttention", "torch.nn.Transformer"),
-        *(f"torch.nn.Transformer{part}{layer}" for part in ("Encoder", "Decoder") for layer in ("", "Layer")),
-        *("torch.nn.AdaptiveLogSoftmaxWithLoss",),
+        *("torch.nn.LazyLinear", "torch.nn.Bilinear", "torch.nn.AdaptiveLogSoftmaxWithLoss"),
+        *(*_ATTENTION, *_STACKS),
     )
 )
-"""Layers with products whose widths are not read off here."""
+"""Other layers with products, whose widths are not known where a class of the program's own derives from them."""
 
 _WITHOUT = frozenset(
     f"torch_geometric.nn.{name}"
@@ -57,6 +70,52 @@ _FAMILIES = (
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
 
+_CLASSIFIERS = {"vgg": 25088, "alexnet": 9216}
+"""Networks of torchvision with a classifier of two wide layers: the numbers that it takes."""
+
+_HIDDEN = 4096
+
+_LARGE = ("beit", "cait", "convnext", "deit", "eva", "mixer_", "swin", "vit_")
+"""Names of torchvision's and timm's networks with linear layers over all positions."""
+
+_DETECTORS = tuple(f"detection.{name}_" for name in ("fasterrcnn", "keypointrcnn", "maskrcnn"))
+"""Networks of torchvision with two wide layers over 512 proposals of each picture."""
+
+_SMALLEST = (192, 768)
+"""The largest matrix that the narrowest of the transformers has which are counted by their kind (ViT-Tiny)."""
+
+_GNNS = frozenset(f"torch_geometric.nn.{name}" for name in ("GAT", "GCN", "GraphSAGE", "GIN"))
+"""Whole networks, whose first parameters are ``in_channels hidden_channels num_layers out_channels``."""
+
+_SMALL_CLASSES = (
+    *("Autoformer", "Bit", "ConvNext", "DecisionTransformer", "EfficientFormer", "EfficientNet", "Informer", "Levit"),
+    *("MobileNet", "MobileViT", "PatchTS", "PoolFormer", "RegNet", "ResNet", "Segformer", "TimeSeries", "Timm", "Van"),
+    *("AutoBackbone", "AutoModelForDepth", "AutoModelForImage", "AutoModelForInstance", "AutoModelForKeypoint"),
+    *("AutoModelForObject", "AutoModelForSemantic", "AutoModelForUniversal", "AutoModelForZeroShotObject"),
+)
+"""Classes of transformers whose networks are convolutions or narrow, or may be."""
+
+_SMALL = re.compile(
+    r"(?:^|[-_/.])(?:debug|dummy|micro|mini|nano|pico|random|small-test|test|tiny|toy)(?:[-_/.]|$)", re.IGNORECASE
+)
+"""Words in the names of checkpoints that are narrow, most of them for tests."""
+
+_WIDTHS = frozenset(
+    (
+        *("d_model", "dim", "embed_dim", "emb_dim", "hidden_dim", "hidden_size", "n_embd", "projection_dim"),
+        *("attention_head_dim", "block_out_channels", "cross_attention_dim", "num_attention_heads"),
+        *("embed_dims", "hidden_sizes", "text_config", "vision_config", "n_head", "num_heads"),
+    )
+)
+"""What says in a configuration how wide a network is."""
+
+_WIDE = 256
+"""The width from which on a transformer of a library is known for large products."""
+
+_QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
+
+_FULL = ("torch.float32", "torch.float")
+
 _CONVOLUTIONS = tuple(f"torch.nn.{lazy}Conv" for lazy in ("", "Lazy"))
 
 _LABELS = 64
@@ -68,37 +127,50 @@ _GROUPS = 6
 _GRAPHS = ("torch_geometric.nn.", "dgl.nn.")
 
 _SEQUENCES = frozenset(
-    f"torch.nn.{name}" for name in ("GRU", "LSTM", "LayerNorm", "MultiheadAttention", "RMSNorm", "RNN")
+    (*(f"torch.nn.{name}" for name in ("GRU", "LSTM", "LayerNorm", "RMSNorm", "RNN")), *_ATTENTION, *_STACKS)
 )
 """They tell of inputs with a position: layers beside them work on every token."""
 
 
-def products_of(parts: Sequence[Made], bases: Iterable[str], *, unseen: bool) -> Products:
-    """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from."""
+def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[object], unseen: bool) -> Products:
+    """What the layers of a model say: ``bases`` are the external classes that the program's own layers derive from.
+
+    ``whole`` is what the model can be itself: a part of it may be there for some of its layers.
+    """
     found: dict[Product, None] = {}
     channels: list[int | None] = [0]
     grouped: list[int | None] = [0]
     names = set(bases)
     for part in parts:
-        if part.qualname == "torch.nn.Module":
+        qualname = _short(part.qualname)
+        if qualname == "torch.nn.Module":
             continue
         if _is_convolutional(part):
             names.add("torch.nn.Conv2d")
             channels.append(None)
             continue
-        if part.qualname == _CHAIN:
+        if qualname == _CHAIN:
             chain = _chain(part)
-            names.add(f"{_GRAPHS[0]}Linear" if chain else part.qualname)
+            names.add(f"{_GRAPHS[0]}Linear" if chain else qualname)
             found.update(dict.fromkeys(chain))
             continue
-        names.add(part.qualname)
-        if part.qualname.startswith(_CONVOLUTIONS):
+        names.add(qualname)
+        if qualname.startswith(_CONVOLUTIONS):
             channels += _channels(part)
             grouped += _channels(part) if _has_groups(part) else ()
-        if part.qualname in _LAYERS:
-            found[_product(part.qualname, part.arguments)] = None
-        elif part.qualname in _OTHERS:
-            found[Product(part.qualname)] = None
+        if qualname in _LAYERS:
+            found[_product(qualname, part.arguments)] = None
+        elif qualname in _ATTENTION:
+            found.update(dict.fromkeys(_attention(qualname, part.arguments)))
+        elif qualname in _STACKS:
+            if not _holds_a_layer(part):
+                found[Product(qualname)] = None
+        elif qualname in _OTHERS:
+            found[Product(qualname)] = None
+        elif qualname in _GNNS:
+            found.update(dict.fromkeys(_network(qualname, part.arguments)))
+        else:
+            found.update(dict.fromkeys(_of_a_kind(part, any(part is each for each in whole))))
     for base in bases:
         if base in _LAYERS or base in _OTHERS:
             found[Product(base)] = None
@@ -109,14 +181,23 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, unseen: bool) ->
     return Products(
         layers=tuple(found),
         complete=known and not unseen,
-        foreign=not known,
         beside_convolutions=any(name.startswith(_CONVOLUTIONS) for name in names),
         of_sequences=bool(names & _SEQUENCES),
         of_graphs=any(name.startswith(_GRAPHS) for name in names),
-        embeds=any(part.qualname == "torch.nn.Embedding" and not _is_of_labels(part) for part in parts),
+        embeds="torch.nn.Embedding" in bases
+        or any(part.qualname == "torch.nn.Embedding" and not _is_of_labels(part) for part in parts),
         channels=_most(None if any(name.startswith(_CONVOLUTIONS) for name in bases) else 0, *channels),
         grouped=_most(*grouped),
     )
+
+
+def _short(qualname: str) -> str:
+    """The public name of what PyTorch Geometric also has in the module that defines it."""
+    for package in ("models", "conv", "dense"):
+        prefix = f"torch_geometric.nn.{package}."
+        if qualname.startswith(prefix) and "." not in qualname[len(prefix) :]:
+            return f"torch_geometric.nn.{qualname[len(prefix) :]}"
+    return qualname
 
 
 def _is_of_labels(part: Made) -> bool:
@@ -155,28 +236,166 @@ def _chain(part: Made) -> list[Product]:
 
 def _product(layer: str, arguments: Arguments) -> Product:
     first, second = _LAYERS[layer]
-    outputs = _width(arguments.get(second, 1 if second != first else 0))
+    inputs = _range(arguments.get(first, 0))
+    outputs = _range(arguments.get(second, 1 if second != first else 0))
     heads = arguments.get("heads", 2) if layer.endswith(("GATConv", "GATv2Conv")) else None
     if heads is not None and outputs is not None:
-        several = _width(heads)
-        outputs = outputs * several if several is not None else None
-    return Product(layer, _width(arguments.get(first, 0)), outputs)
+        several = _range(heads)
+        outputs = (outputs[0] * several[0], outputs[1] * several[1]) if several is not None else None
+    return _between(layer, inputs, outputs)
+
+
+def _between(layer: str, inputs: tuple[int, int] | None, outputs: tuple[int, int] | None) -> Product:
+    """A layer whose sides lie in these ranges, of which both ends occur."""
+    if inputs is None or outputs is None:
+        return Product(layer, inputs[1] if inputs is not None else None, outputs[1] if outputs is not None else None)
+    narrow = max((inputs[1], outputs[0]), (inputs[0], outputs[1]), key=lambda sides: sides[0] * sides[1])
+    several = inputs[0] != inputs[1] and outputs[0] != outputs[1]
+    return Product(layer, inputs[1], outputs[1], narrow if several else None)
+
+
+def _attention(layer: str, arguments: Arguments) -> list[Product]:
+    """The products of a layer with an attention: its projections, and the layers behind it."""
+    name, behind = _ATTENTION[layer]
+    if arguments.open or arguments.star:
+        return [Product(layer)]
+    passed = arguments.get(name, 0)
+    width = _width(passed) if passed is not None else _WIDTH if layer == "torch.nn.Transformer" else None
+    found = [Product(layer, width, width)]
+    if behind is not None:
+        passed = arguments.get("dim_feedforward", behind)
+        found.append(Product(layer, width, _width(passed) if passed is not None else _BEHIND))
+    return found
+
+
+def _holds_a_layer(part: Made) -> bool:
+    """Whether what repeats a layer is given one that is known, which is looked at by itself."""
+    passed = part.arguments.get(_STACKS[part.qualname], 0)
+    given = list(members(passed.value)) if passed is not None else []
+    return bool(given) and all(isinstance(each, (Made, Instance)) for each in given)
+
+
+def _network(layer: str, arguments: Arguments) -> list[Product]:
+    """The products of a whole network of PyTorch Geometric."""
+    inputs, width = _range(arguments.get("in_channels", 0)), _range(arguments.get("hidden_channels", 1))
+    outputs = _range(arguments.get("out_channels", 3))
+    depth = _width(arguments.get("num_layers", 2))
+    found = [_between(layer, inputs, width), _between(layer, width, outputs)]
+    return [*found, _between(layer, width, width)] if depth is not None and depth > 2 else found
 
 
 def _width(passed: Passed | None) -> int | None:
     """The number that is passed, the largest where it is one of several."""
+    found = _range(passed)
+    return found[1] if found is not None else None
+
+
+def _range(passed: Passed | None) -> tuple[int, int] | None:
+    """The smallest and the largest number that is passed; None where it may be another one."""
     if passed is None or not all(isinstance(member, (Const, Option)) for member in members(passed.value)):
         return None
     found = list(constants(passed.value))
     numbers = [each for each in found if isinstance(each, int) and each > 0]
-    return max(numbers) if numbers and len(numbers) == len(found) else None
+    return (min(numbers), max(numbers)) if numbers and len(numbers) == len(found) else None
+
+
+# --- what other libraries are known for ---------------------------------------------------------------------------
+
+
+def _of_a_kind(part: Made, whole: bool) -> list[Product]:
+    """The largest products of a library's ready-made network, as far as its kind tells."""
+    library = part.qualname.partition(".")[0]
+    if library in ("transformers", "diffusers"):
+        return [Product(part.qualname, *_SMALLEST, by_position=True)] if _is_wide(part, library) else []
+    names = _names(part)
+    if not names:
+        return []
+    if all(name.startswith(_LARGE) for name in names):
+        return [Product(part.qualname, *_SMALLEST, by_position=True)]
+    if library != "torchvision":  # timm writes the same classifiers as convolutions
+        return []
+    if all(name.startswith(_DETECTORS) for name in names) and "roi_heads" not in part.attributes:
+        return [Product(part.qualname, 12544, 1024, by_position=True)]
+    if whole and "classifier" not in part.attributes:
+        taken = [each for name in names for kind, each in _CLASSIFIERS.items() if name.startswith(kind)]
+        if len(taken) == len(names):
+            return [Product(part.qualname, min(taken), _HIDDEN), Product(part.qualname, _HIDDEN, _HIDDEN)]
+    return []
+
+
+def _names(part: Made) -> list[str]:
+    """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
+    package, _, name = part.qualname.partition("torchvision.models.")
+    if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
+        return [] if package or not name else [name.lower()]
+    passed = part.arguments.get("model_name" if part.qualname.startswith("timm") else "name", 0)
+    named = list(constants(passed.value)) if passed is not None else []
+    return [each.lower() for each in named if isinstance(each, str)] if all(isinstance(e, str) for e in named) else []
+
+
+def _is_wide(part: Made, library: str) -> bool:
+    """Whether a network of transformers or diffusers is known to be wide, and made in float32."""
+    package, _, last = part.qualname.rpartition(".")
+    call = last if last in ("from_config", "from_pretrained") else ""
+    cls = package.rpartition(".")[2] if call else last
+    if library == "transformers" and cls.startswith(_SMALL_CLASSES):
+        return False
+    if library == "diffusers" and "Transformer" not in cls and not cls.startswith(("UNet2DCondition", "ControlNet")):
+        return False
+    if any(name in part.arguments.keywords for name in _QUANTIZED) or not _is_in_float32(part.arguments):
+        return False
+    if call == "from_pretrained":
+        return _is_of_usual_size(part.arguments)
+    if library == "diffusers":
+        return not call and _has_default_widths(part)
+    passed = part.arguments.get("config", 0)
+    given = list(members(passed.value)) if passed is not None else []
+    return bool(given) and all(isinstance(each, Made) and _is_usual(each) for each in given)
+
+
+def _is_in_float32(arguments: Arguments) -> bool:
+    """Whether nothing asks for another precision, nor for that of the checkpoint (``"auto"``)."""
+    passed = arguments.keywords.get("torch_dtype") or arguments.keywords.get("dtype")
+    return passed is None or all(
+        (isinstance(each, External) and each.qualname in _FULL)
+        or (isinstance(each, Const) and each.value in (None, "float32"))
+        for each in members(passed.value)
+    )
+
+
+def _is_usual(config: Made) -> bool:
+    """Whether a configuration is of a checkpoint of the usual size, or has the widths that it has by default."""
+    last = config.qualname.rpartition(".")[2]
+    if last == "from_pretrained":
+        return _is_of_usual_size(config.arguments) and _has_default_widths(config)
+    return last.endswith("Config") and not config.arguments.positions and _has_default_widths(config)
+
+
+def _is_of_usual_size(arguments: Arguments) -> bool:
+    """Whether nothing says that a checkpoint is one of the narrow ones."""
+    passed = arguments.get("pretrained_model_name_or_path", 0)
+    return not any(
+        isinstance(name, str) and _SMALL.search(name)
+        for name in (constants(passed.value) if passed is not None else ())
+    )
+
+
+def _has_default_widths(made: Made) -> bool:
+    """Whether no width is given, or only ones that are known to be wide."""
+    if made.arguments.open or made.arguments.star:
+        return False
+    given = [(name, passed.value) for name, passed in made.arguments.keywords.items() if name in _WIDTHS]
+    given += [(name, value) for name, value in made.attributes.items() if name in _WIDTHS]
+    for name, value in given:
+        found = _range(Passed(value))
+        if "head" in name and found is not None:
+            continue  # it divides the width
+        if found is None or found[0] < _WIDE:
+            return False
+    return True
 
 
 def _is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
-    if part.qualname == "timm.create_model":
-        passed = part.arguments.get("model_name", 0)
-        named = list(constants(passed.value)) if passed is not None else []
-        return bool(named) and all(isinstance(each, str) and each.lower().startswith(_FAMILIES) for each in named)
-    package, _, name = part.qualname.partition("torchvision.models.")
-    return not package and name.lower().startswith(_FAMILIES)
+    names = _names(part)
+    return bool(names) and all(name.startswith(_FAMILIES) for name in names)

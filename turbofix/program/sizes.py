@@ -1,7 +1,7 @@
 """How much work the matrix products of a training step are: widths of the layers times the rows of a batch.
 
 Nothing is measured here. What is known are literals and options' defaults; what is not known counts neither as large
-nor as small, and the two questions below say what then.
+nor as small, and neither of the two questions below is answered with yes by it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ LAUNCH = 1 << 27
 """Multiplications of one product that are over in about the time in which the host launches the kernels around it:
 64 samples through a matrix of two million elements, at most 14 microseconds on an A100 in float32."""
 
-ROWS = 256
-"""The samples of a batch where nothing tells how many there are."""
+ROWS = 16
+"""The samples of a batch where nothing tells how many there are: hardly ever fewer, so that only a matrix of 4096 by
+4096 is known to be large without it."""
 
 POSITIONS_AREA = 256 * 256
 """Elements of the matrices that are worth it where rows are tokens or nodes, of which there are thousands."""
@@ -51,17 +52,13 @@ def batch_of(program: TrainingProgram, step: Step) -> int | None:
 
 
 def has_noticeable(products: Products, batch: int | None) -> bool:
-    """Whether a model multiplies float32 matrices that take noticeable time, as far as its layers tell.
+    """Whether a float32 product of a model is known to take noticeable time: by both its widths, and by its rows.
 
-    Where nothing is seen but that layers of other libraries are there, they may. Behind convolutions the last linear
-    layer is the classifier, whose inputs a pooling has made few: it never counts.
+    What is not known is no evidence. Behind convolutions the last linear layer is the classifier, whose inputs a
+    pooling has made few: it never counts.
     """
-    if products.foreign:
-        return True
     layers = products.layers
-    if not layers:
-        return not products.complete and not products.beside_convolutions
-    if products.beside_convolutions and not products.by_position and _is_classifier(layers[-1]):
+    if layers and products.beside_convolutions and not products.by_position and _is_classifier(layers[-1]):
         layers = layers[:-1]
     return any(_is_noticeable(layer, products, batch) for layer in layers)
 
@@ -72,16 +69,14 @@ def _is_classifier(product: Product) -> bool:
 
 
 def _is_noticeable(product: Product, products: Products, batch: int | None) -> bool:
-    sides = product.sides
-    if sides and min(sides) <= THIN:
+    if product.elements is None:
         return False
-    if products.by_position:
-        return not sides or (product.elements or max(sides) ** 2) >= POSITIONS_AREA
-    if not sides:
-        return True
-    rows = ROWS if batch is None else batch
-    # a side that is not known is taken to be as wide as the other one
-    return rows * (product.elements or sides[0] ** 2) >= NOTICEABLE
+    one, other = product.narrow or product.sides
+    if min(one, other) <= THIN:
+        return False
+    if products.by_position or product.by_position:
+        return one * other >= POSITIONS_AREA
+    return (ROWS if batch is None else batch) * one * other >= NOTICEABLE
 
 
 def is_bound_by_launches(products: Products, batch: int | None) -> bool:
