@@ -40,6 +40,8 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
             continue
         if any(pinning(loader) not in ("pinned", "can be") or loader.first_only for loader in loaders):
             continue
+        if any(pinning(loader) == "can be" and wish_is_elsewhere(loader) for loader in loaders):
+            continue
         if transfer.non_blocking.state != "absent" or all(is_idle(program, loader) for loader in loaders):
             continue
         graphs = all(map(gives_graphs, loaders))
@@ -73,6 +75,11 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
             found[transfer.site] = transfer, known if len(known) == len(sites) else ()
     yield from (found[site] for site in sorted(found))
+
+
+def wish_is_elsewhere(loader: Loader) -> bool:
+    """Whether the GPU is used only if the user asks for it, which the place where the loader is made does not tell."""
+    return loader.goes_to.needs is not None and cuda_test(loader.goes_to) is None
 
 
 def is_idle(program: TrainingProgram, loader: Loader) -> bool:

@@ -53,7 +53,7 @@ from turbofix.program.evidence import of_device, of_loader
 from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.records import dataclass
 
-from ._copies import eased, is_idle
+from ._copies import eased, is_idle, wish_is_elsewhere
 from ._loaders import BY_DEEPSPEED, OWN_COPIES, called, copies_to_cuda, gives_graphs, pinning
 from ._precision import cuda_test, requote
 
@@ -146,7 +146,7 @@ def why_not(loader: Loader) -> str | None:
         return "the call unpacks a mapping; add `pin_memory` to that mapping"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
-    if loader.goes_to.needs is not None and cuda_test(loader.goes_to) is None:
+    if wish_is_elsewhere(loader):
         return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
     if pin.state != "absent" and pin.comment:
         return "pin_memory is off with a comment beside it, which may say why"
