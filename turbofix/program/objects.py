@@ -283,8 +283,8 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         layers_of(value, layers)
     device = UNKNOWN_PLACE
     made_in = {_made_in(value) for value in values}
-    dtype = made_in.pop() if len(made_in) == 1 else None
-    half, dtype = dtype is not None, dtype or default_dtype
+    made = made_in.pop() if len(made_in) == 1 else None
+    half, dtype = made is not None, made or default_dtype
     compiled: Site | None = None
     wrapped: str | None = None
     places: list[Placement] = []
@@ -304,7 +304,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
             if named is not None and named != "float32":
                 half = True
                 dtype = named
-            elif named is not None and dtype in ("float16", "bfloat16"):
+            elif named is not None and made is not None and dtype == made:  # cast back; a part of it may stay as it is
                 half, dtype = False, default_dtype
         elif event.name in ("to", "cuda") and (event.name == "cuda" or _names_device(event)):
             places.append(analysis.devices.of_transfer(event))
