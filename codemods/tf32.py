@@ -23,8 +23,8 @@ Use instead
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
     and where no float32 product is known to take noticeable time. Known are widths that are literals or the defaults of
-    options, also behind the parameters of the program's own classes; a width that is not known is no evidence. A layer
-    speaks for it where
+    options and parameters, also behind the parameters of the program's own classes, and the largest where stages have
+    several; a width that is not known is no evidence. A layer speaks for it where
 
     - both sides of its matrix are wider than 128: thinner ones are bound by memory, which TF32 does not make faster;
     - where a row is a sample, the product is of 268 million multiplications (2 to the 28): 0.5 GFLOP, for which an

@@ -67,6 +67,9 @@ _FOLD: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
 }
+_FEW = 8
+"""So many numbers that a name can be are each taken times another one."""
+
 _TENSOR_OPERATIONS: dict[type[ast.operator], str] = {ast.MatMult: "__matmul__", ast.Pow: "__pow__"}
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -912,7 +915,17 @@ class Interpreter:
                 return access.child(self, value, f"<{operation.__class__.__name__}>", node)
         if isinstance(operation, (ast.Add, ast.Mod, ast.BitOr)) and not (is_number(left) or is_number(right)):
             return UNKNOWN
-        return NUMBER
+        return self._operate_on_several(left, right, operation, node) or NUMBER
+
+    def _operate_on_several(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value | None:
+        """What a number with one of a few numbers gives: ``4 * width`` where stages have several widths."""
+        one, several = (left, right) if isinstance(left, Const) else (right, left)
+        found = members(several)
+        if not isinstance(one, Const) or not 1 < len(found) <= _FEW or not isinstance(operation, ast.Mult):
+            return None
+        if not all(isinstance(each, Const) and type(each.value) in (int, float) for each in (one, *found)):
+            return None
+        return join_all(self.operate(one, each, operation, node) for each in found)
 
     def _fold(self, left: object, right: object, operation: ast.operator, node: ast.AST) -> Value:
         if isinstance(left, str):

@@ -511,7 +511,8 @@ class Product:
     """A layer that multiplies its input by a matrix of ``inputs`` by ``outputs``, each None where no literal tells.
 
     A layer that is made more than once has the widest sides of all, and the sides in ``narrow`` stand for the widest
-    matrix that is certainly among them: its matrices may be 2048 by 64 and 64 by 2048, and none 2048 by 2048.
+    matrix that is certainly among them: its matrices may be 2048 by 64 and 64 by 2048, and none 2048 by 2048. They are
+    also those that it has where parameters are left out that a ``**mapping`` may fill.
     ``by_position``: its rows are positions whatever is beside it (a library's transformer).
     """
 
@@ -525,6 +526,13 @@ class Product:
     def sides(self) -> tuple[int, ...]:
         """The sides that are known."""
         return tuple(side for side in (self.inputs, self.outputs) if side is not None)
+
+    @property
+    def sure(self) -> tuple[int, int] | None:
+        """The sides of a matrix that is there unless options say otherwise; None where none is known."""
+        if self.narrow is not None or self.inputs is None or self.outputs is None:
+            return self.narrow
+        return self.inputs, self.outputs
 
     @property
     def elements(self) -> int | None:

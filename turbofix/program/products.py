@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
 from turbofix.program.model import Product, Products
-from turbofix.program.values import Const, External, Instance, Made, Option, members
+from turbofix.program.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, join_all, members
 from turbofix.program.values import Sequence as Listed
 
 _LAYERS: dict[str, tuple[str, str]] = {
@@ -236,13 +237,34 @@ def _chain(part: Made) -> list[Product]:
 
 def _product(layer: str, arguments: Arguments) -> Product:
     first, second = _LAYERS[layer]
-    inputs = _range(arguments.get(first, 0))
-    outputs = _range(arguments.get(second, 1 if second != first else 0))
+    taken, given = arguments.get(first, 0), arguments.get(second, 1 if second != first else 0)
+    inputs, outputs = _range(taken), _range(given)
     heads = arguments.get("heads", 2) if layer.endswith(("GATConv", "GATv2Conv")) else None
     if heads is not None and outputs is not None:
         several = _range(heads)
         outputs = (outputs[0] * several[0], outputs[1] * several[1]) if several is not None else None
-    return _between(layer, inputs, outputs)
+    found = _between(layer, inputs, outputs)
+    if found.elements is None and heads is None:
+        by_default = _between(layer, _range(_left_out(taken)), _range(_left_out(given)))
+        return replace(found, narrow=by_default.sure)
+    return found
+
+
+def _left_out(passed: Passed | None) -> Passed | None:
+    """What is passed where a parameter that a ``**mapping`` may fill, and whose default is None, is left out.
+
+    None itself is no width: ``default(width, 512)`` is 512 then.
+    """
+    found = list(members(passed.value)) if passed is not None else []
+    if not any(isinstance(each, Const) and each.value is None for each in found):
+        return passed
+    rest = [
+        each
+        for each in found
+        if not (isinstance(each, Const) and each.value is None)
+        and not (isinstance(each, Opaque) and each.how == "parameter")
+    ]
+    return Passed(join_all(rest) or UNKNOWN)
 
 
 def _between(layer: str, inputs: tuple[int, int] | None, outputs: tuple[int, int] | None) -> Product:

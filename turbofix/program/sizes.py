@@ -69,9 +69,9 @@ def _is_classifier(product: Product) -> bool:
 
 
 def _is_noticeable(product: Product, products: Products, batch: int | None) -> bool:
-    if product.elements is None:
+    if product.sure is None:
         return False
-    one, other = product.narrow or product.sides
+    one, other = product.sure
     if min(one, other) <= THIN:
         return False
     if products.by_position or product.by_position:
