@@ -32,6 +32,7 @@ class Copying:
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:
     """The copies that could run beside the computation, in the order of the source."""
+    moved = waiting_moves(program)
     for transfer, loaders in copies(program):
         if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
             continue
@@ -41,6 +42,8 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         if any(pinning(loader) not in ("pinned", "can be") or loader.first_only for loader in loaders):
             continue
         if any(pinning(loader) == "can be" and wish_is_elsewhere(loader) for loader in loaders):
+            continue
+        if transfer.site in moved:
             continue
         if transfer.non_blocking.state != "absent" or all(is_idle(program, loader) for loader in loaders):
             continue
@@ -75,6 +78,33 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
             found[transfer.site] = transfer, known if len(known) == len(sites) else ()
     yield from (found[site] for site in sorted(found))
+
+
+def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
+    """The copies that another copy of the same iteration would only take the wait from.
+
+    It is of pageable memory (a host tensor made anew, an array), which waits for the GPU's stream, and it stands behind
+    them and before the forward pass: nothing is launched between.
+    """
+    found: set[Site] = set()
+    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
+    for loop in loops:
+        if loop.forward is None:
+            continue
+        first = loop.forward.first
+        for late in loop.transfers:
+            if not late.pageable or not late.to.reaches_cuda or late.dtype_only or late.non_blocking.state != "absent":
+                continue
+            if late.site.path == first.path and late.site.line < first.line:
+                found |= {
+                    each.site
+                    for each in loop.transfers
+                    if each.site.path == late.site.path
+                    and each.site < late.site
+                    and each.guard.kind == late.guard.kind
+                    and not each.pageable
+                }
+    return frozenset(found)
 
 
 def wish_is_elsewhere(loader: Loader) -> bool:

@@ -24,7 +24,8 @@ When refused
     comes out of a loader are rewritten, on their way to the device, in lists and dicts too (``[t.to(device) for t in
     targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype
     alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a call that
-    is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads.
+    is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads,
+    nor of copies in front of one of pageable memory before the forward pass, which would take the wait from them.
     It is refused for batches that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and
     where the device may be Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue
     139550).
