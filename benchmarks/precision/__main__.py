@@ -97,7 +97,8 @@ def draw_command(
     jobs: Jobs = 2,
 ) -> None:
     """Draw fixable findings at random, of every style and codemod, as rows for ledger.tsv without a verdict."""
-    known = {row.key for row in ledger.judgements()}
+    judged = ledger.judgements()
+    known = {row.key for row in judged}
     folders = laid_out(where, corpus.commits(corpus.scripts()))
     drawn = sample(findings(folders, jobs, []), seed, count)
     rows = [Judgement(each.repository, each.commit, each.path, each.codemod, each.line, "", "") for each in drawn]
@@ -108,6 +109,8 @@ def draw_command(
     for counts in (codemods, styles):
         typer.echo(", ".join(f"{name} {number}" for name, number in counts.most_common()), err=True)
     typer.echo(f"{len(rows)} drawn, {len(rows) - len(new)} of them in the ledger already", err=True)
+    of_these = score.precision(drawn, score.verdicts(judged))
+    typer.echo(f"right {of_these.right}, arguable {of_these.arguable}, wrong {of_these.wrong}", err=True)
 
 
 # --- analysing ------------------------------------------------------------------------------------------------------
