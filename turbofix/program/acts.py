@@ -17,7 +17,7 @@ from turbofix.program.model import ABSENT, ALWAYS, Accumulation, Act, Argument, 
 from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
 from turbofix.program.sites import LOOPS, contains
-from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Value, members
+from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tensor, Union, Value, members
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
@@ -115,7 +115,8 @@ def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instan
                 yield member.base
             elif depth:
                 for held in member.attributes.values():
-                    yield from optimizers_in(held, depth - 1)
+                    if isinstance(held, (Made, Instance, Union)):  # most are none of these
+                        yield from optimizers_in(held, depth - 1)
 
 
 def concerned(event: Event) -> Value | None:

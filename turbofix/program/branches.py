@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -32,15 +32,8 @@ def _of_module(analysis: Analysis, module: ModuleFile) -> Choices:
     """What the options must be for a module to be imported: by the tests around the only statement that does it."""
     found: list[tuple[ast.AST, ModuleFile]] = []
     for other in analysis.execution.modules.values():
-        for node in walk(other.tree):
-            if isinstance(node, ast.ImportFrom):
-                names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
-            elif isinstance(node, ast.Import):
-                names = {alias.name.rpartition(".")[2] for alias in node.names}
-            else:
-                continue
-            if module.path.stem in names and other is not module:
-                found.append((node, other))
+        if other is not module:
+            found += [(node, other) for node in _imports(other.tree).get(module.path.stem, ())]
     if len(found) != 1:
         return {}
     node, other = found[0]
@@ -49,6 +42,21 @@ def _of_module(analysis: Analysis, module: ModuleFile) -> Choices:
         return {}
     frame = Frame(other.tree, other, node, None, ())
     return _choices(analysis, analysis.guards.tests_around(node, other.tree, (frame,), returns=False))
+
+
+@once_per_node
+def _imports(tree: ast.Module) -> dict[str, list[ast.AST]]:
+    """The statements of a file that may import a module, by the last name of that module."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in (*by_type(tree).get(ast.Import, ()), *by_type(tree).get(ast.ImportFrom, ())):
+        if isinstance(node, ast.ImportFrom):
+            names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
+        else:
+            assert isinstance(node, ast.Import)
+            names = {alias.name.rpartition(".")[2] for alias in node.names}
+        for name in names:
+            found.setdefault(name, []).append(node)
+    return found
 
 
 def _of_event(analysis: Analysis, event: Event) -> Choices:
