@@ -87,6 +87,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 3.0, source="GPT-2 124M on an A100: 2.2x (Raschka) and 3.0x (Karpathy, build-nanogpt)"),
     after=("autocast",),
+    once=True,
 )
 
 AMPERE = (8, 0)

@@ -150,6 +150,19 @@ def test_a_read_that_waits_for_throttle_logging_is_found_where_that_comes_too() 
     assert score.missed([row], [replace(waiting, why_not="it decides"), found(3, "throttle-logging")]) == [row]
 
 
+def test_what_a_codemod_says_of_the_whole_program_is_expected_of_the_file_and_judged_by_its_line() -> None:
+    assert "tf32" in ledger.of_programs()
+    assert "pin-memory" not in ledger.of_programs()
+    said = [found(9, "tf32"), found(12, "tf32", fixable=False)]
+    rows = [expected(2, "fix", "tf32"), expected(2, "silent", "tf32"), expected(2, "refuse", "tf32")]
+    assert score.missed(rows, said) == rows[1:]
+    assert score.missed(rows, said[1:]) == [rows[0]]
+    assert score.missed([replace(rows[0], path="other.py")], said) != []
+    assert score.gone(said, [judged(2, "right", "tf32")]) != []
+    with pytest.raises(tables.TableError, match="line 2"):
+        ledger.unique([rows[0], expected(3, "fix", "tf32")], "reading.tsv", ledger.place)
+
+
 def test_a_draw_is_repeatable_and_every_stratum_is_in_it() -> None:
     common = [found(line) for line in range(200)]
     rare = [found(line, "tf32", styles=("rl",)) for line in range(5)] + [found(7, "autocast", styles=("gan",))]

@@ -43,7 +43,8 @@ class Codemod:
     """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
 
     ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
-    once this one has rewritten the program (the self-check allows for exactly these).
+    once this one has rewritten the program (the self-check allows for exactly these). ``once`` says that it speaks of
+    the program as a whole: one change, for which one line of the file is as good as several others.
     """
 
     def __init__(  # noqa: PLR0913
@@ -55,6 +56,7 @@ class Codemod:
         gain: Gain | None = None,
         after: tuple[str, ...] = (),
         unlocks: tuple[str, ...] = (),
+        once: bool = False,
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -65,6 +67,7 @@ class Codemod:
         self.gain = gain
         self.after = after
         self.unlocks = unlocks
+        self.once = once
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 

@@ -75,11 +75,12 @@ def check_command(where: Corpus, jobs: Jobs = 2) -> None:
         "judged, and not fixable any more",
         [f"{at(row)}: {row.codemod} was {row.verdict}: {row.reason}" for row in score.gone(found, judged)],
     )
-    by_key = {each.key: each for each in found}
+    said = score.by_place(found)
     listing(
         "expected otherwise",
         [
-            f"{at(row)}: {row.codemod}: {row.expected} expected ({row.reason}), {answer(by_key.get(row.key))}"
+            f"{at(row)}: {row.codemod}: {row.expected} expected ({row.reason}), "
+            + answer(said.get(ledger.place(row.key)))
             for row in score.missed(expected, found)
         ],
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.precision import tables
+from turbofix import registry
 
 LEDGER = Path(__file__).with_name("ledger.tsv")
 READING = Path(__file__).with_name("reading.tsv")
@@ -17,7 +19,22 @@ VERDICTS = ("right", "wrong", "arguable", "")
 EXPECTED = ("fix", "refuse", "silent")
 
 Key = tuple[str, str, str, str]
-"""Repository, path, codemod, line: what a finding, a judgement and an expectation are matched by."""
+"""Repository, path, codemod, line: what a finding and a judgement are matched by, and what most expectations are."""
+
+
+@cache
+def of_programs() -> frozenset[str]:
+    """The codemods that speak of a program as a whole, once."""
+    return frozenset(codemod.name for codemod in registry.load() if codemod.once)
+
+
+def place(key: Key) -> Key:
+    """What an expectation is matched by: without the line where the codemod speaks of the program as a whole.
+
+    A judgement keeps its line: that a switch is set too late is wrong, and that it is missing says nothing of a line.
+    """
+    repository, path, codemod, line = key
+    return repository, path, codemod, "" if codemod in of_programs() else line
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ def judgements() -> list[Judgement]:
 
 def expectations() -> list[Expectation]:
     """The recall table. Raises TableError."""
-    return unique(tables.read(READING, Expectation), READING.name)
+    return unique(tables.read(READING, Expectation), READING.name, place)
 
 
 def at_commits(rows: Sequence[RowOfKey], commits: Mapping[str, str]) -> list[RowOfKey]:
@@ -90,11 +107,15 @@ def at_commits(rows: Sequence[RowOfKey], commits: Mapping[str, str]) -> list[Row
     return [row for row in rows if commits.get(row.repository) == row.commit]
 
 
-def unique(rows: Sequence[RowOfKey], name: str) -> list[RowOfKey]:
-    """The rows, where none speaks of the same finding as another. Raises TableError."""
+def unique(rows: Sequence[RowOfKey], name: str, matched: Callable[[Key], Key] | None = None) -> list[RowOfKey]:
+    """The rows, where none speaks of the same finding as another; ``matched`` is what a key is matched by.
+
+    Raises TableError.
+    """
     seen: dict[Key, int] = {}
     for number, row in enumerate(rows, start=2):
-        if row.key in seen:
-            raise tables.TableError(f"{name}:{number}: the same finding as line {seen[row.key]}")
-        seen[row.key] = number
+        key = matched(row.key) if matched is not None else row.key
+        if key in seen:
+            raise tables.TableError(f"{name}:{number}: the same finding as line {seen[key]}")
+        seen[key] = number
     return list(rows)

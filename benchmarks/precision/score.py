@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.precision.analysis import Found, fixable
-from benchmarks.precision.ledger import Expectation, Judgement, Key
+from benchmarks.precision.ledger import Expectation, Judgement, Key, place
 
 UNLOCKED = "throttle-logging comes first"
 """How a finding ends that the rewrite of another codemod makes fixable within the same ``apply``."""
@@ -79,10 +79,15 @@ def gone(found: Sequence[Found], judged: Iterable[Judgement]) -> list[Judgement]
     return [row for row in judged if row.verdict and row.key not in there]
 
 
+def by_place(found: Iterable[Found]) -> dict[Key, Found]:
+    """The findings by what expectations are matched by; where several go by the same, one that is fixable."""
+    return {place(each.key): each for each in sorted(found, key=lambda each: each.fixable)}
+
+
 def is_met(expectation: Expectation, found: Mapping[Key, Found]) -> bool:
     """Whether the tool says what a reader of the script expects. What waits for another codemod only is fixed, too:
-    ``apply`` does one after the other."""
-    said = found.get(expectation.key)
+    ``apply`` does one after the other. ``found`` is by place."""
+    said = found.get(place(expectation.key))
     if expectation.expected == "silent":
         return said is None or not said.fixable
     return said is not None and (said.fixable or is_unlocked(said, found)) == (expectation.expected == "fix")
@@ -98,10 +103,10 @@ def is_unlocked(said: Found, found: Mapping[Key, Found]) -> bool:
 
 def recall(expectations: Iterable[Expectation], found: Sequence[Found]) -> dict[str, Recall]:
     """The recall by what is expected, and by codemod for the fixes."""
-    by_key = {each.key: each for each in found}
+    said = by_place(found)
     counts: dict[str, list[bool]] = {}
     for row in expectations:
-        met = is_met(row, by_key)
+        met = is_met(row, said)
         counts.setdefault(row.expected, []).append(met)
         if row.expected == "fix":
             counts.setdefault(f"fix: {row.codemod}", []).append(met)
@@ -110,5 +115,5 @@ def recall(expectations: Iterable[Expectation], found: Sequence[Found]) -> dict[
 
 def missed(expectations: Iterable[Expectation], found: Sequence[Found]) -> list[Expectation]:
     """The expectations that the tool does not meet."""
-    by_key = {each.key: each for each in found}
-    return [row for row in expectations if not is_met(row, by_key)]
+    said = by_place(found)
+    return [row for row in expectations if not is_met(row, said)]
