@@ -7,12 +7,11 @@ from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
+from turbofix.program.pinning import gives_graphs, is_idle, pinning, waiting_moves
 from turbofix.records import dataclass
 
-from ._loaders import does_not_block, gives_graphs, may_be_non_blocking, pinning
+from ._loaders import does_not_block, may_be_non_blocking
 from ._precision import cuda_test
-
-HANDFUL = 4
 
 
 @dataclass(frozen=True)
@@ -80,47 +79,6 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
     yield from (found[site] for site in sorted(found))
 
 
-def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
-    """The copies that another copy of the same iteration would only take the wait from.
-
-    It is of pageable memory (a host tensor made anew, an array), which waits for the GPU's stream, and it stands behind
-    them and before the forward pass: nothing is launched between.
-    """
-    found: set[Site] = set()
-    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
-    for loop in loops:
-        if loop.forward is None:
-            continue
-        first = loop.forward.first
-        for late in loop.transfers:
-            if not late.pageable or not late.to.reaches_cuda or late.dtype_only or late.non_blocking.state != "absent":
-                continue
-            if late.site.path == first.path and late.site.line < first.line:
-                found |= {
-                    each.site
-                    for each in loop.transfers
-                    if each.site.path == late.site.path
-                    and each.site < late.site
-                    and each.guard.kind == late.guard.kind
-                    and not each.pageable
-                }
-    return frozenset(found)
-
-
 def wish_is_elsewhere(loader: Loader) -> bool:
     """Whether the GPU is used only if the user asks for it, which the place where the loader is made does not tell."""
     return loader.goes_to.needs is not None and cuda_test(loader.goes_to) is None
-
-
-def is_idle(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether no copy of the loader's batches has anything to run beside.
-
-    It only serves evaluations, of a handful of batches that the training process itself would pin.
-    """
-    workers, batch, length = loader.argument("num_workers"), loader.argument("batch_size"), loader.dataset.length
-    sizes = [each for each in batch.values if type(each) is int and each > 0] if batch.known else []
-    if loader.role != "evaluation" or length is None or not sizes or len(sizes) != len(batch.values):
-        return False
-    if not (workers.state == "absent" or (workers.state == "value" and workers.values == (0,))):
-        return False
-    return -(-length // min(sizes)) <= HANDFUL

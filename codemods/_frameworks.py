@@ -11,9 +11,6 @@ NAMES = {Framework.ACCELERATE: "Accelerate", Framework.FABRIC: "Fabric"}
 
 _PARAMETERS = {Framework.ACCELERATE: "mixed_precision", Framework.FABRIC: "precision"}
 
-_ENGINES = ("deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "plugins")
-"""What Accelerate and Fabric are passed that brings a precision of its own."""
-
 
 def precisions(program: TrainingProgram) -> tuple[Argument, ...]:
     """What each of the framework's objects is told about the precision.
@@ -26,18 +23,6 @@ def precisions(program: TrainingProgram) -> tuple[Argument, ...]:
 def is_open(program: TrainingProgram) -> bool:
     """Whether one of the framework's objects is made with arguments that the program does not show."""
     return not program.owners or any(owner.open_mapping for owner in program.owners)
-
-
-def hands_over(program: TrainingProgram) -> bool:
-    """Whether model and precision may be an engine's: by what the program imports, or passes to the framework."""
-    passed = [owner.argument(name) for owner in program.owners for name in _ENGINES]
-    strategies = [owner.argument("strategy") for owner in program.owners]
-    by_name = any(str(value).startswith("deepspeed") for each in strategies for value in each.values)
-    return program.hands_over or by_name or any(map(_is_passed, passed))
-
-
-def _is_passed(argument: Argument) -> bool:
-    return argument.state != "absent" and not (argument.known and set(argument.values) == {None})
 
 
 def named(argument: Argument) -> frozenset[str | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Literal
 
 from turbofix.edits import Edit
 from turbofix.findings import Site
@@ -14,9 +13,6 @@ from turbofix.program.model import Argument, Framework, Loader, Transfer
 
 OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
 """The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
-
-BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
-"""What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
 
 
 def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
@@ -38,38 +34,6 @@ def may_be_non_blocking(transfer: Transfer) -> bool:
     """Whether a copy of a batch can be given ``non_blocking``."""
     can = transfer.what in ("batch", "object") and transfer.method in ("to", "cuda", "type")
     return can and transfer.non_blocking.state == "absent"
-
-
-def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
-    """Whether the loader hands out pinned memory, or could.
-
-    ``maybe``: what the call passes is not known, or changes from run to run; ``no``: pinning is not possible or has
-    nothing to pin.
-    """
-    pin = loader.argument("pin_memory")
-    if loader.subclass == BY_DEEPSPEED:
-        return "pinned"
-    if loader.dataset.on_device or loader.collate_on_device:
-        return "no"
-    if pin.state == "value" and pin.values[0]:
-        return "pinned"
-    if pin.state == "computed" or (pin.state in ("may", "option") and any(pin.values)):
-        return "pinned"  # where a GPU is used: `pin_memory=torch.cuda.is_available()`
-    if pin.state in ("unknown", "may") or loader.open_mapping:
-        return "maybe"
-    if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
-        return "no"
-    return "can be"
-
-
-def gives_graphs(loader: Loader) -> bool:
-    """Whether its batches are PyTorch Geometric's, which can be pinned and whose ``to`` takes ``non_blocking``.
-
-    Not those of a sampling loader, which are put together behind the pinning.
-    """
-    package, _, name = (loader.subclass or "").rpartition(".")
-    is_theirs = package in ("torch_geometric.loader", "torch_geometric.data")
-    return is_theirs and name in ("DataLoader", "DenseDataLoader") and loader.collate == "default"
 
 
 def called(loader: Loader) -> str:

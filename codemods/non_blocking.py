@@ -46,10 +46,11 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_copy
 from turbofix.program.model import TrainingProgram
+from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import copyings
-from ._loaders import OWN_COPIES, called, pinning
+from ._loaders import OWN_COPIES, called
 from ._precision import requote
 
 codemod = Codemod(__name__, group="data", risk=Risk.EXACT)

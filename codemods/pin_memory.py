@@ -51,10 +51,11 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loader
 from turbofix.program.model import Framework, Loader, TrainingProgram
+from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
-from ._copies import eased, is_idle, wish_is_elsewhere
-from ._loaders import BY_DEEPSPEED, OWN_COPIES, called, copies_to_cuda, gives_graphs, pinning
+from ._copies import eased, wish_is_elsewhere
+from ._loaders import OWN_COPIES, called, copies_to_cuda
 from ._precision import cuda_test, requote
 
 codemod = Codemod(

@@ -78,7 +78,7 @@ from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
 
-from ._frameworks import LEFT, NAMES, hands_over, is_open, named, precisions
+from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import MATMULS, autocast_of, called, deterministic, requote, said, version
 
 codemod = Codemod(
@@ -171,7 +171,7 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
         return True  # it trains in another precision
-    if program.framework in NAMES and hands_over(program):
+    if program.framework in NAMES and program.hands_over:
         return True
     if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision

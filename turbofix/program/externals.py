@@ -487,10 +487,9 @@ def _made_tensor(  # noqa: PLR0913
         place = interp.default_device
     from_host = name in libraries.FROM_HOST and bool(arguments.positions)
     roles = roles_of(tensors) if name.endswith("_like") is False and from_host else frozenset()
-    made = {"made", "sparse"} if name.startswith("sparse_") else {"made"}
     if name not in ("as_tensor", "asarray", "from_numpy"):  # a copy, without the graph of what it was copied from
         roles -= {"output", "maybe_output", "prediction"}
-    return Tensor(roles - {"loss"} | made, place, interp.origin(node), pageable=from_host or place == "cpu")
+    return Tensor(roles - {"loss"} | {"made"}, place, interp.origin(node), pageable=from_host or place == "cpu")
 
 
 def _call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

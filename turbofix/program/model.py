@@ -270,16 +270,13 @@ class Accumulation:
 @dataclass(frozen=True)
 class Called:
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
-    ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments. ``sparse``: a tensor
-    that it is given is sparse, one time at least. ``of_rows``: a matrix product with a factor of one row or column.
+    ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments.
     ``of_weights``: what it is given may be weights of the program's own (a parameter, or something that is not known),
     and not only what layers gave."""
 
     qualname: str
     site: Site
     constants: tuple[object, ...] = ()
-    sparse: bool = False
-    of_rows: bool = False
     of_weights: bool = False
 
 

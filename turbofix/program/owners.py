@@ -12,7 +12,7 @@ from turbofix.program.answers import everything, once_per_node
 from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.events import Event
 from turbofix.program.libraries import PREPARES
-from turbofix.program.model import Owner, Placement
+from turbofix.program.model import Argument, Owner, Placement
 from turbofix.program.names import dotted
 from turbofix.program.values import Const, Instance, Made, Value, flatten, members
 
@@ -25,13 +25,23 @@ _POSITIONS = ("device_placement", "split_batches", "mixed_precision", "gradient_
 _FRAMEWORKS = ("accelerate", "lightning", "lightning_fabric")
 
 _ENGINES = (
-    *("DeepSpeedPlugin", "DeepSpeedSequenceParallelConfig", "HfDeepSpeedConfig", "DummyOptim", "DummyScheduler"),
-    *("MegatronLMPlugin", "MegatronLMDummyScheduler", "MegatronLMDummyDataLoader"),
-    *("ParallelismConfig", "TorchTensorParallelPlugin"),
-    *("AORecipeKwargs", "FP8RecipeKwargs", "MSAMPRecipeKwargs", "TERecipeKwargs"),
-    *("DeepSpeedStrategy", "DeepSpeedPrecision", "BitsandbytesPrecision", "TransformerEnginePrecision"),
+    (
+        ("DeepSpeedPlugin", "DeepSpeedSequenceParallelConfig", "HfDeepSpeedConfig", "DummyOptim", "DummyScheduler"),
+        ("deepspeed_plugin", "deepspeed_plugins"),
+    ),
+    (("MegatronLMPlugin", "MegatronLMDummyScheduler", "MegatronLMDummyDataLoader"), ("megatron_lm_plugin",)),
+    (("ParallelismConfig", "TorchTensorParallelPlugin"), ("parallelism_config",)),
+    (("DeepSpeedPrecision", "BitsandbytesPrecision", "TransformerEnginePrecision"), ("plugins",)),
+    (
+        ("AORecipeKwargs", "FP8RecipeKwargs", "MSAMPRecipeKwargs", "TERecipeKwargs"),
+        (),
+    ),  # `kwargs_handlers` takes others
+    (("DeepSpeedStrategy",), ()),  # and so does `strategy`
 )
-"""What a program imports of Accelerate or Fabric that replaces the model's layers, or has a precision of its own."""
+"""What replaces the model's layers or has a precision of its own: the names that a program imports of Accelerate or
+Fabric for it, and the arguments by which these are given it."""
+
+_IMPORTED = frozenset(name for names, _ in _ENGINES for name in names)
 
 _CASTING = ("mixed_precision", "mixed_precision_policy", "set_mixed_precision")
 """What tells a plugin or strategy of FSDP the precision, as an argument or a method."""
@@ -61,12 +71,22 @@ def owners(analysis: Analysis) -> tuple[Owner, ...]:
     return tuple(found[site] for site in sorted(found))
 
 
-def hands_over(analysis: Analysis) -> bool:
-    """Whether such an object may be told to leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP.
+def hands_over(analysis: Analysis, made: tuple[Owner, ...]) -> bool:
+    """Whether such an object may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP.
 
-    By what the files import of the framework, since the engine itself is chosen when the program is started.
+    By what it is passed, and by what the files import of the framework: the engine may be chosen when the program is
+    started.
     """
-    return any(_imports_engine(module.tree) for module in analysis.execution.modules.values())
+    strategies = (owner.argument("strategy") for owner in made)
+    return (
+        any(_imports_engine(module.tree) for module in analysis.execution.modules.values())
+        or any(_is_passed(owner.argument(name)) for owner in made for _, names in _ENGINES for name in names)
+        or any(str(value).startswith("deepspeed") for each in strategies for value in each.values)
+    )
+
+
+def _is_passed(argument: Argument) -> bool:
+    return argument.state != "absent" and not (argument.known and set(argument.values) == {None})
 
 
 @once_per_node
@@ -82,7 +102,7 @@ def _imports_engine(tree: ast.Module) -> bool:
         for node in everything(tree)
         if isinstance(node, ast.Attribute) and (dotted(node) or "").partition(".")[0] in _FRAMEWORKS
     }
-    if not names.isdisjoint(_ENGINES):
+    if not names.isdisjoint(_IMPORTED):
         return True
     return not names.isdisjoint(_SHARDING) and any(_casts(node) for node in everything(tree))
 

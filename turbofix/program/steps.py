@@ -95,6 +95,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         sorted(_evaluations(analysis, steps, known_models), key=lambda evaluation: evaluation.loop.site)
     )
     complete, reason = _completeness(execution, analysis)
+    holders = owners(analysis)
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
@@ -121,8 +122,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         )
         if complete
         else None,
-        owners=owners(analysis),
-        hands_over=hands_over(analysis),
+        owners=holders,
+        hands_over=hands_over(analysis, holders),
         placed=placed(analysis),
     )
 
@@ -821,12 +822,7 @@ def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
                 for member in members(value)
                 if isinstance(member, Const)
             )
-        of_rows = _has_a_row(event)
-        known = found.setdefault((site, name), Called(name, site, constants, of_rows=of_rows))
-        if not known.sparse and _is_given_sparse(event):
-            known = found[site, name] = replace(known, sparse=True)
-        if known.of_rows and not of_rows:
-            known = found[site, name] = replace(known, of_rows=False)
+        known = found.setdefault((site, name), Called(name, site, constants))
         if not known.of_weights and _is_given_weights(event):
             found[site, name] = replace(known, of_weights=True)
     return tuple(found[key] for key in sorted(found))
@@ -838,47 +834,6 @@ def _is_given_weights(event: Event) -> bool:
     return any(
         "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown)) for each in given
     )
-
-
-def _is_given_sparse(event: Event) -> bool:
-    passed = event.arguments.values() if event.arguments is not None else ()
-    given = (each for value in (event.receiver, *passed) for each in members(value))
-    return any(isinstance(each, Tensor) and "sparse" in each.roles for each in given)
-
-
-_MULTIPLYING = ("matmul", "mm", "bmm", "__matmul__")
-
-
-def _has_a_row(event: Event) -> bool:
-    """Whether one factor of a matrix product has a single row, or the other a single column, each time."""
-    kind, _, name = event.name.rpartition(".")
-    if event.kind != "call" or name not in _MULTIPLYING or event.arguments is None:
-        return False
-    given = list(event.arguments.values())
-    factors = [event.receiver, *given][:2] if kind == "Tensor" else given[:2]
-    if len(factors) < 2:
-        return False
-    return any(
-        bool(members(factor)) and all(_is_single(member, at, name) for member in members(factor))
-        for factor, at in zip(factors, (-2, -1), strict=True)
-    )
-
-
-def _is_single(value: Value, dimension: int, product: str) -> bool:
-    """Whether a tensor was made with a size of 1 in its last dimension (-1), or in the one before (-2)."""
-    node = value.origin.node if isinstance(value, Tensor) and value.origin is not None else None
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
-        return False
-    sizes = [each.value if isinstance(each, ast.Constant) else each for each in node.args]
-    if node.func.attr in ("view", "reshape"):
-        return len(sizes) >= 2 and sizes[dimension] == 1 and not any(isinstance(each, ast.Starred) for each in sizes)
-    if node.func.attr != "unsqueeze" or len(node.args) != 1:
-        return False
-    try:
-        added = ast.literal_eval(node.args[0])
-    except ValueError:
-        return False
-    return added == dimension or (product == "bmm" and added == dimension + 3)
 
 
 # --- evaluations ------------------------------------------------------------------------------------------------------

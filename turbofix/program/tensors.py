@@ -183,9 +183,8 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     first = tensors[0]
     source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
     scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
-    stays = name in _KEEP_SPARSE and "sparse" in first.roles
     return Tensor(
-        roles_of(tensors) - {"sparse"} | ({"sparse"} if stays or name.startswith("to_sparse") else frozenset()),
+        roles_of(tensors),
         device_of(tensors),
         origin,
         source,
@@ -209,9 +208,6 @@ _KEEP_SCALAR = libraries.words(
     """
 )
 """Functions and methods that give a tensor of the same shape, whatever else they are given."""
-
-_KEEP_SPARSE = ("clone", "coalesce", "contiguous", "cpu", "cuda", "detach", "float", "t", "to", "transpose")
-"""Methods that leave a sparse tensor sparse; other operations are taken to make a dense one."""
 
 
 def is_view(name: str) -> bool:

@@ -295,9 +295,8 @@ Role = Literal[
     "prediction",
     "maybe_output",
     "object",
-    "sparse",
 ]  # "batch": came out of a loader; "made": made by torch in the program; "input": made and given to a model;
-# "object": it may be an object that holds tensors; "sparse": stored as its elements that are not zero
+# "object": it may be an object that holds tensors
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,87 @@
+"""What can be pinned of a loader's batches, and which of their copies to the GPU have something to run beside."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from turbofix.findings import Site
+from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram
+
+BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
+"""What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
+
+HANDFUL = 4
+"""How many batches of an evaluation are not worth a pinning thread."""
+
+
+def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
+    """Whether the loader hands out pinned memory, or could.
+
+    ``maybe``: what the call passes is not known, or changes from run to run; ``no``: pinning is not possible or has
+    nothing to pin.
+    """
+    pin = loader.argument("pin_memory")
+    if loader.subclass == BY_DEEPSPEED:
+        return "pinned"
+    if loader.dataset.on_device or loader.collate_on_device:
+        return "no"
+    if pin.state == "value" and pin.values[0]:
+        return "pinned"
+    if pin.state == "computed" or (pin.state in ("may", "option") and any(pin.values)):
+        return "pinned"  # where a GPU is used: `pin_memory=torch.cuda.is_available()`
+    if pin.state in ("unknown", "may") or loader.open_mapping:
+        return "maybe"
+    if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
+        return "no"
+    return "can be"
+
+
+def gives_graphs(loader: Loader) -> bool:
+    """Whether its batches are PyTorch Geometric's, which can be pinned and whose ``to`` takes ``non_blocking``.
+
+    Not those of a sampling loader, which are put together behind the pinning.
+    """
+    package, _, name = (loader.subclass or "").rpartition(".")
+    is_theirs = package in ("torch_geometric.loader", "torch_geometric.data")
+    return is_theirs and name in ("DataLoader", "DenseDataLoader") and loader.collate == "default"
+
+
+def is_idle(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether no copy of the loader's batches has anything to run beside.
+
+    It only serves evaluations, of a handful of batches that the training process itself would pin.
+    """
+    workers, batch, length = loader.argument("num_workers"), loader.argument("batch_size"), loader.dataset.length
+    sizes = [each for each in batch.values if type(each) is int and each > 0] if batch.known else []
+    if loader.role != "evaluation" or length is None or not sizes or len(sizes) != len(batch.values):
+        return False
+    if not (workers.state == "absent" or (workers.state == "value" and workers.values == (0,))):
+        return False
+    return -(-length // min(sizes)) <= HANDFUL
+
+
+def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
+    """The copies that another copy of the same iteration would only take the wait from.
+
+    It is of pageable memory (a host tensor made anew, an array), which waits for the GPU's stream, and it stands behind
+    them and before the forward pass: nothing is launched between.
+    """
+    found: set[Site] = set()
+    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
+    for loop in loops:
+        if loop.forward is None:
+            continue
+        first = loop.forward.first
+        for late in loop.transfers:
+            if not late.pageable or not late.to.reaches_cuda or late.dtype_only or late.non_blocking.state != "absent":
+                continue
+            if late.site.path == first.path and late.site.line < first.line:
+                found |= {
+                    each.site
+                    for each in loop.transfers
+                    if each.site.path == late.site.path
+                    and each.site < late.site
+                    and each.guard.kind == late.guard.kind
+                    and not each.pageable
+                }
+    return frozenset(found)
