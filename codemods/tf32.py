@@ -53,10 +53,11 @@ When refused
     In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
     codemod follows only where a training step stays in float32.
 
-    It is refused where the script asks for full float32 precision or for
-    deterministic algorithms, where an option decides, where the program computes in float64, and where it starts
-    processes of its own, to which a switch set in the parent is lost. Under Accelerate and Fabric also where the caller
-    passes their arguments on, and beside torch's newer switches, since both read the older ones.
+    It is refused where the script asks for full float32 precision or for deterministic algorithms, where an option
+    decides, and where the program computes in float64. Processes that a script starts do not inherit the switch: where
+    all training is in the function that they run, it is set there, and refused where training is in several places or
+    it is not known in which. Under Accelerate and Fabric it is refused also where the caller passes their arguments on,
+    and beside torch's newer switches, since both read the older ones.
 
 Risk
     equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
@@ -73,7 +74,7 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
@@ -123,7 +124,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         for setting in switches:
             yield judge(setting)
         return
-    place = program.script.setup
+    place = where(program)
     if place is None or not program.models or nothing_gained(program):
         return
     message = (
@@ -137,6 +138,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
     yield codemod.finding(place, message, plan=newer, evidence=seen)
+
+
+def where(program: TrainingProgram) -> Site | None:
+    """Where a person would set the switch: in the process that trains.
+
+    The ranks that a framework starts run the script, or the function with its set-up, anew.
+    """
+    script = program.script
+    return (starts_processes(program) and script.trains_at) or script.setup
+
+
+def starts_processes(program: TrainingProgram) -> bool:
+    """Whether what the script sets is lost to processes that it starts itself."""
+    return program.processes and program.framework not in NAMES
 
 
 def judge(setting: Setting) -> InPlace | Refusal:
@@ -213,8 +228,9 @@ def why_not(program: TrainingProgram) -> str | None:
             return f"the precision of {framework} is chosen by the caller, and this switch with it"
         if any(program.setting(name) for name in NEW_NEIGHBOURS):
             return f"{framework} asks torch's older switches, which cannot be read beside the newer one of this script"
-    if program.processes and program.framework not in NAMES:  # whose ranks run the script, or the function, anew
-        return "the script starts processes of its own, which would not inherit the switch"
+    if starts_processes(program) and program.script.trains_at is None:
+        own = "the script starts processes of its own, which would not inherit the switch"
+        return f"{own}, and it is not known to train in one place only"
     return None
 
 

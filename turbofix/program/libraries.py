@@ -343,6 +343,9 @@ LAUNCHERS = words(
 )
 """Calls that run a function in processes of its own; the function is the first argument."""
 
+STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing.start_processes")
+"""How calls end that start processes, to which what the script has set is not handed down."""
+
 PROCESSES = words("multiprocessing.Process torch.multiprocessing.Process threading.Thread")
 """Calls that run ``target=`` with ``args=``."""
 

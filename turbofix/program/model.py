@@ -705,7 +705,9 @@ class Script:
     model), where a person would put a global switch. ``guarded``: the training runs under ``__main__`` (or is only
     reached by a call from there). ``unguarded`` is the range of top-level statements that would have to move under a
     guard, with its blockers; None when nothing runs at import. ``on_gpu`` is where a guarded script puts something on a
-    GPU above its guard, as every spawned worker would do once more.
+    GPU above its guard, as every spawned worker would do once more. ``trains_at`` is the first statement of the set-up
+    in the process that trains, which is ``setup`` where the script's own does: else it stands in the function that the
+    others run. None where that is not known to be one place.
     """
 
     setup: Site | None
@@ -713,6 +715,7 @@ class Script:
     guarded: bool
     unguarded: Region | None = None
     on_gpu: Site | None = None
+    trains_at: Site | None = None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
+from turbofix.program.libraries import STARTERS
 from turbofix.program.model import Region, Script
 from turbofix.program.objects import is_main_test
 from turbofix.program.values import Class, External, Instance, Made, members
@@ -26,15 +28,16 @@ def script(analysis: Analysis) -> Script:
     facts = analysis.facts
     module = facts.execution.entry
     place = _setup(analysis, module)
+    trains_at = _where_it_trains(analysis, module, place)
     working = [event for event in facts.events if _runs_at_import(analysis, event, module)]
     guarded = not any(_reads_or_trains(event) for event in working)
     region = None if guarded else _unguarded(analysis, module, working)
     on_gpu = next((facts.site(event) for event in working if guarded and _puts_on_gpu(analysis, event)), None)
     if place is None:
-        return Script(None, None, guarded, region, on_gpu)
+        return Script(None, None, guarded, region, on_gpu, trains_at)
     statement, scope = place
     site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
-    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu)
+    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at)
 
 
 def is_guard(statement: ast.AST) -> bool:
@@ -271,6 +274,39 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
         # A cell that tries a helper out is no set-up code: what follows the imports is.
         return _behind_imports(module) or found[1:]
     return found[1:]
+
+
+def _where_it_trains(analysis: Analysis, module: ModuleFile, setup: tuple[ast.stmt, ast.AST] | None) -> Site | None:
+    """The first statement of the set-up in the process that trains, whichever starts it.
+
+    Where a function that other processes run trains, it may also be called by the script itself (``if args.spawn:``):
+    what stands in it holds for both.
+    """
+    facts = analysis.facts
+    trained = [facts.frames(event) for event in facts.of("backward")]
+    if not trained or any(not frames or frames[0].scope is not module.tree for frames in trained):
+        return None
+    run = [frame for frames in trained for frame in frames[1:] if _is_started(analysis, frame)]
+    if not run:
+        return facts.places.site(setup[0], module) if setup is not None else None
+    worker = run[0]
+    if any(all(frame.scope is not worker.scope for frame in frames) for frames in trained):
+        return None
+    if any(frame.scope is not worker.scope for frame in run) or isinstance(worker.scope, ast.Lambda):
+        return None
+    for event in facts.events_in_functions([worker.scope]):
+        if event.kind == "backward" or _sets_up(event):
+            frame = next(each for each in facts.frames(event) if each.scope is worker.scope)
+            statement = _outer_statement(analysis, frame, worker.module)
+            return facts.places.site(statement, worker.module) if statement is not None else None
+    return None
+
+
+def _is_started(analysis: Analysis, frame: Frame) -> bool:
+    """Whether a process of its own executes a frame: ``mp.spawn(worker)``, ``mp.Process(target=worker)``."""
+    return frame.call is not None and any(
+        event.kind == "call" and event.name.endswith(STARTERS) for event in analysis.facts.at(frame.call)
+    )
 
 
 def _leading_to(

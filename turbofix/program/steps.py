@@ -24,7 +24,7 @@ from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
-from turbofix.program.libraries import DEAD_ENDS, words
+from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import inside_models, loss_of
 from turbofix.program.model import (
@@ -208,13 +208,8 @@ def _calls(events: Iterable[Event], *names: str) -> bool:
 
 
 def _starts_processes(events: Iterable[Event]) -> bool:
-    starters = (
-        "multiprocessing.Process",
-        "multiprocessing.spawn",
-        "multiprocessing.start_processes",
-    )
     found = list(events)
-    return any(event.name.endswith(starters) for event in found) or any(map(_launches_ranks, found))
+    return any(event.name.endswith(STARTERS) for event in found) or any(map(_launches_ranks, found))
 
 
 def _launches_ranks(event: Event) -> bool:
