@@ -13,12 +13,12 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.model import Accumulator, Sync
-from turbofix.program.names import dotted, stores, targets
+from turbofix.program.names import dotted, stores, targets, walk_here
 from turbofix.records import dataclass
 
 from ._pages import Page, page_of
 from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
-from ._throttling import COMPARISONS, Throttling, is_detached, refuse_changes, stripped
+from ._throttling import COMPARISONS, Throttling, hoisted, is_detached, refuse_changes, stripped
 
 Number = Literal["int", "float"]
 
@@ -39,6 +39,9 @@ OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
+CLOCKS = frozenset(
+    {"time.time", "time.perf_counter", "time.monotonic", "time", "perf_counter", "timer", "timeit.default_timer"}
+)
 TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
 
 
@@ -63,6 +66,8 @@ def deferral(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> Defe
         return deferred_list(page, loop, sync)
     if sync.use == "returned" and sync.handed:
         return deferred_return(page, loop, sync)
+    if sync.use == "shown":
+        return deferred_message(page, loop, sync)
     raise Refuse("the number is used for more than a sum or a message")
 
 
@@ -629,25 +634,32 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     base = stripped(read)
     if base is None:
         raise Refuse("more than one number is read, or in an unusual way")
-    owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
-    if sync.of != "loss" and not sync.scalar and not owns:
-        raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
+    refuse_views(page, sync, base)
     refuse_changes(page, base, node)
     name = call.func.value.id
     scope = page.owner(name, call)
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
+    plan = Deferral([replacing(sync.site, f"{page.operand(base)}{detached}" if detached else page.text(base))])
+    if sync.forgotten:  # nobody can tell what it holds, which is gone with its function
+        if any(isinstance(each, ast.While) for each in page.above(call)):
+            raise Refuse(f"`{name}` grows without an end, and nothing reads it")
+        return plan
     made, whole = made_empty(page, node, name, scope)
     for each in page.reads(name, scope):
         if each is not call.func.value and begun(made) < each.lineno <= ended(whole):
             raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
     refuse_exceptions(page, whole, name, scope)
-    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
     item = "loss" if sync.of == "loss" else "value"
-    return Deferral(
-        [
-            replacing(sync.site, f"{page.operand(base)}{detached}" if detached else page.text(base)),
-            adding_after(page.site(last_of(page, whole)), f"{name} = [{item}.item() for {item} in {name}]"),
-        ]
-    )
+    again = f"{name} = [{item}.item() for {item} in {name}]"
+    plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
+    return plan
+
+
+def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
+    """Raise ``Refuse`` where a tensor that is kept may be a part of a larger one, which it would keep alive."""
+    owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
+    if sync.of != "loss" and not sync.scalar and not owns:
+        raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
 
 
 def is_empty_list(write: ast.AST, name: str) -> bool:
@@ -699,6 +711,35 @@ def begun(node: ast.AST) -> int:
 def ended(node: ast.AST) -> int:
     """The last line of a statement."""
     return int(getattr(node, "end_lineno", 0))
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def deferred_message(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
+    """``d_x = output.mean().item()``, which a message shows now and then: the name keeps the tensor until it does."""
+    read = page.node(sync.site)
+    base = stripped(read)
+    if base is None:
+        raise Refuse("more than one number is read, or in an unusual way")
+    refuse_views(page, sync, base)
+    refuse_timing(page, read, page.node(loop.loop.site))
+    return Deferral(hoisted(page, sync, read, loop, Throttling()))
+
+
+def refuse_timing(page: Page, read: ast.AST, loop: ast.AST) -> None:
+    """Raise ``Refuse`` where each step takes its own time, which would no longer hold the wait for the GPU."""
+    inside = list(walk_here(loop))
+    begins = {
+        dotted(target)
+        for each in inside
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and not page.is_seldom(each, loop, read)
+        if (dotted(each.value.func) or "") in CLOCKS
+        for target in each.targets
+    }
+    for each in inside:
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and dotted(each.right) in begins - {None}:
+            raise Refuse(f"line {each.lineno} takes the time of the step, which holds the wait")
 
 
 # --- what a function returns -----------------------------------------------------------------------------------------

@@ -61,21 +61,31 @@ def stays_in_text(edit: Edit, waiting: Waiting, shown: Throttling, but: Sync | N
     for sync in waiting.syncs:
         if sync is but:
             continue
-        reason = why_it_stays(sync) or shown_seldom(waiting, sync) or _why(edit, waiting.loop, sync, shown)
+        reason = why_it_stays(sync) or shown_seldom(waiting, sync) or _why(edit, waiting, sync, shown)
         if reason is not None:
             return sentence(waiting.loop, sync, reason)
     return None
 
 
 def shown_seldom(waiting: Waiting, sync: Sync) -> str | None:
-    """Why a read stays that no message of every step shows, only one under a guard of its own."""
-    if sync.use != "shown" or any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
+    """Why a read stays that no message of every step shows, only one under a test that does not count the steps."""
+    if sync.use != "shown" or is_shown_now_and_then(waiting, sync):
+        return None
+    if any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
         return None
     return "it is shown only now and then, and could be read there"
 
 
-def _why(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> str | None:
-    if sync.use == "shown":
+def is_shown_now_and_then(waiting: Waiting, sync: Sync) -> bool:
+    """Whether all messages that show a read are shown every so many steps, so that it can be read there."""
+    guards = [show.guard for show in waiting.loop.shows if sync.site in show.syncs]
+    counted = all(guard.kind == "every_n" and guard.every != 1 for guard in guards)
+    return sync.use == "shown" and bool(guards) and counted
+
+
+def _why(edit: Edit, waiting: Waiting, sync: Sync, shown: Throttling) -> str | None:
+    loop = waiting.loop
+    if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
         assert sync.show is not None
         return shown.refused.get(sync.site) or shown.refused.get(sync.show.statement)
     try:

@@ -104,7 +104,7 @@ def why_it_stays(sync: Sync) -> str | None:
         return f"`{one_line(sync.of_text)}` may be a view that would keep a larger tensor alive"
     if sync.use == "returned" and not (sync.handed and sync.how == "item"):
         return "the number is returned to the caller in every step"
-    if sync.unread:
+    if sync.unread and not sync.forgotten:
         return "nothing reads the list that it is stored in"
     if sync.how == "iterate":
         return "it is gone through item by item"

@@ -36,6 +36,9 @@ Use instead
     whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``). A list is
     refused where ``fabric.all_reduce`` changes its tensors afterwards, in place.
 
+    A number that a message shows now and then (``if step % 50 == 0:``) and nothing else reads is read in the message:
+    its name keeps the tensor until then. A list of a function that nothing reads takes the tensors too, and is left so.
+
     A function of the class's own (``_run_batch``) that returns ``loss.item()`` to callers that show it now and then
     returns ``loss.detach()``, which they read there.
 
@@ -47,9 +50,10 @@ When refused
     local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
     multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
     multiplied. Where another read of the same step stays, nothing would be gained, and that read is named; so is one
-    that only a message under a guard shows. Of a list that nothing reads nothing is said. Nor is of an evaluation that
-    only runs where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable
-    memory at once, with no loader and no loop before it: the host waits there for what it would not wait for here.
+    that only a message under a guard shows which does not count the steps, or beside the time that each step took. Of a
+    list of the whole file that nothing reads nothing is said. Nor is of an evaluation that only runs where the program
+    ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at once, with no loader
+    and no loop before it: the host waits there for what it would not wait for here.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own
@@ -74,7 +78,7 @@ from turbofix.records import dataclass
 from ._deferring import deferral, detached_sum
 from ._frameworks import LEFT
 from ._pages import page_of
-from ._staying import Told, Waiting, stays, stays_in_text, within
+from ._staying import Told, Waiting, is_shown_now_and_then, stays, stays_in_text, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
 from ._throttling import throttling
 
@@ -99,7 +103,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         for sync in waiting.syncs:
-            if sync.use == "shown" or sync.unread or sync.site in told:
+            if sync.site in told or (sync.unread and not sync.forgotten):
+                continue
+            if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
                 continue
             told.add(sync.site)
             own = why_it_stays(sync) if unknown is None else None
@@ -129,8 +135,12 @@ def purpose(sync: Sync) -> str:
         return f", only to add it to `{sync.accumulator.text}`"
     if sync.use == "meter":
         return ", only to average it"
+    if sync.use == "shown":
+        return ", only to show it now and then"
     if sync.use == "returned" and sync.handed:
         return ", only to return it to a caller that shows it now and then"
+    if sync.forgotten:
+        return ", only to keep it in a list that nothing reads"
     return ", only to store it" if sync.use == "stored" else ""
 
 

@@ -42,6 +42,7 @@ class Fate:
 
     ``uses`` are members of ``Sync.use``. ``plain``: nothing but ``+ - * /`` lies between the value and its use.
     ``chosen``: it went through ``max``, ``min`` or ``sorted``. ``unread``: nothing reads the list that it is stored in.
+    ``forgotten``: and the list ends with its function.
     """
 
     analysis: Analysis
@@ -53,6 +54,7 @@ class Fate:
     shows: list[ast.AST] = field(default_factory=list)
     chosen: bool = False
     unread: bool = False
+    forgotten: bool = False
     plain: bool = True
     _seen: set[int] = field(default_factory=set)
 
@@ -131,6 +133,7 @@ class Fate:
                 return False
             if name in STORING:
                 self.unread = "stored" not in self.uses and self._only_grows(call.func.value)
+                self.forgotten = self.unread and self._is_local(call.func.value)
                 self.uses.add("stored")
                 return False
         self.plain = False
@@ -150,6 +153,14 @@ class Fate:
         return bool(made) and all(
             self._makes_longer(read) for read in name_reads(self.analysis, kept.id, owner, self.module)
         )
+
+    def _is_local(self, kept: ast.expr) -> bool:
+        """Whether a name is one of a function, with all its reads: neither global nor seen by functions inside."""
+        if not isinstance(kept, ast.Name):
+            return False
+        bindings = self.analysis.facts.bindings
+        owner = bindings.owner(kept.id, kept, self.module)
+        return isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) and kept.id not in bindings.captured(owner)
 
     def _makes_longer(self, read: ast.AST) -> bool:
         """Whether a list is read for nothing but ``losses.append(...)``."""

@@ -389,7 +389,8 @@ class Sync:
     no_grad: bool = False
     on_device: Placement = Placement("unknown")
     in_evaluation: bool = False
-    unread: bool = False  # stored in a local list that nothing reads
+    unread: bool = False  # stored in a list of the file that nothing reads
+    forgotten: bool = False  # and which ends with the function that makes it
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False

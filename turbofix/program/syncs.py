@@ -197,6 +197,7 @@ def syncs_and_shows(
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
                 unread=known.unread and sync.unread,
+                forgotten=known.forgotten and sync.forgotten,
                 loops=tuple(dict.fromkeys((*known.loops, *sync.loops))),
             )
         found[sync.site] = sync
@@ -472,6 +473,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         no_grad=no_grad(event),
         on_device=where,
         unread=use == "stored" and fate.unread,
+        forgotten=use == "stored" and fate.forgotten,
         results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
