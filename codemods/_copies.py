@@ -7,7 +7,7 @@ from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
-from turbofix.program.pinning import gives_graphs, is_idle, pinning, waiting_moves
+from turbofix.program.pinning import gives_graphs, is_idle, pinning, waiting_copies
 from turbofix.records import dataclass
 
 from ._loaders import does_not_block, may_be_non_blocking
@@ -19,7 +19,8 @@ class Copying:
     """A copy of batches to a GPU, with the loaders that they come from.
 
     ``given``: it does not block, or not always. ``can be``: it may be given ``non_blocking``; ``value`` is the source
-    of what that is set to, None where it is refused (``why_not``).
+    of what that is set to, None where it is refused (``why_not``). ``behind``: it moves no batch, but waits for the
+    copy of one that stands in front of it.
     """
 
     transfer: Transfer
@@ -27,10 +28,30 @@ class Copying:
     state: Literal["given", "can be"]
     value: str | None = None
     why_not: str = ""
+    behind: Site | None = None
 
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:
-    """The copies that could run beside the computation, in the order of the source."""
+    """The copies that could run beside the computation, and those that would take that from them."""
+    found = tuple(of_batches(program))
+    yield from found
+    moved = waiting_moves(program)
+    eased = {
+        each.transfer.site: each
+        for each in found
+        if each.transfer.site not in moved
+        and (each.state == "given" or each.value is not None)
+        and all(pinning(loader) in ("pinned", "can be") for loader in each.loaders)
+    }
+    for late, fronts in waiting_copies(program):
+        served = [eased[site] for site in sorted(fronts) if site in eased]
+        if served and can_go_along(late):
+            value = cuda_test(late.to) if late.to.mps else "True"
+            yield Copying(late, served[-1].loaders, "can be", value, behind=served[-1].transfer.site)
+
+
+def of_batches(program: TrainingProgram) -> Iterator[Copying]:
+    """The copies of batches that could run beside the computation, in the order of the source."""
     moved = waiting_moves(program)
     for transfer, loaders in copies(program):
         if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
@@ -77,6 +98,18 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
             found[transfer.site] = transfer, known if len(known) == len(sites) else ()
     yield from (found[site] for site in sorted(found))
+
+
+def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
+    """The copies that another copy of the same iteration would only take the wait from, and that must keep blocking."""
+    waiting = waiting_copies(program)
+    return frozenset(site for late, fronts in waiting if not can_go_along(late) for site in fronts)
+
+
+def can_go_along(transfer: Transfer) -> bool:
+    """Whether a copy of pageable memory need not wait either: of so few elements that the driver takes them at once."""
+    told = not transfer.to.mps or cuda_test(transfer.to) is not None
+    return transfer.at_once and told and transfer.method in ("to", "cuda")
 
 
 def wish_is_elsewhere(loader: Loader) -> bool:

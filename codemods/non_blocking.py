@@ -18,6 +18,9 @@ Use instead
 
     The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may also be
     another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
+    A tensor of known few elements that the script makes on the host in every step, and copies behind the batch and in
+    front of the forward pass (class weights), is copied along without blocking: a blocking copy would wait for those of
+    the batch, too. It need not be pinned, since the driver takes up to 64 KB out of its memory before the call returns.
 
 When refused
     Nothing is said under frameworks that move the batches themselves (DeepSpeed does not). Only tensors of a batch that
@@ -25,7 +28,8 @@ When refused
     targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype
     alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a call that
     is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads,
-    nor of copies in front of one of pageable memory before the forward pass, which would take the wait from them.
+    nor of copies in front of another one of pageable memory before the forward pass, which would take the wait from
+    them (where it is not known to be small).
     It is refused for batches that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and
     where the device may be Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue
     139550).
@@ -76,7 +80,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if flag.state == "value" and flag.values[0] and pins:
                 yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
-        message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
+        if copy.behind is not None:
+            front = copy.behind.line_from(transfer.site.path)
+            message = f"the host waits here for the copy of a batch of {called(loaders[0])} ({front}) in every step"
+        else:
+            message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
         seen = of_copy(program, transfer.site, transfer.to, loaders)
         if copy.value is None:
             yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from turbofix.findings import Site
-from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram
+from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
 
 BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
 """What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
@@ -60,13 +60,12 @@ def is_idle(program: TrainingProgram, loader: Loader) -> bool:
     return -(-length // min(sizes)) <= HANDFUL
 
 
-def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
-    """The copies that another copy of the same iteration would only take the wait from.
+def waiting_copies(program: TrainingProgram) -> list[tuple[Transfer, frozenset[Site]]]:
+    """The blocking copies of pageable memory before a forward pass, each once, with the copies in front of them.
 
-    It is of pageable memory (a host tensor made anew, an array), which waits for the GPU's stream, and it stands behind
-    them and before the forward pass: nothing is launched between.
+    They move a host tensor made anew, or an array, and wait for the GPU's stream; nothing is launched between.
     """
-    found: set[Site] = set()
+    found: dict[Site, tuple[Transfer, frozenset[Site]]] = {}
     loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
     for loop in loops:
         if loop.forward is None:
@@ -76,7 +75,7 @@ def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
             if not late.pageable or not late.to.reaches_cuda or late.dtype_only or late.non_blocking.state != "absent":
                 continue
             if late.site.path == first.path and late.site.line < first.line:
-                found |= {
+                fronts = {
                     each.site
                     for each in loop.transfers
                     if each.site.path == late.site.path
@@ -84,4 +83,6 @@ def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
                     and each.guard.kind == late.guard.kind
                     and not each.pageable
                 }
-    return frozenset(found)
+                known, others = found.get(late.site, (late, frozenset()))
+                found[late.site] = late if known.at_once else known, others | fronts
+    return list(found.values())

@@ -11,6 +11,7 @@ from turbofix.findings import Site
 from turbofix.program.acts import is_model, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
+from turbofix.program.elements import is_taken_at_once
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
 from turbofix.program.loaders import loader_sites
@@ -162,6 +163,7 @@ def transfer_of(
         passed = arguments.get("non_blocking", position)
     non_blocking = argument_from(passed, event.module, analysis.facts, analysis.reads) if passed is not None else ABSENT
     placement = analysis.devices.of_transfer(event)
+    pageable = (pageable or _is_built_here(event.node)) and not _pinned(event.node)
     return Transfer(
         site=analysis.facts.site(event),
         method=method,  # type: ignore[arg-type]
@@ -171,7 +173,8 @@ def transfer_of(
         guard=analysis.guards.guard(event, loop) if loop is not None else ALWAYS,
         dtype_only=dtype_only,
         again=_is_there(event.receiver) and placement.where != "cpu",
-        pageable=(pageable or _is_built_here(event.node)) and not _pinned(event.node),
+        pageable=pageable,
+        at_once=pageable and what in ("made", "input") and is_taken_at_once(analysis, event),
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
@@ -244,6 +247,7 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=pageable,
+        at_once=first.at_once and second.at_once,
         again=first.again and second.again,
         loader=first.loader if first.loader == second.loader else None,
         to=first.to
