@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.precision import analysis, corpus, intact, ledger, score, sweep, tables
-from benchmarks.precision.__main__ import app
+from benchmarks.precision import analysis, corpus, intact, ledger, pool, score, sweep, tables
+from benchmarks.precision.__main__ import app, findings
 from benchmarks.precision.analysis import Found, Reached
 from benchmarks.precision.corpus import Program
 from benchmarks.precision.draw import draw
@@ -57,6 +57,12 @@ def test_the_tables_of_this_checkout_can_be_read() -> None:
         assert commits[row.repository] == row.commit
         assert row.codemod in codemods, row
         assert not Path(row.path).is_absolute()
+    rows = {(row.repository, row.path) for row in (*ledger.judgements(), *ledger.expectations())}
+    listed = {(row.repository, row.path) for row in scripts}
+    for entry in corpus.entries():
+        assert commits[entry.repository] == entry.commit
+        assert (entry.repository, entry.path) in rows
+        assert (entry.repository, entry.entry) not in listed
 
 
 def test_a_row_that_is_written_reads_back() -> None:
@@ -180,6 +186,33 @@ def test_a_draw_of_more_than_there_is_takes_everything() -> None:
     assert draw([found(2), found(1)], seed=0, count=150) == [found(1), found(2)]
 
 
+DATA = """\
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+
+def training():
+    return DataLoader(ImageFolder("train"), batch_size=64, num_workers=8)
+
+
+def validation():
+    return DataLoader(ImageFolder("val"), batch_size=64, num_workers=8)
+"""
+USE = """\
+import torch
+from torch import nn
+from data import LOADER
+
+model = nn.Linear(784, 10).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+if __name__ == "__main__":
+    for images, labels in LOADER():
+        loss = nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 # --- analysis -------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +244,35 @@ def test_a_module_that_a_listed_training_program_reads_is_no_entry(tmp_path: Pat
     assert [row.fixable for row in analysis.merge([alone, whole], {})] == [True]
     assert [row.fixable for row in analysis.merge([replace(alone, guarded=True), whole], {})] == [False]
     assert [row.fixable for row in analysis.merge([alone, replace(whole, trains=False)], {})] == [False]
+
+
+def test_of_an_entry_that_is_not_listed_only_the_file_with_rows_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = corpus.folder_of(tmp_path, "a/b")
+    folder.mkdir()
+    (folder / "data.py").write_text(DATA)
+    for name, called in (("train.py", "validation"), ("other.py", "training")):
+        (folder / name).write_text(USE.replace("LOADER", called))
+    scripts, entries = tmp_path / "scripts.tsv", tmp_path / "entries.tsv"
+    scripts.write_text(f"repository\tcommit\tpath\tstyle\na/b\t{COMMIT}\ttrain.py\tflat\n")
+    entries.write_text("repository\tcommit\tpath\tentry\n")
+    monkeypatch.setattr(corpus, "SCRIPTS", scripts)
+    monkeypatch.setattr(corpus, "ENTRIES", entries)
+    monkeypatch.setattr(pool, "run", lambda work, items, *_: [work(each) for each in items])
+    row = Expectation("a/b", COMMIT, "data.py", "pin-memory", "6", "fix", "because")
+
+    def told() -> set[tuple[str, str, str]]:
+        said = findings({"a/b": folder}, 1, [row])
+        return {(each.path, each.codemod, each.line) for each in said if each.codemod != "tf32"}
+
+    before = told()
+    assert ("data.py", "pin-memory", "10") in before
+    assert row.key[1:] not in before
+    entries.write_text(entries.read_text() + f"a/b\t{COMMIT}\tdata.py\tother.py\n")
+    assert told() - before >= {row.key[1:]}
+    assert {path for path, _, _ in told() - before} == {"data.py"}
+    assert score.missed([row], findings({"a/b": folder}, 1, [row])) == []
 
 
 def test_two_findings_on_a_line_are_judged_as_one(tmp_path: Path) -> None:

@@ -129,7 +129,10 @@ def laid_out(where: Path, wanted: Mapping[str, str]) -> dict[str, Path]:
 
 
 def findings(folders: Mapping[str, Path], jobs: int, rows: Sequence[Judgement | Expectation]) -> list[Found]:
-    """What is said of the listed scripts, and of each file with a row in a table that none of them reaches."""
+    """What is said of the listed scripts, and of each file with a row in a table that none of them reaches.
+
+    Where ``entries.tsv`` names a further script that runs such a file, what that one says of this file counts, too.
+    """
     scripts = corpus.scripts()
     listed = [
         Program(row.repository, row.commit, folders[row.repository], row.path)
@@ -141,6 +144,14 @@ def findings(folders: Mapping[str, Path], jobs: int, rows: Sequence[Judgement | 
     others = {Program(row.repository, row.commit, folders[row.repository], row.path) for row in rows}
     more = sorted((each for each in others if each.file not in read), key=lambda each: (each.repository, each.path))
     reached += pool.run(analysis.analyze, more, jobs, "other files with rows") if more else []
+    with_rows = {(row.repository, row.path) for row in rows}
+    through: dict[Program, set[Path]] = {}
+    for row in corpus.entries():
+        if (row.repository, row.path) in with_rows and row.repository in folders:
+            entry = Program(row.repository, row.commit, folders[row.repository], row.entry)
+            through.setdefault(entry, set()).add(folders[row.repository] / row.path)
+    whole = pool.run(analysis.analyze, list(through), jobs, "entries") if through else []
+    reached += [analysis.within(each, frozenset(through[each.program])) for each in whole]
     for each in reached:
         if each.error:
             typer.echo(f"{each.program.repository}/{each.program.path}: {each.error}", err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.precision.corpus import Checkout, Program
@@ -70,6 +70,12 @@ def line_of(site: Site, checkout: Checkout) -> str:
     source = checkout.files.source(site.path)
     place = spot(site, source.cells if isinstance(source, Source) else None)
     return str(place.line) if place.cell is None else f"{place.cell}:{place.line}"
+
+
+def within(reached: Reached, files: frozenset[Path]) -> Reached:
+    """Only what was said of these files."""
+    said = tuple((line, each) for line, each in reached.findings if each.site.path in files)
+    return replace(reached, findings=said, read=reached.read & {reached.program.file, *files})
 
 
 def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> list[Found]:

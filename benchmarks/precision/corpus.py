@@ -12,6 +12,7 @@ from benchmarks.precision import tables
 from turbofix.source import Workspace
 
 SCRIPTS = Path(__file__).with_name("scripts.tsv")
+ENTRIES = Path(__file__).with_name("entries.tsv")
 SUFFIXES = (".py", ".ipynb")
 _ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
 
@@ -24,6 +25,16 @@ class Script:
     commit: str
     path: str
     style: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of which some code is run by no listed script, and the script that runs it."""
+
+    repository: str
+    commit: str
+    path: str
+    entry: str
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,11 @@ class Program:
 def scripts() -> list[Script]:
     """All training scripts of the corpus."""
     return tables.read(SCRIPTS, Script)
+
+
+def entries() -> list[Entry]:
+    """The scripts that are not listed, and through which files with rows are reached."""
+    return tables.read(ENTRIES, Entry)
 
 
 def commits(rows: Iterable[Script]) -> dict[str, str]:
