@@ -31,6 +31,8 @@ Use instead
     default becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count
     there, and other reads of the step do not matter.
 
+    A function or method of the project that only prints what it is given (``self.print(text)``) counts as ``print``.
+
     The same holds under Accelerate and Fabric, whose ``print`` shows on one process: a prepared loader has a length,
     and all processes count the same steps. A ``gather`` stays outside of the condition.
 

@@ -16,6 +16,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.names import dotted, reads_of, targets
+from turbofix.program.printers import is_printer
 from turbofix.program.sites import COMPREHENSIONS, contains
 from turbofix.program.values import Instance, members
 from turbofix.records import dataclass
@@ -117,7 +118,7 @@ class Fate:
     def _is_passed_on(self, call: ast.Call) -> bool:
         """Note what a call does with an argument; True where its result stands for the value."""
         events = self.analysis.facts.at(call)
-        if any(event.kind == "show" for event in events):
+        if any(event.kind == "show" for event in events) or is_printer(self.analysis.facts, call, self.frames):
             self.uses.add("shown")
             self.shows.append(call)
             return False

@@ -22,6 +22,7 @@ from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
+from turbofix.program.printers import shown_at
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
 from turbofix.program.tensors import is_scalar
@@ -65,7 +66,8 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
     for event in events:
         if event.kind != "show":
             continue
-        statement = places.statement(event.node, event.module)
+        node, module, frames = shown_at(analysis.facts, event)
+        statement = places.statement(node, module)
         if statement is None:
             continue
         syncs: set[Site] = set()
@@ -76,16 +78,16 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
         syncs.update(
             places.site(each.node, each.module)
             for each in reading
-            if each.module is event.module and contains(event.node, each.node, places, each.module)
+            if each.module is module and contains(node, each.node, places, each.module)
         )
-        parent = places.parent(event.node, event.module)
+        parent = places.parent(node, module)
         show = Show(
-            places.site(statement, event.module),
+            places.site(statement, module),
             show_kind(event),  # type: ignore[arg-type]
             analysis.guards.guard(event, loop),
             tuple(sorted(syncs)),
-            isinstance(parent, ast.Expr) or isinstance(event.node, ast.Assign),
-            tuple(places.site(call, event.module) for call in _reading_calls(analysis, event, statement)),
+            isinstance(parent, ast.Expr) or isinstance(node, ast.Assign),
+            tuple(places.site(call, module) for call in _reading_calls(analysis, event, node, statement, frames)),
         )
         if show.guard.kind == "every_n" and show.guard.every == 1:
             show = replace(show, interval=_interval(analysis, event, loop))
@@ -115,13 +117,16 @@ def _interval(analysis: Analysis, event: Event, loop: ast.AST) -> Argument | Non
     return argument_of(Passed(value, True, modulo[0].right), facts, analysis.reads, frames[-1].module)
 
 
-def _reading_calls(analysis: Analysis, event: Event, statement: ast.AST) -> Iterator[ast.Call]:
+def _reading_calls(
+    analysis: Analysis, event: Event, shown: ast.AST, statement: ast.AST, frames: tuple[Frame, ...]
+) -> Iterator[ast.Call]:
     """The calls in a statement that only show or look something up: of an Accelerator's ``print``, of the project."""
-    if event.name == "print" and isinstance(event.node, ast.Call) and any(map(is_owner, members(event.receiver))):
-        yield event.node
+    of_owner = event.name == "print" and any(map(is_owner, members(event.receiver)))
+    if isinstance(shown, ast.Call) and (of_owner or shown is not event.node):
+        yield shown
     for call in walk(statement):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            called = members(analysis.facts.evaluate(call.func, analysis.facts.frames(event)))
+            called = members(analysis.facts.evaluate(call.func, frames))
             if called and all(isinstance(each, Function) and only_looks_up(each.node) for each in called):
                 yield call
 

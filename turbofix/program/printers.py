@@ -1,0 +1,78 @@
+"""Functions of the project that do nothing but to print what they are given: ``def print(self, text): ...``."""
+
+from __future__ import annotations
+
+import ast
+
+from turbofix.nodes import walk
+from turbofix.program.answers import once_per_node
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Facts, Frame
+from turbofix.program.names import dotted, loaded, parameters
+from turbofix.program.values import Bound, Function, Value, members
+
+_PRINTS = ("print", "pprint", "echo")
+
+_ASKS = (
+    ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call,
+    ast.expr_context, ast.cmpop, ast.boolop, ast.unaryop,
+)  # fmt: skip
+"""What a test that asks for the process is written with."""
+
+_CALLS = frozenset(
+    ("get_rank", "get_world_size", "is_initialized", "is_available", "is_main_process", "int", "get", "getenv")
+)
+"""What it may call."""
+
+_MORE = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
+"""What the arguments of the print must not hold."""
+
+
+def shown_at(facts: Facts, event: Event) -> tuple[ast.AST, ModuleFile, tuple[Frame, ...]]:
+    """Where something is shown: the call itself, or that of the function which only prints for its callers."""
+    node, module, frames = event.node, event.module, facts.frames(event)
+    if event.name.rpartition(".")[2] not in _PRINTS:
+        return node, module, frames
+    while len(frames) > 1 and inner_print(frames[-1].scope) is node and isinstance(frames[-1].call, ast.Call):
+        node, module, frames = frames[-1].call, frames[-2].module, frames[:-1]
+    return node, module, frames
+
+
+def is_printer(facts: Facts, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
+    """Whether a call is one of a function that only prints what it is given."""
+    called = members(facts.evaluate(call.func, frames))
+    return bool(called) and all(_only_prints(facts, value) for value in called)
+
+
+def _only_prints(facts: Facts, value: Value) -> bool:
+    function = value.function if isinstance(value, Bound) else value
+    inner = inner_print(function.node) if isinstance(function, Function) else None
+    shows = [event for event in facts.at(inner) if event.kind == "show"] if inner is not None else []
+    return bool(shows) and all(event.name.rpartition(".")[2] in _PRINTS for event in shows)
+
+
+@once_per_node
+def inner_print(function: ast.AST) -> ast.Call | None:
+    """The one call of a function, if that is all the function does, perhaps on one process only."""
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return None
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    given = {each.arg for each in parameters(function)} - {"self"}
+    if len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
+        test = body[0].test
+        if loaded(test) & given or not all(isinstance(each, _ASKS) for each in walk(test)):
+            return None
+        if any(
+            isinstance(each, ast.Call) and (dotted(each.func) or "").rpartition(".")[2] not in _CALLS
+            for each in walk(test)
+        ):
+            return None
+        body = body[0].body
+    statement = body[0] if len(body) == 1 else None
+    call = statement.value if isinstance(statement, (ast.Expr, ast.Return)) else None
+    if not isinstance(call, ast.Call) or any(each.arg == "file" for each in call.keywords):
+        return None
+    passed = [*call.args, *(each.value for each in call.keywords)]
+    more = any(isinstance(each, _MORE) for value in passed for each in walk(value))
+    return call if not more and any(loaded(value) & given for value in passed) else None
