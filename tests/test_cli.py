@@ -131,6 +131,70 @@ def test_suppressed_findings_are_not_reported(run: Run, script: Path) -> None:
     assert run("apply", "train.py").out == ""
 
 
+def test_unknown_names_in_a_suppression_are_told(run: Run, script: Path) -> None:
+    script.write_text(SLOW.replace("shuffle=True)", "shuffle=True)  # turbofix: ignore[pin_memory, data, all]"))
+    ran = run("analyze", "--output-format", "concise", "train.py")
+    assert ran.err == (
+        "warning: train.py:8: in the comment for turbofix, 'pin_memory' is no codemod and no group; "
+        "did you mean 'pin-memory'?\n"
+    )
+    assert "train.py:8:" not in ran.out
+    assert run("analyze", "--quiet", "train.py").err == ""
+
+
+ENGINE = """\
+def train_one_epoch(model, loader, optimizer, device):
+    for batch, labels in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(batch.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_file_that_only_defines_a_loop_is_told_from_one_that_is_right(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text("import torch\n" + ENGINE)
+    (tmp_path / "steps.py").write_text("from engine import train_one_epoch\n")
+    start = "train_one_epoch(model, loader, optimizer, device)\n"
+    (tmp_path / "run.py").write_text(
+        SLOW.partition("for epoch")[0].replace("import torch\n", "import torch\nfrom steps import train_one_epoch\n", 1)
+        + start
+    )
+    hint = "engine.py starts no training by itself: it holds a training loop that other code calls; "
+    hint += "analyze the script that runs it: run.py\n"
+    ran = run("analyze", "engine.py")
+    assert (ran.code, ran.out.replace("\n", " ")) == (0, "Nothing to fix here. " + hint.replace("\n", " "))
+    assert run("analyze", "--output-format", "concise", "engine.py").err == f"note: {hint}"
+    assert run("apply", "engine.py").err == f"nothing to change\nnote: {hint}"
+    assert "starts no training" not in run("analyze", "run.py").out
+    (tmp_path / "run.py").unlink()
+    assert "analyze the script that runs it: steps.py\n" in run("apply", "engine.py").err
+    (tmp_path / "steps.py").unlink()
+    assert "which decides what it trains with" in run("apply", "engine.py").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("verify", "train.py", "--epochs", "1"), "No such option: --epochs. The script's own"),
+        (("verify", "train.py", "cifar", "adam"), "unexpected extra argument(s) (adam). The script's own"),
+        (("apply", "--verify", "train.py", "--lr", "0.1"), "go behind `--`: turbofix apply --verify SCRIPT -- ARGS"),
+        (("verify", "train.py", "lr=0.1"), "there is no file lr=0.1 to compare with; if this is an argument"),
+    ],
+)
+def test_a_forgotten_separator_is_told(run: Run, script: Path, arguments: tuple[str, ...], words: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert words in ran.err
+    assert "Possible options" not in ran.err
+
+
+def test_a_slip_in_an_own_option_is_told(run: Run, script: Path) -> None:
+    assert "(Possible options: --steps)" in run("verify", "train.py", "--step", "3").err
+    assert "`--`" not in run("verify", "train.py", "--step", "3", "--", "--epochs", "1").err
+    assert "`--`" not in run("apply", "train.py", "--lr", "3").err
+
+
 def test_settings_of_the_project_hold(run: Run, script: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.turbofix]\nselect = ["non-blocking"]\nexclude = ["old"]\n')
     (tmp_path / "old").mkdir()

@@ -135,7 +135,20 @@ def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
         rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
         assert {each.codemod for each in rewriting.report.findings if each.fixable} == {"tf32", "autocast"}
         assert dict(rewriting.texts) == texts_of(FIXTURES / "autocast" / "hard_cuda.out.py")
-        assert [each.codemod for each in rewriting.void] == ["tf32"]
+        assert [(each.codemod, each.why_not) for each in rewriting.void] == [
+            ("tf32", "the rewrite by autocast has made it void")
+        ]
+
+
+def test_a_void_finding_names_the_rewrite_that_made_it_void() -> None:
+    """Not those of the other codemods that have acted before or after it."""
+    texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")
+    codemods = registry.order(CODEMODS.values())
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), codemods, Target(), Risk.EQUIVALENT)
+    assert len({stage.codemod for stage in rewriting.stages}) > 1
+    assert [(each.codemod, each.why_not) for each in rewriting.void] == [
+        ("tf32", "the rewrite by autocast has made it void")
+    ]
 
 
 @pytest.mark.parametrize("codemod", list(CODEMODS.values()), ids=list(CODEMODS))

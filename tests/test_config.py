@@ -202,6 +202,7 @@ def test_suppression_comments() -> None:
 
 
 def test_skip_file_holds_in_the_first_ten_lines() -> None:
+    assert suppressions("a = 1  # turbofix: ignore[all]\n").cover(1, "autocast", "precision")
     assert suppressions("\n" * 9 + "# turbofix: skip-file\n").cover(99, "autocast")
     assert not suppressions("\n" * 10 + "# turbofix: skip-file\n").cover(99, "autocast")
     assert not suppressions("x = '# turbofix: skip-file'\n").cover(1, "autocast")

@@ -652,6 +652,38 @@ def test_definitions_go_under_the_guard_unless_workers_may_need_them() -> None:
     assert script.unguarded is not None and any("Later" in blocker for blocker in script.unguarded.blockers)
 
 
+LOOP = """
+def train(model, loader, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "starts"),
+    [
+        ("torch.manual_seed(0)\n", False),
+        ("if torch.cuda.is_available():\n    torch.backends.cudnn.benchmark = True\n", False),
+        ("__all__ = ['train']\n", False),
+        (SETUP + "train(model, loader, optimizer)\n", True),
+        ("if __name__ == '__main__':\n    run()\n", True),
+        ("launch(train)\n", True),  # what becomes of it is not known
+        ("steps = {'plain': train}\n", True),
+    ],
+)
+def test_a_file_of_definitions_starts_no_training(top: str, starts: bool) -> None:
+    assert program(HEAD, LOOP, top).script.starts is starts
+
+
+def test_a_script_starts_the_training_of_another_file() -> None:
+    assert program(
+        HEAD, SETUP, "from engine import train\ntrain(model, loader, optimizer)\n", engine=HEAD + LOOP
+    ).script.starts
+
+
 def test_a_guarded_script_tells_what_it_puts_on_the_gpu_all_the_same() -> None:
     text = FLAT + "\n\nif __name__ == '__main__':\n    pass\n"
     script = program(text).script

@@ -62,7 +62,7 @@ def example() -> Outcome:
     done = InPlace("tf32", site("engine.py", 2, 0), "tensor cores are on")
     train = FileReport(Path.cwd() / "train.py", "pytorch", True, (pin, workers, item, cast), (done,))
     broken = FileReport(Path.cwd() / "bad.py", "none", False, error="bad.py:1:1: Python cannot read this")
-    return Outcome((broken, train), fixable=3)
+    return Outcome((broken, train))
 
 
 def test_json_is_the_contract_to_the_letter() -> None:
@@ -141,6 +141,24 @@ def test_concise_lines() -> None:
         "train.py:8:5: pin-memory [*] pageable [memory]",
         "train.py:30:5: defer-item [*] waits",
     ]
+
+
+def test_only_what_the_user_accepts_is_marked() -> None:
+    reports = tuple(replace(report, risk=Risk.EXACT) for report in example().reports)
+    outcome = Outcome(reports)
+    assert (example().fixable, outcome.fixable) == (3, 2)
+    above = "autocast 32 bits (not rewritten: its risk needs --risk equivalent)"
+    assert concise.render(outcome).splitlines()[0] == f"engine.py:5:5: {above}"
+    assert statistics.render(outcome).splitlines()[0] == "    1  autocast"
+    assert "| 32 bits | no: its risk needs --risk equivalent |" in markdown.render(outcome)
+    assert "::notice title=turbofix (autocast)" in github.render(outcome)
+    results = json.loads(sarif.render(outcome))["runs"][0]["results"]
+    assert {each["ruleId"]: each["level"] for each in results}["autocast"] == "note"
+    assert json.loads(json_report.render(outcome))["findings"][0]["fixable"], "safe all the same"
+    lines = rich.render(outcome).splitlines()
+    assert "    autocast  equivalent  1.5–2×  (needs --risk equivalent)" in lines
+    assert "    equivalent  1 change (autocast): up to here 1.58–2.35×; needs --risk equivalent" in lines
+    assert "needs" not in rich.render(example())
 
 
 def test_statistics_count() -> None:
@@ -236,6 +254,13 @@ def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     report = FileReport(Path.cwd() / "a.py", "none", False)
     assert "No training loop" in rich.render(Outcome((report,)))
     assert rich.render(Outcome((replace(report, trains=True),))) == "Nothing to fix.\n"
+    defines = replace(report, trains=True, defines=True)
+    alone = "a.py starts no training by itself: it holds a training loop that other code calls"
+    assert alone in rich.render(Outcome((defines,))).replace("\n", " ")
+    by = replace(defines, started_by=tuple(Path.cwd() / f"{name}.py" for name in "bcdef"))
+    assert "the script that runs it: b.py, c.py, d.py (or one of 2 more)" in rich.render(Outcome((by,))).replace(
+        "\n", " "
+    )
     only_refused = replace(report, trains=True, findings=(example().reports[1].findings[1],))
     assert "the reasons are above" in rich.render(Outcome((only_refused,)))
 

@@ -11,7 +11,7 @@ import pytest
 
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
 from turbofix.verify.probe import thresholds
-from turbofix.verify.verdict import saved_difference, too_few_compared
+from turbofix.verify.verdict import closeness, saved_difference, too_few_compared
 
 
 def differs(
@@ -216,6 +216,18 @@ def test_steps_that_a_scaler_leaves_out_are_not_compared() -> None:
         "the gradient scaler left out all but 2 of 20 steps, too few to compare"
     )
     assert too_few_compared(log(20), log(0), 3) is not None
+
+
+def test_the_closeness_says_what_it_measures() -> None:
+    def row(angle: float, ratio: float) -> dict[str, object]:
+        whole = {"angle": angle, "ratio": ratio}
+        return {"compare": {"mismatch": None, "gradient": whole, "update": {"angle": 0.0, "ratio": 1.0}}}
+
+    told = closeness({"rows": [row(0.002, 1.0), row(0.0, math.exp(-0.01)), {"compare": None}]})
+    assert told == (
+        "gradients agree to 0.01 and updates to 0 over 2 steps "
+        "(1 - cosine or the relative change of the norm, whichever is larger, in the worst step)"
+    )
 
 
 def test_saved_keys() -> None:

@@ -96,6 +96,27 @@ def test_a_script_against_itself_passes_and_claims_no_speed(tiny: Path) -> None:
     assert answer["codemods"] == []
 
 
+def test_a_shorter_script_is_compared_whole_and_says_so(tiny: Path) -> None:
+    tiny.write_text(TINY.replace("range(6)", "range(2)"))
+    whole = "the script takes 8 optimizer steps in all, and every one was compared"
+    found = verify_candidate(tiny, tiny.read_text())
+    assert (found.verdict, found.steps) == ("pass", 8)
+    assert whole in found.notes
+    assert whole not in verify_candidate(tiny, tiny.read_text(), steps=8).notes
+
+
+def test_an_error_names_the_users_own_paths(tiny: Path) -> None:
+    reading = "import os\nopen(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'absent.txt'))\n"
+    tiny.write_text(reading + TINY)
+    found = verify_candidate(tiny, TINY)
+    assert found.verdict == "inconclusive"
+    assert f"'{tiny.parent}/absent.txt'" in found.reason
+    tiny.write_text(TINY)
+    failed = verify_candidate(tiny, reading + TINY)
+    assert failed.verdict == "fail"
+    assert f"'{tiny.parent}/absent.txt'" in failed.reason
+
+
 def test_what_fails_is_blamed_and_what_does_not_run_is_unverified(tiny: Path) -> None:
     edits: CodemodEdits = {
         "set-to-none": (Risk.EXACT, "zero_grad()", "zero_grad(set_to_none=True)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import functools
 import os
@@ -58,6 +59,37 @@ class LightCommand(typer.core.TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, the one for help among them."""
         return lighten(super().get_params(ctx))
+
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for a command line that it cannot read."""
+
+NEAR_ENOUGH = 0.85  # "--step" is near "--steps"; "--epochs" is not
+
+
+class RunningCommand(LightCommand):
+    """A command that runs the user's script: what it does not know is likely the script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments as typer reads them; where it cannot, with a word on ``--``."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            if ctx.obj is None and ("--verify" in given or self.name == "verify"):
+                belongs_to_the_script(error, str(self.name))
+            raise
+
+
+def belongs_to_the_script(error: Any, command: str) -> None:
+    """Add to an error about an option or argument that nobody knows where the script's own ones go."""
+    unknown = getattr(error, "option_name", None)
+    if unknown is not None:
+        error.possibilities = difflib.get_close_matches(unknown, error.possibilities or (), cutoff=NEAR_ENOUGH)
+    elif "extra argument" not in error.message:
+        return
+    flags = "--verify " if command == "apply" else ""
+    error.message += f". The script's own arguments go behind `--`: turbofix {command} {flags}SCRIPT -- ARGS"
 
 
 class LightGroup(typer.core.TyperGroup):
@@ -182,7 +214,12 @@ Jobs = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages beside results and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each finding was concluded from.")]
 Steps = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Optimizer steps to compare. [default: two epochs, at least 20]")
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Optimizer steps to compare. [default: to the second epoch's end, at least 20; all of a shorter script]",
+    ),
 ]
 Repeats = Annotated[int | None, typer.Option(min=1, metavar="N", help="Timed runs of each program on a GPU.")]
 Timeout = Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="The time limit of one run.")]
@@ -268,12 +305,14 @@ def analyze(  # noqa: PLR0913
     outcome = project.analyze(inputs, chosen, workspace, jobs)
     show_findings(outcome, Output(output_format or Format.RICH, output_file, statistics, verbose, quiet))
     show_problems(outcome, errors, verbose)
+    if not quiet:
+        advise(outcome, told=output_format in (None, Format.RICH) and not statistics)
     if errors or outcome.errors:
         return FAILED
     return FOUND if outcome.fixable and not exit_zero else CLEAN
 
 
-@app.command(cls=LightCommand)
+@app.command(cls=RunningCommand)
 @reporting
 def apply(  # noqa: PLR0913
     context: typer.Context,
@@ -339,12 +378,13 @@ def apply(  # noqa: PLR0913
     show_problems(outcome, errors, verbose)
     if not quiet:
         summarize(outcome, written, write)
+        advise(outcome, told=bool(outcome.texts))
     if errors or outcome.errors:
         return FAILED
     return FOUND if pending and not exit_zero else CLEAN
 
 
-@app.command(cls=LightCommand)
+@app.command(cls=RunningCommand)
 @reporting
 def verify(  # noqa: PLR0913
     context: typer.Context,
@@ -389,6 +429,11 @@ def verify(  # noqa: PLR0913
         if candidate is None:
             request = project.plan_verification(script, arguments, chosen, options, Workspace())
         else:
+            if context.obj is None and not candidate.exists():
+                raise NothingToVerify(
+                    f"there is no file {shown(candidate)} to compare with; if this is an argument of the script, put "
+                    "`--` before it"
+                )
             request = project.plan_comparison(script, candidate, arguments, risk or project.DEFAULT_RISK, options)
     except NothingToVerify as reason:
         if output_format is not VerifyFormat.JSON:
@@ -591,6 +636,14 @@ def show_problems(outcome: Outcome, errors: Sequence[SourceError], verbose: bool
     debug = verbose or bool(os.environ.get("TURBOFIX_DEBUG"))
     for note in outcome.notes:
         say(f"warning: a mistake of turbofix: {note if debug else note.partition(chr(10))[0]}")
+
+
+def advise(outcome: Outcome, *, told: bool) -> None:
+    """What the user may have got wrong; ``told``: the results say already what starts no training by itself."""
+    for warning in outcome.warnings:
+        say(f"warning: {warning}")
+    for hint in () if told else project.hints(outcome):
+        say(f"note: {hint}")
 
 
 def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:

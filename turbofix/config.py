@@ -338,7 +338,8 @@ class Suppressions:
     def cover(self, line: int, *names: str) -> bool:
         """Whether something called one of ``names`` (a codemod, its group) on that line (from 1) is suppressed."""
         return self.skip_file or any(
-            where == line and (ignored is None or not ignored.isdisjoint(names)) for where, ignored in self.lines
+            where == line and (ignored is None or not ignored.isdisjoint((*names, "all")))
+            for where, ignored in self.lines
         )
 
 

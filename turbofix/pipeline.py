@@ -33,6 +33,7 @@ PASSES = 4
 """How often the whole sequence is run at most until it changes nothing any more."""
 
 COLLIDES = "its edit collides with another one"
+LOST = "its edit could not be made any more on the rewritten text"
 FAILED_CHECK = "its edit did not pass turbofix's own check, a bug of turbofix: please report it"
 
 TRAINING_WORDS = re.compile(
@@ -73,6 +74,8 @@ class FileReport:
     ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
     those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
+    ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that import it.
+    ``risk`` is the highest that the user accepts for it. ``warnings`` are sentences about the user's own comments.
     """
 
     path: Path
@@ -84,6 +87,10 @@ class FileReport:
     notes: tuple[str, ...] = ()
     cells: Cells | None = None
     stops: Stop | None = None
+    defines: bool = False
+    started_by: tuple[Path, ...] = ()
+    risk: Risk = Risk.EQUIVALENT
+    warnings: tuple[str, ...] = ()
 
     def spot(self, site: Site) -> Spot:
         """Where a site is, as results tell it."""
@@ -170,22 +177,20 @@ def apply(  # noqa: PLR0913
             for codemod in codemods:
                 turn = analysis.turn(codemod, risk)
                 notes += analysis.notes
+                pending = [replace(p, why_not=turn.said_of(p) or p.why_not) for p in pending]
                 if turn.edit is None or turn.after is None:
                     continue
                 analysis = turn.after
                 pending = without(pending, turn.findings)
                 pending = [moved for p in pending if (moved := move(p, turn.edit)) is not None]
+                pending = analysis.looked_up(pending, codemod.name)
                 texts |= turn.texts
                 worst = max(finding.risk for finding in turn.findings)
                 stages.append(Applied(codemod.name, worst, dict(texts), turn.findings))
             if len(stages) == before:
                 break
     changed = {path: text for path, text in texts.items() if text != workspace.read(path)}
-    applied = {stage.codemod for stage in stages}
-    void = tuple(
-        replace(p, fixable=False, why_not=f"an earlier rewrite ({', '.join(sorted(applied))}) has made it void")
-        for p in pending
-    )
+    void = tuple(replace(p, fixable=False, why_not=p.why_not or LOST) for p in pending)
     return Rewriting(entry, changed, tuple(stages), replace(report, notes=tuple(dict.fromkeys(notes))), void)
 
 
@@ -217,6 +222,18 @@ class Turn:
     findings: tuple[Finding, ...]
     refused: Mapping[int, str]  # index in the candidates -> why not
     after: Analysis | None = None  # of the new texts
+    candidates: tuple[Finding, ...] = ()
+
+    def said_of(self, examined: Examined) -> str | None:
+        """Why the edit of a finding could not be made."""
+        return next(
+            (
+                reason
+                for number, reason in self.refused.items()
+                if (self.candidates[number].codemod, self.candidates[number].site) == (examined.codemod, examined.site)
+            ),
+            None,
+        )
 
 
 class Analysis:
@@ -266,6 +283,7 @@ class Analysis:
             tuple(sorted(set(in_place), key=lambda each: (each.site, each.codemod))),
             notes=tuple(dict.fromkeys(self.notes)),
             stops=stop,
+            defines=bool(self.program.steps) and not self.program.script.starts,
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
@@ -273,7 +291,7 @@ class Analysis:
         if self.program is not None and self.program.stops is not None:
             return Turn(None, {}, (), {})
         candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
-        return self.attempt(candidates)
+        return replace(self.attempt(candidates), candidates=tuple(candidates))
 
     def examine(self, codemod: Codemod) -> Sequence[Said]:
         """What one codemod says of this text, less what the user does not want to hear."""
@@ -381,6 +399,18 @@ class Analysis:
             if more > 0 and codemod.name not in unlocked:
                 return f"the rewritten text has a new finding of {codemod.name}"
         return None
+
+    def looked_up(self, pending: Sequence[Examined], last: str) -> list[Examined]:
+        """The findings still to be fixed, each with why it cannot be where this text, the work of the codemod
+        ``last``, does not have it any more; one that comes back loses the reason again."""
+        found: list[Examined] = []
+        for codemod in self.codemods:
+            own = [each for each in pending if each.codemod == codemod.name]
+            gone = without(own, [each for each in self.examine(codemod) if isinstance(each, Finding)]) if own else []
+            for each in own:
+                why = each.why_not or f"the rewrite by {last} has made it void"
+                found.append(replace(each, why_not=why if each in gone else None))
+        return found
 
     def count(self, codemod: Codemod) -> int:
         """How many findings the codemod has on this text."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from turbofix import pipeline, registry
 from turbofix.codemod import Codemod
-from turbofix.config import Settings, find_settings, target
+from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
@@ -73,11 +73,35 @@ class Script:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all inputs. ``fixable`` counts the findings that ``apply`` would fix at each script's risk."""
+    """What came of all inputs. ``warnings`` are sentences about what the user wrote for turbofix in the files."""
 
     reports: tuple[FileReport, ...]
-    fixable: int = 0
     rewritings: tuple[Rewriting, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fixable(self) -> int:
+        """How many findings ``apply`` would fix at each script's risk."""
+        return sum(map(self.applies, self.findings))
+
+    def applies(self, examined: Examined) -> bool:
+        """Whether ``apply`` would fix a finding: its edit is safe, and its risk is one that the user accepts."""
+        return examined.fixable and (examined.codemod, examined.site) in self._accepted
+
+    def why_not(self, examined: Examined) -> str | None:
+        """Why ``apply`` does not fix a finding: what makes it unsafe, or the risk that the user has not accepted."""
+        if examined.fixable and not self.applies(examined):
+            return f"its risk needs --risk {examined.risk.value}"
+        return examined.why_not
+
+    @cached_property
+    def _accepted(self) -> frozenset[tuple[str, Site]]:
+        return frozenset(
+            (each.codemod, each.site)
+            for report in self.reports
+            for each in report.findings
+            if each.fixable and each.risk <= report.risk
+        )
 
     @property
     def findings(self) -> tuple[Examined, ...]:
@@ -191,15 +215,9 @@ def analyze(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: i
     scripts, errors = find_scripts(paths, chosen)
     reports = _reports(scripts, workspace, jobs)
     pairs = _without_imported(list(zip(scripts, reports, strict=True)), workspace)
-    fixable = {
-        (finding.codemod, finding.site)
-        for script, report in pairs
-        for finding in report.findings
-        if finding.fixable and finding.risk <= script.risk
-    }
-    outcome = Outcome(tuple(sorted((*errors, *(report for _, report in pairs)), key=lambda each: shown(each.path))))
-    refused = {(finding.codemod, finding.site) for finding in outcome.findings if not finding.fixable}
-    return replace(outcome, fixable=len(fixable - refused))
+    found = tuple(sorted((*errors, *(report for _, report in pairs)), key=lambda each: shown(each.path)))
+    warnings = tuple(dict.fromkeys(warning for report in reports for warning in report.warnings))
+    return Outcome(tuple(_with_starters(found, workspace)), warnings=warnings)
 
 
 def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) -> list[FileReport]:
@@ -236,7 +254,85 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
     cells = source.cells
     if cells is not None:
         report, error = told_in_cells(report, cells), error and _error_in_cell(error, script.path, cells)
-    return replace(report, error=error and error.replace(str(script.path), shown(script.path)), cells=cells)
+    return replace(
+        report,
+        error=error and error.replace(str(script.path), shown(script.path)),
+        cells=cells,
+        risk=script.risk,
+        warnings=tuple(_unknown_names(report, cells, workspace, codemods)),
+    )
+
+
+def _unknown_names(
+    report: FileReport, cells: Cells | None, workspace: Workspace, codemods: Sequence[Codemod]
+) -> Iterable[str]:
+    """What is wrong with the suppression comments of a script and of the modules that something was found in."""
+    sites = [each.site for each in report.findings] + [each.site for each in report.in_place]
+    for path in sorted({report.path, *(site.path for site in sites)}, key=shown):
+        for line, names in suppressions(workspace.read(path) or "").lines:
+            where = f"{shown(path)}:{line}"
+            if cells is not None and path == report.path:
+                cell, line = cells.place(line)  # noqa: PLW2901
+                where = f"{shown(path)}:cell {cell}:{line}"
+            for name in sorted(names or ()):
+                if (sentence := registry.unknown(codemods, name)) is not None:
+                    yield f"{where}: in the comment for turbofix, {sentence}"
+
+
+_FILES_SEARCHED = 1000
+
+
+def _with_starters(reports: Sequence[FileReport], workspace: Workspace) -> Iterable[FileReport]:
+    """Give files that start no training by itself the scripts of their project that import them, nearest first."""
+    importers: dict[Path, Mapping[Path, set[Path]]] = {}
+    for report in reports:
+        if not report.defines:
+            yield report
+            continue
+        root = workspace.root(report.path)
+        if root not in importers:
+            importers[root] = _importers(root, workspace)
+        reached: dict[Path, None] = {report.path: None}
+        waiting = [report.path]
+        while waiting:
+            new = sorted(importers[root].get(waiting.pop(0), set()) - reached.keys())
+            reached |= dict.fromkeys(new)
+            waiting += new
+        # A module that others import is none, unless it can be run as well.
+        runs = (each not in importers[root] or "__main__" in (workspace.read(each) or "") for each in reached)
+        scripts = [each for each, is_script in zip(reached, runs, strict=True) if is_script and each != report.path]
+        yield replace(report, started_by=tuple(scripts))
+
+
+def _importers(root: Path, workspace: Workspace) -> Mapping[Path, set[Path]]:
+    """The files below a folder by what they import, judged by names alone."""
+    found: dict[Path, set[Path]] = {}
+    for path in python_files(root)[:_FILES_SEARCHED]:
+        if path.suffix == ".py":
+            for name in _imported_names(workspace.read(path) or ""):
+                for file in _module_files(name, path, path, root):
+                    found.setdefault(file, set()).add(path)
+    return found
+
+
+def hints(outcome: Outcome) -> list[str]:
+    """What to do instead, for inputs that only define what others run."""
+    return [hint for report in outcome.reports if (hint := hint_of(report)) is not None]
+
+
+_NAMED = 3
+
+
+def hint_of(report: FileReport) -> str | None:
+    """What to do instead, where a file only defines what others run; None where it runs."""
+    if not report.defines:
+        return None
+    said = f"{shown(report.path)} starts no training by itself: it holds a training loop that other code calls"
+    if not report.started_by:
+        return f"{said}, which decides what it trains with; analyze the script that runs it"
+    names = ", ".join(map(shown, report.started_by[:_NAMED]))
+    more = len(report.started_by) - _NAMED
+    return f"{said}; analyze the script that runs it: {names}" + (f" (or one of {more} more)" if more > 0 else "")
 
 
 _QUOTED = re.compile(r"(`[^`]*`)")

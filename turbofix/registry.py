@@ -133,11 +133,16 @@ def select(codemods: Sequence[Codemod], chosen: Iterable[str] = (), ignored: Ite
         UnknownName: a name is neither a codemod nor a group.
     """
     chosen, ignored = set(chosen) or {"all"}, set(ignored)
-    known = {codemod.name for codemod in codemods} | set(GROUPS) | {"all"}
     for name in sorted(chosen | ignored):
-        if name not in known:
-            raise UnknownName(f"{name!r} is no codemod and no group{did_you_mean(name, known)}")
+        if (sentence := unknown(codemods, name)) is not None:
+            raise UnknownName(sentence)
     return tuple(c for c in codemods if matches(c, chosen) and not matches(c, ignored))
+
+
+def unknown(codemods: Sequence[Codemod], name: str) -> str | None:
+    """A sentence with the nearest name where ``name`` is no codemod, no group and not ``all``; None where it is one."""
+    known = {codemod.name for codemod in codemods} | set(GROUPS) | {"all"}
+    return None if name in known else f"{name!r} is no codemod and no group{did_you_mean(name, known)}"
 
 
 def find(codemods: Sequence[Codemod], name: str) -> Codemod:

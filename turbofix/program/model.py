@@ -709,7 +709,8 @@ class Script:
     guard, with its blockers; None when nothing runs at import. ``on_gpu`` is where a guarded script puts something on a
     GPU above its guard, as every spawned worker would do once more. ``trains_at`` is the first statement of the set-up
     in the process that trains, which is ``setup`` where the script's own does: else it stands in the function that the
-    others run. None where that is not known to be one place.
+    others run. None where that is not known to be one place. ``starts``: the file may train when it is
+    run; False for one of definitions, which others import and call.
     """
 
     setup: Site | None
@@ -718,6 +719,7 @@ class Script:
     unguarded: Region | None = None
     on_gpu: Site | None = None
     trains_at: Site | None = None
+    starts: bool = True
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,28 @@ def script(analysis: Analysis) -> Script:
     guarded = not any(_reads_or_trains(event) for event in working)
     region = None if guarded else _unguarded(analysis, module, working)
     on_gpu = next((facts.site(event) for event in working if guarded and _puts_on_gpu(analysis, event)), None)
+    starts = _starts(analysis, module)
     if place is None:
-        return Script(None, None, guarded, region, on_gpu, trains_at)
+        return Script(None, None, guarded, region, on_gpu, trains_at, starts)
     statement, scope = place
     site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
-    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at)
+    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at, starts)
+
+
+def _starts(analysis: Analysis, module: ModuleFile) -> bool:
+    """Whether a file may train when it is run: its top level reaches a backward pass, or has work for its own code.
+
+    It has some under a guard, and where it names what it defines: ``main()``, ``run(Trainer)``.
+    """
+    backwards = analysis.facts.of("backward", "autograd_grad")
+    if any(_anchor_in_entry(analysis, event, module) is not None for event in backwards):
+        return True
+    own = {each.name for each in module.tree.body if isinstance(each, _DEFINITIONS)}
+    working = [each for each in module.tree.body if not isinstance(each, _DEFINITIONS)]
+    return any(
+        is_guard(statement) or any(isinstance(node, ast.Name) and node.id in own for node in walk(statement))
+        for statement in working
+    )
 
 
 def is_guard(statement: ast.AST) -> bool:

@@ -6,7 +6,7 @@ from turbofix.project import Outcome, shown
 
 
 def render(outcome: Outcome) -> str:
-    """One ``::warning`` per fixable finding, one ``::notice`` per refusal, one ``::error`` per unreadable file."""
+    """One ``::warning`` per finding that ``apply`` fixes, ``::notice`` per other one, ``::error`` per failed file."""
     lines = [
         f"::error title=turbofix,file={_property(shown(report.path))}::{_data(report.error or '')}\n"
         for report in outcome.errors
@@ -25,8 +25,8 @@ def render(outcome: Outcome) -> str:
                 *columns,
             )
         )
-        level = "warning" if each.fixable else "notice"
-        reason = f" (not rewritten: {each.why_not})" if each.why_not else ""
+        level = "warning" if outcome.applies(each) else "notice"
+        reason = f" (not rewritten: {why_not})" if (why_not := outcome.why_not(each)) else ""
         lines.append(f"::{level} {place}::{_data(where + each.message + reason)}\n")
     return "".join(lines)
 

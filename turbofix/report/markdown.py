@@ -12,7 +12,7 @@ def render(outcome: Outcome) -> str:
         rows = ["| where | codemod | risk | finding | rewritten by `apply` |", "| --- | --- | --- | --- | --- |"]
         for each in outcome.findings:
             where = f"`{shown(each.site.path)}:{outcome.spot(each.site)}`"
-            fix = "yes" if each.fixable else f"no: {each.why_not}"
+            fix = "yes" if outcome.applies(each) else f"no: {outcome.why_not(each)}"
             cells = (where, f"`{each.codemod}`", each.risk.value, each.message, fix)
             rows.append(f"| {' | '.join(map(_cell, cells))} |")
         parts.append("\n".join(rows))

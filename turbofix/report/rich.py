@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from turbofix.findings import Evidence, Examined, InPlace, Risk
 from turbofix.pipeline import FileReport
-from turbofix.project import Outcome, shown
+from turbofix.project import Outcome, hint_of, hints, shown
 from turbofix.report.text import Style
 
 Key = TypeVar("Key", bound=Hashable)
@@ -47,29 +47,35 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
         findings.difference_update(mine)
         in_place.difference_update(right)
         if mine or right or report.framework in OWNERS:
-            lines += _script(style, report, mine, right, verbose)
+            lines += _script(style, report, mine, right, outcome, verbose)
         if any(each.fixable for each in report.findings):
             ladders.append(report)
     if ladders:
         lines += _ladders(style, ladders)
     elif not outcome.errors:
-        lines.append(_nothing(outcome))
+        lines.append(_nothing(outcome, style))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _nothing(outcome: Outcome) -> str:
+def _nothing(outcome: Outcome, style: Style) -> str:
     if outcome.findings:
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
         return "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
-    return "Nothing to fix."
+    told = "\n".join(style.wrap(hint, 0) for hint in hints(outcome))
+    return f"Nothing to fix here.\n{told}" if told else "Nothing to fix."
 
 
 # --- one script -----------------------------------------------------------------------------------------------------
 
 
-def _script(
-    style: Style, report: FileReport, findings: Sequence[Examined], in_place: Sequence[InPlace], verbose: bool
+def _script(  # noqa: PLR0913
+    style: Style,
+    report: FileReport,
+    findings: Sequence[Examined],
+    in_place: Sequence[InPlace],
+    outcome: Outcome,
+    verbose: bool,
 ) -> Iterator[str]:
     yield f"{style.paint(shown(report.path), 'bold', 'underline')}  {style.paint(report.framework, 'dim')}"
     if report.framework in OWNERS:
@@ -81,13 +87,15 @@ def _script(
         place = f"{_where(report, stop.site.path)}{report.spot(stop.site).start}"
         text = f"raises {stop.error} {stop.why}. Nothing is rewritten before that is mended."
         yield style.wrap(text, 2, place, "red")
+    if (hint := hint_of(report)) is not None:
+        yield style.wrap(hint, 2)
     yield ""
     fixable = [each for each in findings if each.fixable]
     refused = [each for each in findings if not each.fixable]
     for group, members in _grouped(fixable, lambda each: each.group):
         yield f"  {style.paint(group, 'bold')}"
         for _, same in _grouped(members, lambda each: each.codemod):
-            yield from _codemod(style, report, same, verbose)
+            yield from _codemod(style, report, same, verbose, asked=any(map(outcome.applies, same)))
         yield ""
     if refused:
         yield f"  {style.paint('not rewritten', 'bold')}"
@@ -102,12 +110,18 @@ def _script(
         yield ""
 
 
-def _codemod(style: Style, report: FileReport, findings: Sequence[Examined], verbose: bool) -> Iterator[str]:
-    """One codemod's findings: its name, risk and gain once, then each place (the same message is said once)."""
+def _codemod(
+    style: Style, report: FileReport, findings: Sequence[Examined], verbose: bool, *, asked: bool = True
+) -> Iterator[str]:
+    """One codemod's findings: its name, risk and gain once, then each place (the same message is said once).
+
+    ``asked``: the user accepts its risk; else it says what to ask for.
+    """
     first = findings[0]
     worst = max(each.risk for each in findings)
     gain = f"  {_factor(first.gain.low, first.gain.high)}" if first.gain is not None and first.fixable else ""
-    yield f"    {style.paint(first.codemod, 'cyan')}  {style.paint(worst.value, RISK_STYLES[worst])}{gain}"
+    needs = "" if asked else f"  (needs --risk {worst.value})"
+    yield f"    {style.paint(first.codemod, 'cyan')}  {style.paint(worst.value, RISK_STYLES[worst])}{gain}{needs}"
     for (message, why_not), same in _grouped(findings, lambda each: (each.message, each.why_not)):
         places = ", ".join(f"{_where(report, each.site.path)}{report.spot(each.site)}" for each in same)
         yield style.wrap(message, 6, places, "dim")
@@ -147,7 +161,7 @@ def _ladders(style: Style, reports: Iterable[FileReport]) -> Iterator[str]:
         yield f"  {style.paint(shown(report.path), 'underline')}"
         for risk in Risk:
             level = [each for each in report.findings if each.fixable and each.risk is risk]
-            yield style.wrap(_rung(report.findings, risk, level), 4, f"{risk.value:<10}", RISK_STYLES[risk])
+            yield style.wrap(_rung(report, risk, level), 4, f"{risk.value:<10}", RISK_STYLES[risk])
         for each in report.findings:
             if each.fixable and each.gain is not None:
                 sources.setdefault(each.codemod, f"{_factor(each.gain.low, each.gain.high)}, {each.gain.source}")
@@ -162,15 +176,15 @@ def _ladders(style: Style, reports: Iterable[FileReport]) -> Iterator[str]:
             yield style.wrap(source, 4, codemod, "cyan")
 
 
-def _rung(findings: Sequence[Examined], risk: Risk, level: Sequence[Examined]) -> str:
+def _rung(report: FileReport, risk: Risk, level: Sequence[Examined]) -> str:
     """What one level adds, and what the program would gain with everything up to it."""
     if not level:
         return "nothing more" if risk is not Risk.EXACT else "nothing"
     names = ", ".join(dict.fromkeys(each.codemod for each in level))
     changes = f"{len(level)} change{'s' if len(level) > 1 else ''} ({names})"
-    estimate = combined(each for each in findings if each.fixable and each.risk <= risk)
+    estimate = combined(each for each in report.findings if each.fixable and each.risk <= risk)
     reach = f"up to here {_factor(*estimate)}" if estimate else "no measured gain to name"
-    yes = "; needs --risk recipe" if risk is Risk.RECIPE else ""
+    yes = "" if risk <= report.risk else f"; needs --risk {risk.value}"
     return f"{changes}: {reach}{yes}"
 
 

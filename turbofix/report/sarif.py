@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from turbofix import __version__, registry
-from turbofix.findings import Examined, Spot
+from turbofix.findings import Examined
 from turbofix.project import Outcome, shown
 
 
@@ -44,13 +44,14 @@ def render(outcome: Outcome) -> str:
                 ],
             }
         ],
-        "results": [_result(each, outcome.spot(each.site)) for each in outcome.findings],
+        "results": [_result(each, outcome) for each in outcome.findings],
     }
     document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _result(each: Examined, spot: Spot) -> dict[str, Any]:
+def _result(each: Examined, outcome: Outcome) -> dict[str, Any]:
+    spot = outcome.spot(each.site)
     region = {
         "startLine": spot.file_line,
         "startColumn": spot.column,
@@ -63,7 +64,7 @@ def _result(each: Examined, spot: Spot) -> dict[str, Any]:
         where = f"Cell {spot.cell}, line {spot.line}: "
     return {
         "ruleId": each.codemod,
-        "level": "warning" if each.fixable else "note",
+        "level": "warning" if outcome.applies(each) else "note",
         "message": {"text": where + each.message + (f" Not rewritten: {each.why_not}" if each.why_not else "")},
         "locations": [
             {

@@ -199,6 +199,8 @@ class Original:
         if self._plan:
             counts = ", ".join(f"{whole} to {kept}" for whole, kept in self._plan.items())
             found.append(f"long data was shortened alike in both programs, keeping its tail ({counts} samples)")
+        if self.log["how"] == "finished" and self._request.options.steps is None and len(rows) < LEAST_STEPS:
+            found.append(f"the script takes {len(rows)} optimizer steps in all, and every one was compared")
         if self.log["epochs_ended"] == 0 and self.log["how"] != "finished":
             found.append("epoch end not seen")
         if not self._reaches_end():

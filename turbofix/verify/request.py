@@ -14,7 +14,8 @@ from turbofix.records import dataclass
 class Options:
     """How to run.
 
-    ``steps`` optimizer steps (default: what two epoch ends need, at least 20), ``timeout`` in seconds per run,
+    ``steps`` optimizer steps (default: what two epoch ends need, at least 20, or as many as the script takes where it
+    ends before), ``timeout`` in seconds per run,
     ``python`` the user's interpreter (default: this one), ``device`` ``"cpu"``, ``"cuda"`` or what is there,
     ``isolation`` the level to insist on (see ``isolation.LEVELS``), ``repeats`` timed runs of each program.
     """

@@ -91,6 +91,10 @@ class Scratch:
             return before + equals + str(self.mirror(Path(os.path.normpath(path))))
         return text
 
+    def told(self, sentence: str) -> str:
+        """A sentence with the user's paths in place of those in the mirror, which is gone when it is read."""
+        return sentence.replace(f"{self.mirror_root}/", "/")
+
     def populate(self, files: Mapping[Path, bytes]) -> None:
         """Make the mirror anew, with ``files`` in place of the originals."""
         shutil.rmtree(self.mirror_root, ignore_errors=True)

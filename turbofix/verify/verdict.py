@@ -88,7 +88,10 @@ def closeness(candidate: Log) -> str:
         return "no step could be compared"
     gradient = max(max(c["gradient"]["angle"], distance(c["gradient"]["ratio"])) for c in compared)
     update = max(max(c["update"]["angle"], distance(c["update"]["ratio"])) for c in compared)
-    return f"gradients agree to {gradient:.1g} and updates to {update:.1g} over {len(compared)} steps"
+    return (
+        f"gradients agree to {gradient:.1g} and updates to {update:.1g} over {len(compared)} steps "
+        "(1 - cosine or the relative change of the norm, whichever is larger, in the worst step)"
+    )
 
 
 def _where(row: Row, rows: Sequence[Row]) -> str:

@@ -57,7 +57,12 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
         finally:
             with signals.undisturbed():
                 child.close()
-        return dataclasses.replace(found, scratch=root if options.keep_scratch else None)
+        return dataclasses.replace(
+            found,
+            reason=scratch.told(found.reason),
+            codemods=tuple(dataclasses.replace(one, reason=scratch.told(one.reason)) for one in found.codemods),
+            scratch=root if options.keep_scratch else None,
+        )
 
 
 def _demand_script(script: Path) -> None:
