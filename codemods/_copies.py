@@ -63,6 +63,8 @@ def of_batches(program: TrainingProgram) -> Iterator[Copying]:
             continue
         if any(pinning(loader) == "can be" and wish_is_elsewhere(loader) for loader in loaders):
             continue
+        if len(loaders) > 1 and any(pinning(loader) == "can be" and loader.elsewhere for loader in loaders):
+            continue  # which of them it reads is up to a program that is not seen
         if transfer.site in moved:
             continue
         if transfer.non_blocking.state != "absent" or all(is_idle(program, loader) for loader in loaders):

@@ -27,12 +27,13 @@ When refused
     Nothing is said under frameworks that move the batches themselves (DeepSpeed does not, Fabric gains from it), where
     the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a
     GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous
-    there first), where all its copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful
-    of batches that the training process loads, and where an unpacked mapping may set ``pin_memory`` already. It is
-    refused where the call unpacks a mapping into which the entry would have to go, where the batches are objects of a
-    class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option
-    decides, where the GPU is used only with an option that the place of the call does not tell, and where
-    ``pin_memory=False`` stands with a comment.
+    there first), where all its copies keep blocking (``non-blocking`` refuses them), where nothing tells which of
+    several loaders they read (``if args.task == ...`` in a module that is asked alone, without the script that passes
+    ``args``), for an evaluation over a handful of batches that the training process loads, and where an unpacked
+    mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which the entry would
+    have to go, where the batches are objects of a class of their own (the loader pins them only if the class has a
+    ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that the place
+    of the call does not tell, and where ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.

@@ -9,6 +9,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, bound_arguments
+from turbofix.program.branches import is_chosen_elsewhere
 from turbofix.program.datasets import collate_on_device, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
@@ -127,6 +128,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         built_in_loop=False,
         subclass=subclass,
         name=_name(analysis, event),
+        elsewhere=is_chosen_elsewhere(analysis, events),
         comments=facts.places.comments_at(node, module),
     )
 

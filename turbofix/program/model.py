@@ -173,6 +173,7 @@ class Loader:
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
     unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
+    elsewhere: bool = False  # whether it is built at all is decided by what nobody here passes: `args.task == "..."`
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
 
     def argument(self, name: str) -> Argument:
