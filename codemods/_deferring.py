@@ -18,7 +18,7 @@ from turbofix.records import dataclass
 
 from ._pages import Page, page_of
 from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
-from ._throttling import COMPARISONS, Throttling, hoisted, is_detached, refuse_changes, stripped
+from ._throttling import COMPARISONS, Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
 
 Number = Literal["int", "float"]
 
@@ -701,16 +701,6 @@ def left_early(page: Page, statement: ast.AST) -> int | None:
             if loop is None or not page.holds(statement, loop):
                 return each.lineno
     return None
-
-
-def begun(node: ast.AST) -> int:
-    """The first line of a statement."""
-    return int(getattr(node, "lineno", 0))
-
-
-def ended(node: ast.AST) -> int:
-    """The last line of a statement."""
-    return int(getattr(node, "end_lineno", 0))
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -183,7 +183,10 @@ def condition(  # noqa: PLR0913
     counter, start = loop.loop.counter, loop.loop.counter_start
     itself = counter is not None and counts_itself(node, counter)
     ends = [each for each in exits(node) if not is_settled(page, each, node)]
-    early = foreseen(page, ends[0], node, counter, statements) if len(ends) == 1 and counter and itself else None
+    early = None
+    if len(ends) == 1:
+        early = foreseen(page, ends[0], node, counter, statements) if counter and itself else None
+        early = early or tested_below(page, ends[0], node, statements)
     if ends and early is None:
         line = ends[0].lineno
         raise Refuse(f"line {line} may end the loop before its last step, so that the last value would be lost")
@@ -237,6 +240,25 @@ def foreseen(
     test = Later(counter).visit(test) if below.pop() else test
     text = ast.unparse(test)
     return f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp)) else text
+
+
+def tested_below(page: Page, leave: ast.Break | ast.Return, loop: ast.For, statements: list[ast.stmt]) -> str | None:
+    """The test that ends the loop below the messages, where it says above them what it will say: ``updates == limit``.
+
+    None where anything that it reads may change in between.
+    """
+    above = page.parent(leave)
+    if not isinstance(above, ast.If) or above.body[-1] is not leave or above not in loop.body:
+        return None
+    at = loop.body.index(above)
+    first = min(next(i for i, each in enumerate(loop.body) if page.holds(each, one)) for one in statements)
+    last = max(next(i for i, each in enumerate(loop.body) if page.holds(each, one)) for one in statements)
+    between = ast.Module(loop.body[first:at], [])
+    if last >= at or not is_steady(page, above.test, between, ""):
+        return None
+    if "\n" in (text := page.text(above.test)) or any(isinstance(each, ast.Attribute) for each in walk(above.test)):
+        return None
+    return f"({text})" if isinstance(above.test, (ast.BoolOp, ast.IfExp)) else text
 
 
 STEADY = (
@@ -329,7 +351,21 @@ def length(page: Page, loop: BatchLoop) -> str | None:
         return sized
     call = page.node(bar)
     inner = counted(call.args[0]) if isinstance(call, ast.Call) and call.args else None
-    return f"len({page.text(inner)})" if isinstance(inner, (ast.Name, ast.Attribute)) else None
+    name = dotted(inner) if isinstance(inner, (ast.Name, ast.Attribute)) else None
+    if name is None:
+        return None
+    between = [each for each in page.writes(name, page.scope(call)) if begun(call) < begun(each) <= ended(node)]
+    return f"len({name})" if not between else None
+
+
+def begun(node: ast.AST) -> int:
+    """The first line of a statement."""
+    return int(getattr(node, "lineno", 0))
+
+
+def ended(node: ast.AST) -> int:
+    """The last line of a statement."""
+    return int(getattr(node, "end_lineno", 0))
 
 
 def counted(iterated: ast.expr) -> ast.expr:

@@ -24,8 +24,9 @@ Use instead
 
     The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown, also
     that of a loop which its own count ends early (``if step >= steps: break`` above the message makes it the step where
-    ``step + 1 >= steps``). A loop that does not count its steps is given a counter (``enumerate``). A number that is
-    read some lines above its message is read inside it: the name keeps the tensor until then.
+    ``step + 1 >= steps``), or a test below the message of which nothing changes in between (``updates == limit``). A
+    loop that does not count its steps is given a counter (``enumerate``). A number that is read some lines above its
+    message is read inside it: the name keeps the tensor until then.
 
     Where the interval is an option of the script's command line whose default is 1 and which serves nothing else, the
     default becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count

@@ -40,7 +40,7 @@ from turbofix.program.model import (
     TrainingProgram,
     Transfer,
 )
-from turbofix.program.names import body_of, dotted, names_of
+from turbofix.program.names import body_of, dotted, loaded, names_of
 from turbofix.program.objects import (
     is_autocast_decorator,
     model_sites,
@@ -534,8 +534,41 @@ def _counting(
     analysis: Analysis, node: ast.For | ast.AsyncFor, module: ModuleFile
 ) -> tuple[str | None, int, str | None]:
     """The counter of an ``enumerate`` or ``range``, where it starts, and a text for the number of iterations."""
+    found = {_counted(analysis, node, each, module) for each in _made_before(analysis, node, module)}
+    made = found.pop() if len(found) == 1 else None
+    return made if made is not None and made[0] is not None else _counted(analysis, node, node.iter, module)
+
+
+def _made_before(analysis: Analysis, node: ast.For | ast.AsyncFor, module: ModuleFile) -> tuple[ast.expr, ...]:
+    """What a loop runs over, if it goes by a name: ``steps = tqdm(enumerate(loader)) if first else enumerate(loader)``.
+
+    Nothing where something that this reads is changed before the loop is over.
+    """
+    if not isinstance(node.iter, ast.Name):
+        return ()
+    bindings = analysis.facts.bindings
+    owner = bindings.owner(node.iter.id, node.iter, module)
+    writes = bindings.writes(owner, node.iter.id)
+    if (
+        len(writes) != 1
+        or not isinstance(writes[0], ast.Assign)
+        or owner is not analysis.facts.places.scope(node, module)
+    ):
+        return ()
+    value = writes[0].value
+    lines = [getattr(each, "lineno", 0) for name in loaded(value) for each in bindings.writes(owner, name)]
+    changed = any(writes[0].lineno < line <= (node.end_lineno or line) for line in lines)
+    if changed:
+        return ()
+    return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+
+
+def _counted(
+    analysis: Analysis, node: ast.For | ast.AsyncFor, iterated: ast.expr, module: ModuleFile
+) -> tuple[str | None, int, str | None]:
+    """The same for one expression that the loop may run over."""
     places = analysis.facts.places
-    iterated: ast.expr = node.iter
+    outer = iterated
     counter: str | None = None
     start = 0
     target: ast.expr = node.target
@@ -568,8 +601,23 @@ def _counting(
         else:
             break
     base = dotted(iterated)
-    sized = f"len({base})" if base is not None and _is_sized(analysis, iterated, module) else None
+    known = base is not None and (
+        _is_sized(analysis, iterated, module) if outer is node.iter else _is_loader(analysis, iterated, node)
+    )
+    sized = f"len({base})" if known else None
     return counter, start, sized
+
+
+def _is_loader(analysis: Analysis, named: ast.expr, loop: ast.AST) -> bool:
+    """Whether a name that is not what a loop runs over itself stands for a loader there."""
+    facts = analysis.facts
+    found = [
+        value
+        for event in facts.at(loop)
+        if event.kind == "iterate"
+        for value in members(facts.evaluate(named, facts.frames(event)))
+    ]
+    return bool(found) and all(isinstance(value, Made) and value.kind == "loader" for value in found)
 
 
 def _is_sized(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
