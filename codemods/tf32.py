@@ -34,6 +34,8 @@ When refused
     - it is not the last layer of a convolutional network, which is its classifier; convolutions and the LSTM, GRU and
       RNN layers of cuDNN use TF32 by default.
 
+    Where a step calls one of several networks, as an option chooses, none of them may be known to have no such layer.
+
     Whole networks of libraries speak for it where their kind is known for such products: the classes of transformers
     and diffusers with an attention, from a checkpoint that is not called tiny, or in a configuration with the default
     widths or ones of at least 256, and in no other precision (``torch_dtype=``); the ViT, DeiT, BEiT, Swin and ConvNeXt
@@ -77,7 +79,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable
+from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import MATMULS, autocast_of, called, deterministic, requote, said, version
@@ -194,8 +196,23 @@ def nothing_gained(program: TrainingProgram) -> bool:
         return True
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
-    models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    return not any(has_noticeable(model.products, batch) for model in models)
+    return not any(
+        any(has_noticeable(model.products, batch) for model in models)
+        and not any(lacks_noticeable(model.products, batch) for model in models)
+        for models in ([each for each in choice if not each.half or is_float64(each)] for choice in called_in(program))
+    )
+
+
+def called_in(program: TrainingProgram) -> list[list[Model]]:
+    """The models that each call in a step chooses from: one of many networks tells nothing of the others.
+
+    Every model by itself where a step's are not known.
+    """
+    models = in_use(program)
+    if not program.steps or not all(step.models for step in program.steps):
+        return [[model] for model in models]
+    choices = dict.fromkeys(choice for step in program.steps for choice in step.choices)
+    return [[model for model in models if model.site in choice] for choice in choices]
 
 
 def in_use(program: TrainingProgram) -> tuple[Model, ...]:

@@ -83,14 +83,21 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
 
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
-    found: set[Site] = set()
+    return sorted({site for each in model_choices(analysis, events, loop) for site in each})
+
+
+def model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[tuple[Site, ...]]:
+    """For every call of a model in a loop, the models one of which it calls, as far as they are known."""
+    found: dict[tuple[object, ...], set[Site]] = {}
     for event in outermost(analysis, [each for each in events if each.kind == "forward"]):
         owner = called_through(analysis, event, loop)
         for model in (owner,) if owner is not None else models_in(event.receiver):
             site = analysis.facts.origin_site(model.origin)
             if site is not None and not isinstance(model, Opaque):
-                found.add(site)
-    return sorted(found)
+                # each of several that a name can be is called by itself, at the same place
+                place = (event.node, *(frame.call for frame in analysis.facts.frames(event)))
+                found.setdefault(place, set()).add(site)
+    return list(dict.fromkeys(tuple(sorted(sites)) for sites in found.values()))
 
 
 def called_through(analysis: Analysis, event: Event, loop: ast.AST | None) -> Instance | None:

@@ -57,10 +57,22 @@ def has_noticeable(products: Products, batch: int | None) -> bool:
     What is not known is no evidence. Behind convolutions the last linear layer is the classifier, whose inputs a
     pooling has made few: it never counts.
     """
+    return any(_is_noticeable(layer, products, batch) for layer in _before_the_classifier(products))
+
+
+def lacks_noticeable(products: Products, batch: int | None) -> bool:
+    """Whether every product of a model is known, and none takes noticeable time."""
+    layers = _before_the_classifier(products)
+    return products.complete and not any(
+        layer.elements is None or _is_noticeable(layer, products, batch) for layer in layers
+    )
+
+
+def _before_the_classifier(products: Products) -> tuple[Product, ...]:
     layers = products.layers
     if layers and products.beside_convolutions and not products.by_position and _is_classifier(layers[-1]):
-        layers = layers[:-1]
-    return any(_is_noticeable(layer, products, batch) for layer in layers)
+        return layers[:-1]
+    return layers
 
 
 def _is_classifier(product: Product) -> bool:

@@ -43,6 +43,7 @@ from turbofix.program.model import (
 from turbofix.program.names import body_of, dotted, loaded, names_of
 from turbofix.program.objects import (
     is_autocast_decorator,
+    model_choices,
     model_sites,
     models,
     optimizers,
@@ -332,7 +333,8 @@ def _step(
     found_loaders = without_excluded(analysis, _loaders_read(analysis, sources, training), record.module)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
-    called = model_sites(analysis, training, loop)
+    choices = model_choices(analysis, training, loop)
+    called = sorted({site for each in choices for site in each})
     device = _device(analysis, moved, called, known, _scope(analysis, backwards[0], loop, regions))
     if device.where in ("cpu", "unknown") and not placed(analysis).isdisjoint(found_loaders):
         device = PLACED
@@ -379,6 +381,7 @@ def _step(
         device=device,
         optimizers=tuple(concerned_optimizers),
         models=tuple(called),
+        choices=tuple(choices),
         calls=_called(analysis, training),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
