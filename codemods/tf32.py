@@ -31,6 +31,8 @@ When refused
       A100 needs 28 microseconds in full float32 (19.5 TFLOPS by its data sheet), several launches of a kernel. A batch
       of 64 through 2048 by 2048 just reaches that. Batches that are not known are taken to be 16 samples;
     - where a row is a token or a node, of which there are thousands, the matrix is 256 by 256 or as large;
+    - where a row is a sample beside a library's ready-made convolutional network (a ResNet), which multiplies billions
+      for each, the matrix has 33 million elements (2 to the 25);
     - it is not the last layer of a convolutional network, which is its classifier; convolutions and the LSTM, GRU and
       RNN layers of cuDNN use TF32 by default.
 

@@ -548,6 +548,7 @@ class Products:
     layers: tuple[Product, ...] = ()
     complete: bool = False  # no other layer of the model multiplies any
     beside_convolutions: bool = False
+    beside_network: bool = False  # a library's ready-made convolutional network is among them
     of_sequences: bool = False  # recurrent or normalised layers: inputs with a position
     of_graphs: bool = False
     embeds: bool = False

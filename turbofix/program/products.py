@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
 from turbofix.program.model import Product, Products
-from turbofix.program.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, join_all, members
+from turbofix.program.values import UNKNOWN, Const, External, Instance, Made, Opaque, Option, Value, join_all, members
 from turbofix.program.values import Sequence as Listed
 
 _LAYERS: dict[str, tuple[str, str]] = {
@@ -70,6 +70,9 @@ _FAMILIES = (
     *("segmentation.deeplabv3", "segmentation.fcn", "segmentation.lraspp", "shufflenet", "squeezenet", "wide_resnet"),
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
+
+_WITH_CLASSIFIER = ("densenet", "efficientnet", "mnasnet", "mobilenet", "segmentation.", "squeezenet")
+"""Those of them whose last layers torchvision calls ``classifier``; those of the others are its ``fc``."""
 
 _CLASSIFIERS = {"vgg": 25088, "alexnet": 9216}
 """Networks of torchvision with a classifier of two wide layers: the numbers that it takes."""
@@ -142,13 +145,16 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
     channels: list[int | None] = [0]
     grouped: list[int | None] = [0]
     names = set(bases)
+    beside_network = False
+    idle = {id(each) for part in parts for each in _never_called(part)}
     for part in parts:
         qualname = _short(part.qualname)
-        if qualname == "torch.nn.Module":
+        if qualname == "torch.nn.Module" or id(part) in idle:
             continue
         if _is_convolutional(part):
             names.add("torch.nn.Conv2d")
             channels.append(None)
+            beside_network = True
             continue
         if qualname == _CHAIN:
             chain = _chain(part)
@@ -183,6 +189,7 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
         layers=tuple(found),
         complete=known and not unseen,
         beside_convolutions=any(name.startswith(_CONVOLUTIONS) for name in names),
+        beside_network=beside_network,
         of_sequences=bool(names & _SEQUENCES),
         of_graphs=any(name.startswith(_GRAPHS) for name in names),
         embeds="torch.nn.Embedding" in bases
@@ -421,3 +428,24 @@ def _is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
     names = _names(part)
     return bool(names) and all(name.startswith(_FAMILIES) for name in names)
+
+
+def _never_called(part: Made) -> list[Made]:
+    """What a program sets as the last layers of torchvision's convolutional networks, under a name that they lack.
+
+    ``model.classifier = ...`` is for the DenseNets among the networks of a choice, and not for the ResNets.
+    """
+    if not part.qualname.startswith("torchvision.models.") or not _is_convolutional(part):
+        return []
+    kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in _names(part)}
+    lacking = {"classifier", "fc"} - kinds
+    return [each for name in sorted(lacking) for each in _with_its_layers(part.attributes.get(name))]
+
+
+def _with_its_layers(value: Value | None) -> Iterator[Made]:
+    """Layers, and those that they are given."""
+    for each in members(value):
+        if isinstance(each, Made) and each.qualname.startswith("torch.nn."):
+            yield each
+            for given in each.arguments.values():
+                yield from _with_its_layers(given)

@@ -30,6 +30,10 @@ POSITIONS_AREA = 256 * 256
 NARROW_AREA = 64 * 512
 """Elements of the largest matrix of a network that is bound by launches although its rows are tokens: 64 wide."""
 
+NETWORK_AREA = 1 << 25
+"""Elements of the matrices that are worth it beside a ready-made convolutional network, which multiplies billions of
+numbers for each sample (ResNet-18 1.8, ResNet-50 4.1 at 224 by 224): about a hundredth of them."""
+
 CLASSES = 1000
 """The outputs that a classifier has at most, wherever its number of inputs is not known (ImageNet has 1000)."""
 
@@ -88,6 +92,8 @@ def _is_noticeable(product: Product, products: Products, batch: int | None) -> b
         return False
     if products.by_position or product.by_position:
         return one * other >= POSITIONS_AREA
+    if products.beside_network and one * other < NETWORK_AREA:
+        return False
     return (ROWS if batch is None else batch) * one * other >= NOTICEABLE
 
 
