@@ -51,7 +51,8 @@ When refused
     a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
     that are given twice, those of a module in two models, and such that several processes update without a lock,
     for a backward through what was computed before the optimizer's step (autograd learns nothing of a fused update,
-    where plain torch raises), before torch 2.4 where the model is moved to the GPU after the optimizer was built or
+    where plain torch raises), before torch 2.5 for lazy layers that have seen no input when the optimizer is built
+    (the constructor raises), before torch 2.4 where the model is moved to the GPU after the optimizer was built or
     where no test tells whether there is a GPU, and where the state that is loaded cannot be told beforehand.
 
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
@@ -101,6 +102,8 @@ SINCE = {
 AVAILABLE = "torch.cuda.is_available()"
 
 ON_CPU = (2, 4)
+ON_LAZY = (2, 5)
+"""From which torch on the constructor looks at no parameter: one without a shape yet (LazyLinear) raises there."""
 ON_MPS = (2, 5)
 
 
@@ -205,6 +208,11 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "the call unpacks a mapping that may already hold fused or foreach"
     if optimizer.sparse:
         return "some of its gradients are sparse, which the fused kernel does not take"
+    if optimizer.lazy and program.target.torch < ON_LAZY:
+        return (
+            f"parameters of lazy layers may have no shape yet where it is built, which fused raises for before torch "
+            f"{version(ON_LAZY)}: show the model a batch first"
+        )
     if optimizer.shared:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:

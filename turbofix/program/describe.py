@@ -227,7 +227,9 @@ def _loader(loader: Loader) -> Iterator[str]:
 
 def _optimizer(optimizer: Optimizer) -> Iterator[str]:
     flags = [
-        name for name in ("in_loop", "before_move", "sparse", "shared", "open_mapping") if getattr(optimizer, name)
+        name
+        for name in ("in_loop", "before_move", "sparse", "lazy", "shared", "open_mapping")
+        if getattr(optimizer, name)
     ] + ([] if optimizer.used else ["unused"])
     yield (
         f"  OPTIMIZER {at(optimizer.site)} {optimizer.target_text} = {optimizer.qualname} trains {optimizer.trains}"

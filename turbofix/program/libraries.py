@@ -530,6 +530,8 @@ _KINDS = {
     "apex.parallel.DistributedDataParallel": "wrapper",
     "torch.optim.swa_utils.AveragedModel": "wrapper",
     "torch_geometric.nn.DataParallel": "wrapper",
+    "torch_geometric.nn.to_hetero": "wrapper",
+    "torch_geometric.nn.to_hetero_with_bases": "wrapper",
     "timm.create_model": "module",
     "timm.utils.ModelEmaV2": "wrapper",
     "timm.utils.ModelEma": "wrapper",

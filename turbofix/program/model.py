@@ -630,6 +630,7 @@ class Optimizer:
     device: Placement = Placement("unknown")  # of its parameters
     before_move: bool = False  # built before its model was moved to the GPU
     sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
+    lazy: bool = False  # some of its parameters may have no shape yet when it is built (LazyLinear)
     shared: bool = False  # is given parameters twice: those of a module that is a part of two of its models
     state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
     state_saves: tuple[StateSave, ...] = ()

@@ -142,6 +142,7 @@ class Layers:
     foreign: bool = False  # another library's layers are among them
     unseen: bool = False  # a part of the model was not seen
     sparse: bool = False
+    lazy: bool = False  # the first input gives some of them their shape
     seen: set[int] = field(default_factory=set)
 
     @property
@@ -168,6 +169,7 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                     found.foreign = True
                 sparse = member.arguments.keywords.get("sparse")
                 found.sparse = found.sparse or (sparse is not None and settled(sparse.value) is not False)
+                found.lazy = found.lazy or _is_lazy(member)
                 for given in member.arguments.values():
                     _layers_in(given, found, depth)
             for held in member.attributes.values():
@@ -191,6 +193,19 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                 found.unseen = True
         elif isinstance(member, Opaque):
             found.unseen = True
+
+
+def _is_lazy(layer: Made) -> bool:
+    """Whether a layer has no shape before its first input: torch's by their names, PyTorch Geometric's by a size of -1.
+
+    These take one size, or one for each kind of node: ``SAGEConv((-1, -1), 64)``.
+    """
+    package, _, name = layer.qualname.rpartition(".")
+    if package.startswith("torch.nn"):
+        return name.startswith("Lazy")
+    size = layer.arguments.get("in_channels", 0) if package.partition(".")[0] == "torch_geometric" else None
+    given = (*members(size.value), *flatten(size.value, 2)) if size is not None else ()
+    return any(isinstance(each, Const) and type(each.value) is int and each.value == -1 for each in given)
 
 
 def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
@@ -489,6 +504,7 @@ def _optimizer(
         device=device,
         before_move=_before_move(analysis, event, params),
         sparse=layers.sparse,
+        lazy=layers.lazy and not _called_before(analysis, event, params),
         shared=any(_shares(each) for value in params for each in members(value)),
         state_loads=_state_loads(analysis, made),
         state_saves=_state_saves(analysis, made),
@@ -629,6 +645,15 @@ def _before_move(analysis: Analysis, event: Event, params: list[Value]) -> bool:
         and analysis.devices.of_transfer(each).reaches_cuda
     ]
     return bool(moves) and min(moves) > event.order
+
+
+def _called_before(analysis: Analysis, event: Event, params: list[Value]) -> bool:
+    """Whether each of the optimizer's models has seen an input by then."""
+    owners = [model for value in parameter_owners(params) for model in models_in(value)]
+    called = [
+        model for each in analysis.facts.of("forward") if each.order < event.order for model in models_in(each.receiver)
+    ]
+    return bool(owners) and all(any(model is owner for model in called) for owner in owners)
 
 
 def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
