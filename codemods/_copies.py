@@ -111,7 +111,7 @@ def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
 def can_go_along(transfer: Transfer) -> bool:
     """Whether a copy of pageable memory need not wait either: of so few elements that the driver takes them at once."""
     told = not transfer.to.mps or cuda_test(transfer.to) is not None
-    return transfer.at_once and told and transfer.method in ("to", "cuda")
+    return transfer.at_once and told and transfer.method in ("to", "cuda", "type")
 
 
 def wish_is_elsewhere(loader: Loader) -> bool:

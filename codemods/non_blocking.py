@@ -19,8 +19,9 @@ Use instead
     The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may also be
     another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
     A tensor of known few elements that the script makes on the host in every step, and copies behind the batch and in
-    front of the forward pass (class weights), is copied along without blocking: a blocking copy would wait for those of
-    the batch, too. It need not be pinned, since the driver takes up to 64 KB out of its memory before the call returns.
+    front of the forward pass (class weights, a style for each sample), is copied along without blocking: a blocking
+    copy would wait for those of the batch, too. It need not be pinned, since the driver takes up to 64 KB out of its
+    memory before the call returns.
 
 When refused
     Nothing is said under frameworks that move the batches themselves (DeepSpeed does not). Only tensors of a batch that

@@ -9,7 +9,7 @@ from turbofix.program.events import Event, Passed
 from turbofix.program.facts import settled
 from turbofix.program.libraries import words
 from turbofix.program.names import parameters
-from turbofix.program.values import Opaque, Sequence, Value, members
+from turbofix.program.values import Made, Opaque, Sequence, Tensor, Value, members
 
 AT_ONCE = 4096
 """Elements of at most 16 bytes that the driver takes at once, as it does with 64 KB of pageable memory: a copy that is
@@ -83,28 +83,74 @@ def _count_of_call(analysis: Analysis, event: Event, depth: int) -> int | None:
         return None
     first = passed.positions[0].value
     if name.endswith("Tensor") and settled(first) is not None:  # `torch.Tensor(3)` has three elements
-        return _volume(passed.positions)
+        return _volume(analysis, event, passed.positions)
     if name in _HOLDING:
         return _count(analysis, first, depth - 1)
     if name in _SHAPED:
-        return _volume(passed.positions[:1] if package == "numpy" or name == "full" else passed.positions)
+        alone = package == "numpy" or name == "full"
+        return _volume(analysis, event, passed.positions[:1] if alone else passed.positions)
     return None
 
 
-def _volume(shape: list[Passed]) -> int | None:
+def _volume(analysis: Analysis, event: Event, shape: list[Passed]) -> int | None:
     """The elements of a shape that is passed as a number, several numbers, or a list of them."""
-    sizes: list[Value] = []
+    sizes: list[tuple[Value, ast.expr | None]] = []
     for passed in shape:
-        if isinstance(passed.value, Sequence):
-            if passed.value.items is None:
-                return None
-            sizes += passed.value.items
-        else:
-            sizes.append(passed.value)
+        if not isinstance(passed.value, Sequence):
+            sizes.append((passed.value, passed.node))
+            continue
+        if passed.value.items is None:
+            return None
+        written: list[ast.expr] = getattr(passed.node, "elts", [])
+        same = len(written) == len(passed.value.items)
+        sizes += zip(passed.value.items, written if same else [None] * len(passed.value.items), strict=True)
     volume = 1
-    for size in sizes:
+    for size, node in sizes:
         number = settled(size)
+        if number is None and node is not None:
+            number = _samples(analysis, event, node)
         if type(number) is not int:
             return None
         volume *= max(number, 0)
     return volume
+
+
+def _samples(analysis: Analysis, event: Event, node: ast.expr) -> int | None:
+    """How many samples a batch has at most, where an expression asks it: ``images.size(0)``, ``images.shape[0]``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+        asked, index = node.func.value, node.args[0] if len(node.args) == 1 else None
+    elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        asked, index = node.value.value, node.slice
+    else:
+        return None
+    if not isinstance(index, ast.Constant) or index.value != 0 or isinstance(index.value, bool):
+        return None
+    found = members(analysis.facts.evaluate(asked, analysis.facts.frames(event)))
+    sizes = [_batch_size(each) if _is_as_loaded(analysis, each, _DEPTH) else None for each in found]
+    return max((each for each in sizes if each is not None), default=None) if None not in sizes else None
+
+
+def _is_as_loaded(analysis: Analysis, value: Value, depth: int) -> bool:
+    """Whether a tensor is a batch's, at most copied or cast since: not cut, not laid out anew."""
+    if not isinstance(value, Tensor) or value.origin is None or not depth:
+        return False
+    node = value.origin.node
+    if isinstance(node, ast.Subscript) and not isinstance(getattr(node.slice, "value", None), str):
+        return False
+    made = [event for event in analysis.facts.at(node) if event.result is not None]
+    if any(event.kind not in ("transfer", "cast", "iterate", "next") for event in made):
+        return False
+    copies = [event for event in made if event.kind in ("transfer", "cast")]
+    return all(_is_as_loaded(analysis, each, depth - 1) for event in copies for each in members(event.receiver))
+
+
+def _batch_size(value: Value) -> int | None:
+    """The samples of a batch as a loader made it, or of a copy of it."""
+    if not isinstance(value, Tensor) or value.roles != {"batch"}:
+        return None
+    sizes = []
+    for loader in members(value.source):
+        size = loader.arguments.get("batch_size", 1) if isinstance(loader, Made) and loader.kind == "loader" else None
+        number = settled(size.value) if size is not None else None
+        sizes.append(number if type(number) is int else None)
+    return max((each for each in sizes if each is not None), default=None) if None not in sizes else None
