@@ -53,6 +53,9 @@ def stays(waiting: Waiting, but: Sync | None = None) -> str | None:
         reason = why_it_stays(sync) or shown_seldom(waiting, sync) if sync is not but else None
         if reason is not None:
             return sentence(waiting.loop, sync, reason)
+    for sync in waiting.loop.syncs:
+        if sync.asked and sync not in waiting.syncs and waiting.loop.loop.site in sync.loops:
+            return sentence(waiting.loop, sync, "it is read wherever there is a value")
     return None
 
 

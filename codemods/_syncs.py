@@ -33,7 +33,9 @@ def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
 
     There, whoever starts the program may choose a device that lacks float64.
     """
-    if program.framework not in LEFT:
+    if (
+        program.framework not in LEFT
+    ):  # DeepSpeed's engine takes the time of each step, synchronized, unless told not to
         return
     # where the next batch is copied at once, blocking, the host waits there for what it would not wait for here
     evaluations = (each for each in program.evaluations if not each.copied_at_once)

@@ -50,10 +50,12 @@ When refused
     local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
     multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
     multiplied. Where another read of the same step stays, nothing would be gained, and that read is named; so is one
-    that only a message under a guard shows which does not count the steps, or beside the time that each step took. Of a
-    list of the whole file that nothing reads nothing is said. Nor is of an evaluation that only runs where the program
-    ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at once, with no loader
-    and no loop before it: the host waits there for what it would not wait for here.
+    that only a message under a guard shows which does not count the steps, or beside the time that each step took, and
+    one of whatever holds a tensor (``if value is not None: ...``). Of a list of the whole file that nothing reads
+    nothing is said. Nor is of what DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an
+    evaluation that only runs where the program ends behind it (``--test-only``), and of one whose next batch is copied
+    from pageable memory at once, with no loader and no loop before it: the host waits there for what it would not wait
+    for here.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own

@@ -199,6 +199,7 @@ def syncs_and_shows(
                 of=of,
                 scalar=scalar,
                 guard=wider(known.guard, sync.guard),
+                asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
                 unread=known.unread and sync.unread,
@@ -472,6 +473,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         of_text=_of_text(analysis, event),
         statement=places.site(statement, event.module),
         guard=analysis.guards.guard(event, loop),
+        asked=_is_asked(analysis, event, loop),
         use=use,  # type: ignore[arg-type]
         accumulator=accumulator,
         meter=meter,
@@ -483,6 +485,49 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
     )
+
+
+def _is_asked(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
+    """Whether all that decides over a read are tests of what the value is (``is not None``, ``torch.is_tensor``)."""
+    root = _of_text(analysis, event).partition(".")[0]
+    judged = [
+        each.test
+        for each in analysis.guards.conditions(event, loop)
+        if each.test is not None and analysis.guards.judge(each, loop)[0] == "condition"
+    ]
+    guards = analysis.guards.guard(event, loop).kind
+    frames = analysis.facts.frames(event)
+    return guards == "condition" and bool(judged) and all(_asks_what(analysis, test, root, frames) for test in judged)
+
+
+def _asks_what(analysis: Analysis, test: ast.expr, name: str, frames: tuple[Frame, ...]) -> bool:
+    """Whether a test only asks whether a name holds a tensor, or anything at all."""
+    if isinstance(test, ast.BoolOp):
+        return all(_asks_what(analysis, each, name, frames) for each in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _asks_what(analysis, test.operand, name, frames)
+    if isinstance(test, ast.Compare):
+        return _is_none_test(test) and isinstance(test.left, ast.Name) and test.left.id == name
+    if not isinstance(test, ast.Call) or not test.args or test.keywords:
+        return False
+    if not isinstance(test.args[0], ast.Name) or test.args[0].id != name:
+        return False
+    if (dotted(test.func) or "").rpartition(".")[2] in ("isinstance", "is_tensor"):
+        return True
+    called = members(analysis.facts.evaluate(test.func, frames))
+    bodies = [getattr(each.node, "body", None) for each in called if isinstance(each, Function)]
+    return bool(called) and len(bodies) == len(called) and all(map(_returns_none_test, bodies))
+
+
+def _returns_none_test(body: object) -> bool:
+    """Whether all that a function does is to tell whether its argument is None: ``def exists(v): ...``."""
+    only = body[0] if isinstance(body, list) and len(body) == 1 else None
+    return isinstance(only, ast.Return) and isinstance(only.value, ast.Compare) and _is_none_test(only.value)
+
+
+def _is_none_test(test: ast.Compare) -> bool:
+    last = test.comparators[0]
+    return isinstance(test.ops[0], (ast.Is, ast.IsNot)) and isinstance(last, ast.Constant) and last.value is None
 
 
 def _results(analysis: Analysis, event: Event, depth: int = 3) -> Iterator[tuple[Site, tuple[Site, ...]]]:
