@@ -42,20 +42,31 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """The direct children of a node, in source order, without the contexts (``Load``, ``Store``): marks, no parts."""
-    kept: tuple[ast.AST, ...] | None = node.__dict__.get("_turbofix_children")
+    values = node.__dict__
+    kept: tuple[ast.AST, ...] | None = values.get("_turbofix_children")
     if kept is None:
+        kind = node.__class__
+        parts = _PARTS.get(kind)
+        if parts is None:
+            parts = _PARTS[kind] = tuple(name for name in node._fields if name not in _NO_PARTS)
         found: list[ast.AST] = []
-        for name in node._fields:
-            if name == "ctx":  # a third of all nodes
-                continue
-            value = getattr(node, name, None)
-            if isinstance(value, ast.AST):
-                found.append(value)
-            elif isinstance(value, list):
+        for name in parts:
+            value = values.get(name)
+            if value.__class__ is list:
                 found += [each for each in value if isinstance(each, ast.AST)]
-        kept = tuple(found)
-        node.__dict__["_turbofix_children"] = kept
+            elif isinstance(value, ast.AST):
+                found.append(value)
+        kept = values["_turbofix_children"] = tuple(found)
     return kept
+
+
+_NO_PARTS = frozenset(
+    ("ctx", "id", "attr", "arg", "kind", "level", "module", "simple", "is_async", "conversion", "type_comment")
+)
+"""Fields that never hold a node, and the contexts, which are a third of all nodes."""
+
+_PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
+"""The other fields of each class of nodes, as they come up."""
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

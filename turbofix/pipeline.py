@@ -265,8 +265,9 @@ class Analysis:
             examined += [judged(each, stop.sentence(each.site.path), stopped=True) for each in findings]
             findings = []
         told = len(self.notes)
-        # Nearly always all edits of all codemods pass together: one more analysis instead of one for each codemod.
-        turn = self._together(dict(enumerate(findings)))
+        # Nearly always all edits of all codemods pass together, which saves an edit for each codemod. What the program
+        # is after them is looked at when they are applied: a second analysis costs as much as the first.
+        turn = self._together(dict(enumerate(findings)), look_again=False)
         if turn is not None and not any(reason == COLLIDES for reason in turn.refused.values()):
             examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(findings)]
         else:
@@ -336,8 +337,9 @@ class Analysis:
             return Turn(None, {}, (), dict.fromkeys(range(len(candidates)), FAILED_CHECK))
         return replace(final, refused={**refused, **final.refused})
 
-    def _together(self, candidates: Mapping[int, Finding]) -> Turn | None:
-        """One edit for all candidates; None when it does not pass its self-check."""
+    def _together(self, candidates: Mapping[int, Finding], *, look_again: bool = True) -> Turn | None:
+        """One edit for all candidates; None when it does not pass its self-check, of which what the codemods say of
+        the new texts is a part if ``look_again``."""
         if not candidates:
             return Turn(None, {}, (), {})
         from turbofix.edits import Conflict, Edit
@@ -360,8 +362,10 @@ class Analysis:
             texts = edit.apply()
         except Conflict:
             return None
-        after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
-        problem = check(edit) or self._still_there(done, after)
+        problem, after = check(edit), None
+        if problem is None and look_again:
+            after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
+            problem = self._still_there(done, after)
         if problem is None:
             return Turn(edit, texts, tuple(done), refused, after)
         self.notes.append(f"{edit.codemod} in {self.entry.name}: {problem}")

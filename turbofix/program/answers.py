@@ -7,10 +7,10 @@ analyses of a file's unchanged text, one after each rewrite, share them. Nobody 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from turbofix.nodes import walk
+from turbofix.nodes import children
 
 Node = TypeVar("Node", bound=ast.AST)
 Answer = TypeVar("Answer")
@@ -43,7 +43,15 @@ def kept(node: ast.AST, what: str, answer: Callable[[], Answer]) -> Answer:
 @once_per_node
 def everything(tree: ast.Module) -> tuple[ast.AST, ...]:
     """All nodes of a file, in the order of ``walk``."""
-    return tuple(walk(tree))
+    found: list[ast.AST] = [tree]
+    for node in found:  # grows meanwhile
+        found += children(node)
+    return tuple(found)
+
+
+def every(kind: type[Node], tree: ast.Module) -> Sequence[Node]:
+    """The nodes of a file of exactly this type, in the order of ``walk``."""
+    return by_type(tree).get(kind, ())  # type: ignore[return-value]
 
 
 @once_per_node

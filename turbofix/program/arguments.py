@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
-from turbofix.program.answers import everything, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Arguments, Control, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
@@ -29,7 +29,7 @@ Carrier = tuple[str, object, str]
 
 @dataclass(frozen=True, eq=False)
 class TextReads:
-    """What the text of one file reads: names, attributes, and constant keys, in the order of ``walk``."""
+    """What the text of one file reads: names, attributes, and constant keys, each kind in the order of ``walk``."""
 
     names: dict[str, list[ast.Name]]
     attributes: dict[str, list[ast.Attribute]]
@@ -40,16 +40,19 @@ class TextReads:
 def reads_in(tree: ast.Module) -> TextReads:
     """The index of a file's reads."""
     found = TextReads({}, {}, {})
-    for node in everything(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found.names.setdefault(node.id, []).append(node)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            found.attributes.setdefault(node.attr, []).append(node)
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                found.keys.setdefault(node.slice.value, []).append(node)
-        elif isinstance(node, ast.Call) and (key := _got_key(node)) is not None:
-            found.keys.setdefault(key, []).append(node)
+    for name in every(ast.Name, tree):
+        if name.ctx.__class__ is ast.Load:
+            found.names.setdefault(name.id, []).append(name)
+    for attribute in every(ast.Attribute, tree):
+        if attribute.ctx.__class__ is ast.Load:
+            found.attributes.setdefault(attribute.attr, []).append(attribute)
+    for item in every(ast.Subscript, tree):
+        key = item.slice.value if isinstance(item.slice, ast.Constant) else None
+        if item.ctx.__class__ is ast.Load and isinstance(key, str):
+            found.keys.setdefault(key, []).append(item)
+    for call in every(ast.Call, tree):
+        if (got := _got_key(call)) is not None:
+            found.keys.setdefault(got, []).append(call)
     return found
 
 

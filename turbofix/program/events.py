@@ -148,12 +148,14 @@ class Arguments:
             return self.positions[position]
         return None
 
-    def values(self) -> Iterator[Value]:
+    def values(self) -> list[Value]:
         """All values that are passed."""
-        for passed in (*self.positions, *self.keywords.values()):
-            yield passed.value
+        found = [passed.value for passed in self.positions]
+        if self.keywords:
+            found += [passed.value for passed in self.keywords.values()]
         if self.rest is not None:
-            yield self.rest
+            found.append(self.rest)
+        return found
 
 
 def join_arguments(first: Arguments, second: Arguments) -> Arguments:

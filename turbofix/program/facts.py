@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.answers import everything, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
 from turbofix.program.names import Bindings, body_of, default_of, parameters, stores
@@ -410,8 +410,8 @@ def attribute_writes_in(tree: ast.Module) -> list[tuple[str, ast.AST, ast.AST]]:
     """Every write of an attribute in a file: its last name, the writing node, its scope."""
     return [
         (name.rpartition(".")[2], node, scope)
-        for scope in everything(tree)
-        if isinstance(scope, (*FUNCTIONS, ast.Module))
+        for kind in (ast.Module, *FUNCTIONS)
+        for scope in every(kind, tree)
         for statement in body_of(scope)
         for name, node in stores(statement)
         if "." in name
@@ -429,7 +429,8 @@ def changes_in_loops_of(tree: ast.Module) -> list[ast.Call | ast.Attribute]:
             above = parents.get(above)
         return above is not None
 
-    outermost = [each for each in everything(tree) if isinstance(each, LOOPS) and not is_inner(each)]
+    loops = sorted((each for kind in LOOPS for each in every(kind, tree)), key=lambda each: each.lineno)
+    outermost = [each for each in loops if not is_inner(each)]
     return list(dict.fromkeys(node for loop in outermost for node in walk(loop) if _may_change(node)))
 
 

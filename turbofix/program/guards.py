@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from turbofix.nodes import walk
-from turbofix.program.answers import everything, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for, settled
@@ -451,10 +451,9 @@ class Guards:
 def _globals_written(tree: ast.Module) -> frozenset[str]:
     """The names that some function of a file declares global (or nonlocal) and writes."""
     found: set[str] = set()
-    for scope in everything(tree):
-        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names = names_of(scope)
-            found.update(name for name in names.outer if name in names.writes)
+    for scope in (*every(ast.FunctionDef, tree), *every(ast.AsyncFunctionDef, tree)):
+        names = names_of(scope)
+        found.update(name for name in names.outer if name in names.writes)
     return frozenset(found)
 
 

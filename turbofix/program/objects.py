@@ -11,7 +11,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import act_of, concerned, is_model, is_module_class, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import everything
+from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
@@ -814,12 +814,12 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
         if scaler is not None:
             found.setdefault(site, scaler)
     for module in facts.execution.modules.values():
-        for decorated in everything(module.tree):
-            if isinstance(decorated, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                for decorator in decorated.decorator_list:
-                    site = facts.places.site(decorator, module)
-                    if is_autocast_decorator(decorator, module) and site not in found:
-                        found[site] = Scaler(site, "torch.autocast", "autocast")
+        plain, asynchronous = every(ast.FunctionDef, module.tree), every(ast.AsyncFunctionDef, module.tree)
+        lists = [*(each.decorator_list for each in plain), *(each.decorator_list for each in asynchronous)]
+        for decorator in (decorator for decorators in lists for decorator in decorators):
+            if is_autocast_decorator(decorator, module):
+                site = facts.places.site(decorator, module)
+                found.setdefault(site, Scaler(site, "torch.autocast", "autocast"))
     return tuple(found[site] for site in sorted(found))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import everything, once_per_node
+from turbofix.program.answers import every, everything, once_per_node
 from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.events import Event
 from turbofix.program.libraries import PREPARES
@@ -93,15 +93,11 @@ def _is_passed(argument: Argument) -> bool:
 def _imports_engine(tree: ast.Module) -> bool:
     names = {
         alias.name
-        for node in everything(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _FRAMEWORKS
+        for node in every(ast.ImportFrom, tree)
+        if (node.module or "").partition(".")[0] in _FRAMEWORKS
         for alias in node.names
     }
-    names |= {
-        node.attr
-        for node in everything(tree)
-        if isinstance(node, ast.Attribute) and (dotted(node) or "").partition(".")[0] in _FRAMEWORKS
-    }
+    names |= {node.attr for node in every(ast.Attribute, tree) if (dotted(node) or "").partition(".")[0] in _FRAMEWORKS}
     if not names.isdisjoint(_IMPORTED):
         return True
     return not names.isdisjoint(_SHARDING) and any(_casts(node) for node in everything(tree))

@@ -257,8 +257,6 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
     the training: where a loop builds and trains (``for fold in folds:``), it is that loop.
     """
     facts = analysis.facts
-    found: tuple[int, ast.stmt, ast.AST] | None = None
-    direct = False
     training = {id(frame.call) for event in facts.of("backward") for frame in facts.frames(event)}
     for event in facts.events:
         if not _sets_up(event) or _is_argument_of_loader(analysis, event):
@@ -280,17 +278,14 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
         statement = _outer_statement(analysis, chosen, module)
         if statement is None or isinstance(statement, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)):
             continue
-        if found is None or event.order < found[0]:
-            found, direct = (event.order, statement, chosen.scope), len(frames) == 1
-    if found is None:
-        return None
-    first = min(facts.of("backward"), key=lambda event: event.order, default=None)
-    if first is not None and first.order < found[0]:
-        return _leading_to(analysis, first, found[2], module)
-    if module.path.suffix == ".ipynb" and not direct:
-        # A cell that tries a helper out is no set-up code: what follows the imports is.
-        return _behind_imports(module) or found[1:]
-    return found[1:]
+        first = min(facts.of("backward"), key=lambda event: event.order, default=None)
+        if first is not None and first.order < event.order:
+            return _leading_to(analysis, first, chosen.scope, module)
+        if module.path.suffix == ".ipynb" and len(frames) > 1:
+            # A cell that tries a helper out is no set-up code: what follows the imports is.
+            return _behind_imports(module) or (statement, chosen.scope)
+        return statement, chosen.scope
+    return None
 
 
 def _where_it_trains(analysis: Analysis, module: ModuleFile, setup: tuple[ast.stmt, ast.AST] | None) -> Site | None:

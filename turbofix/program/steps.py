@@ -16,7 +16,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, everything, once_per_node
+from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.branches import without_excluded
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
@@ -184,10 +184,10 @@ def _libraries(execution: Execution) -> frozenset[str]:
 @once_per_node
 def _packages_imported(tree: ast.Module) -> frozenset[str]:
     found: set[str] = set()
-    for node in everything(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+    for plain in every(ast.Import, tree):
+        found |= {alias.name.partition(".")[0] for alias in plain.names}
+    for node in every(ast.ImportFrom, tree):
+        if node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return frozenset(found)
 

@@ -20,6 +20,7 @@ from turbofix.program.values import (
     Origin,
     Sequence,
     Tensor,
+    Union,
     Unknown,
     Value,
     is_number,
@@ -102,6 +103,9 @@ def _device_meant(value: Value) -> Device:
     return "unknown"
 
 
+_HOLDING = (Union, Sequence, Mapping, Iterated)
+
+
 def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
     """The tensors that a value can be, or holds in its tuples and dicts."""
     for member in members(value):
@@ -123,7 +127,13 @@ def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
 
 def tensors_passed(arguments: Arguments) -> list[Tensor]:
     """The tensors among the arguments."""
-    return [tensor for value in arguments.values() for tensor in tensors_in(value)]
+    found: list[Tensor] = []
+    for value in arguments.values():
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, _HOLDING):
+            found += tensors_in(value)
+    return found
 
 
 def hosts_in(value: Value | None, depth: int = 2) -> Iterator[Host]:

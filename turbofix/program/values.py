@@ -411,24 +411,20 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         return first
     if first is None:
         return second
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return join_tensors(first, second)
-    if isinstance(first, Host) and isinstance(second, Host):
-        return Host(first.of or second.of, first.syncs + tuple(s for s in second.syncs if s not in first.syncs))
-    if (
-        isinstance(first, Sequence)
-        and isinstance(second, Sequence)
-        and first.items is not None
-        and second.items is not None
-        and len(first.items) == len(second.items)
-        and first.kind == second.kind == "tuple"
-    ):
-        items = [join(a, b) or UNKNOWN for a, b in zip(first.items, second.items, strict=True)]
-        return Sequence(items, first.made_at, first.origin)
-    if not isinstance(first, Union) and not isinstance(second, Union):
-        same = first.__class__ is second.__class__ and identity(first) == identity(second)
-        return first if same else Union((first, second))
-    if isinstance(first, Union) and all(any(new is old for old in first.values) for new in members(second)):
+    # No class of values has subclasses, and values are equal only to themselves: this runs a hundred thousand times.
+    kind = first.__class__
+    if kind is not second.__class__:
+        if kind is not Union and second.__class__ is not Union:
+            return Union((first, second))
+    elif kind is Tensor:
+        return join_tensors(first, second)  # type: ignore[arg-type]
+    elif kind is Host:
+        return _join_hosts(first, second)  # type: ignore[arg-type]
+    elif kind is not Union:
+        if kind is Sequence and (items := _joined_items(first, second)) is not None:  # type: ignore[arg-type]
+            return items
+        return first if identity(first) == identity(second) else Union((first, second))
+    if isinstance(first, Union) and all(new in first.values for new in members(second)):
         return first
     found: dict[object, Value] = {}
     for member in members(first) + members(second):
@@ -446,6 +442,21 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         objects = [v for v in values if isinstance(v, (Made, Instance, Opaque, Tensor, Host, Function, Class))]
         values = (*objects[: WIDEST - 1], CUT if len(objects) >= WIDEST or CUT in values else UNKNOWN)
     return Union(values)
+
+
+def _join_hosts(first: Host, second: Host) -> Host:
+    """One number that was read here or there."""
+    return Host(first.of or second.of, first.syncs + tuple(s for s in second.syncs if s not in first.syncs))
+
+
+def _joined_items(first: Sequence, second: Sequence) -> Sequence | None:
+    """Two tuples of one length, item by item; None for others."""
+    if first.items is None or second.items is None or len(first.items) != len(second.items):
+        return None
+    if not first.kind == second.kind == "tuple":
+        return None
+    items = [join(a, b) or UNKNOWN for a, b in zip(first.items, second.items, strict=True)]
+    return Sequence(items, first.made_at, first.origin)
 
 
 def join_tensors(first: Tensor, second: Tensor) -> Tensor:
