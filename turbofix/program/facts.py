@@ -12,9 +12,9 @@ from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
-from turbofix.program.names import Bindings, body_of, default_of, parameters, stores
+from turbofix.program.names import ASSIGNING, Bindings, default_of, parameters, written
 from turbofix.program.scopes import Lazy, Scope
-from turbofix.program.sites import FUNCTIONS, LOOPS, Places, contains, parents_in
+from turbofix.program.sites import LOOPS, SCOPES, Places, contains, parents_in
 from turbofix.program.values import (
     NUMBER,
     UNKNOWN,
@@ -407,15 +407,21 @@ class Facts:
 
 @once_per_node
 def attribute_writes_in(tree: ast.Module) -> list[tuple[str, ast.AST, ast.AST]]:
-    """Every write of an attribute in a file: its last name, the writing node, its scope."""
-    return [
-        (name.rpartition(".")[2], node, scope)
-        for kind in (ast.Module, *FUNCTIONS)
-        for scope in every(kind, tree)
-        for statement in body_of(scope)
-        for name, node in stores(statement)
-        if "." in name
-    ]
+    """Every write of an attribute in the functions and on the top level of a file, not right in a class: its last
+    name, the writing node, its scope."""
+    found: list[tuple[str, ast.AST, ast.AST]] = []
+    parents = parents_in(tree)
+    for kind in ASSIGNING:
+        for node in every(kind, tree):
+            names = [name for name in written(node) if "." in name]
+            if not names:
+                continue
+            scope = parents.get(node)
+            while scope is not None and not isinstance(scope, SCOPES):
+                scope = parents.get(scope)
+            if scope is not None and not isinstance(scope, ast.ClassDef):
+                found += [(name.rpartition(".")[2], node, scope) for name in names]
+    return found
 
 
 @once_per_node

@@ -62,20 +62,37 @@ def stores(node: ast.AST) -> tuple[tuple[str, ast.AST], ...]:
         if each.__class__ not in _WRITING:
             continue
         found += [(name, each) for name in _plain_names(each)]
-        for target in _targets_of(each):
-            for single in targets(target):
-                base: ast.expr = single
-                while isinstance(base, ast.Subscript):
-                    base = base.value
-                written = dotted(base)
-                if written is not None:
-                    found.append((written, each))
+        found += [(name, each) for name in written(each)]
     return tuple(found)
 
 
+def written(node: ast.AST) -> Iterator[str]:
+    """The dotted names among the targets of one node of ``ASSIGNING``. A subscript writes its container."""
+    for target in _targets_of(node):
+        for single in targets(target):
+            base: ast.expr = single
+            while isinstance(base, ast.Subscript):
+                base = base.value
+            name = dotted(base)
+            if name is not None:
+                yield name
+
+
+ASSIGNING: tuple[type[ast.AST], ...] = (
+    ast.Assign,
+    ast.Delete,
+    ast.AugAssign,
+    ast.NamedExpr,
+    ast.For,
+    ast.AsyncFor,
+    ast.AnnAssign,
+    ast.withitem,
+)
+"""The nodes with targets."""
+
 _WRITING = frozenset(
     (
-        *(ast.Assign, ast.Delete, ast.AugAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.AnnAssign, ast.withitem),
+        *ASSIGNING,
         *(ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
         *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
     )

@@ -9,7 +9,9 @@ from dataclasses import field, replace
 from typing import Literal
 
 from turbofix.nodes import walk
+from turbofix.program.answers import kept
 from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, attribute, stack_of
 from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import Placement
@@ -91,13 +93,18 @@ def may_be_another(value: Value | None) -> bool:
             return True
         if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
             return True
-        if isinstance(member, Option) and member.origin is not None and _MPS.search(member.origin.module.text):
+        if isinstance(member, Option) and member.origin is not None and _names_mps(member.origin.module):
             return True  # the user may say so: `--device`, whose help names it
         if isinstance(member, Made) and member.kind == "device":
             given = list(member.arguments.values())
             if not given or any(map(may_be_another, given)):  # torch.accelerator names none
                 return True
     return False
+
+
+def _names_mps(module: ModuleFile) -> bool:
+    """Whether a file's text names Apple's GPUs."""
+    return kept(module.tree, "mps", lambda: _MPS.search(module.text) is not None)
 
 
 def _device_of_constant(value: object) -> tuple[str, str]:
