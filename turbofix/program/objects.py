@@ -489,10 +489,16 @@ def _optimizer(
     for value in parameter_owners(params):
         layers_of(value, layers)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
+    arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
+    asked = passed["fused"].node if "fused" in passed else None
+    if isinstance(asked, ast.expr) and arguments["fused"].state == "unknown":
+        frames = [facts.frames(each) for each in events]
+        if all(analysis.devices.holds_on_cuda(asked, each) for each in frames):
+            arguments["fused"] = replace(arguments["fused"], state="computed")
     return Optimizer(
         site=site,
         qualname=qualname,
-        arguments={name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())},
+        arguments=arguments,
         open_mapping=any(each.open or each.star for each in all_arguments),
         statement=facts.places.site(statement, module),
         target_text=_target_text(analysis, statement, node, module),
