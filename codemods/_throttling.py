@@ -463,9 +463,21 @@ def hoisted(page: Page, sync: Sync, read: ast.AST, loop: BatchLoop, plan: Thrott
     for each in page.reads(name, scope):
         if not plan.holds(page, each) and not page.is_seldom(each, node, read):
             raise Refuse(f"`{name}` is read on line {each.lineno} too")
+        if page.text(each) != name:
+            raise Refuse(f"the place on line {each.lineno} was not found again")  # in a text of several lines
+        if names_itself(page, each):
+            raise Refuse(f"line {each.lineno} shows the name `{name}` with its value")
         text = f"{sync.how}({name})" if sync.how in ("float", "int") else f"{name}.item()"
         actions.append(replacing(page.site(each), text))
     return actions
+
+
+def names_itself(page: Page, node: ast.Name | ast.Attribute) -> bool:
+    """Whether a text shows an expression beside its value: ``f"{loss=}"``."""
+    if not isinstance(page.parent(node), ast.FormattedValue):
+        return False
+    line = page.module.text.split("\n")[(node.end_lineno or 1) - 1].encode()[node.end_col_offset or 0 :]
+    return line.lstrip().startswith(b"=")
 
 
 def stripped(read: ast.AST) -> ast.expr | None:
