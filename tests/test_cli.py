@@ -173,6 +173,17 @@ def test_a_file_that_only_defines_a_loop_is_told_from_one_that_is_right(run: Run
     assert "which decides what it trains with" in run("apply", "engine.py").err
 
 
+def test_the_starting_script_is_looked_for_one_folder_up(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old" / "helpers").mkdir(parents=True)
+    (tmp_path / "old" / "helpers" / "__init__.py").write_text("from .engine import *\n")
+    (tmp_path / "old" / "helpers" / "engine.py").write_text("import torch\n" + ENGINE)
+    (tmp_path / "old" / "train.py").write_text("from helpers import train_one_epoch\n")
+    (tmp_path / "new.py").write_text("from old.helpers import train_one_epoch\n")
+    assert "the script that runs it: old/train.py\n" in run("apply", "old/helpers/engine.py").err
+    (tmp_path / "pyproject.toml").write_text("")  # now the whole folder is one project
+    assert "the script that runs it: new.py, old/train.py\n" in run("apply", "old/helpers/engine.py").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -21,6 +21,7 @@ from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spo
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
 from turbofix.source import (
+    ROOT_MARKERS,
     STDIN,
     Source,
     SourceError,
@@ -286,22 +287,39 @@ def _with_starters(reports: Sequence[FileReport], workspace: Workspace) -> Itera
     """Give files that start no training by itself the scripts of their project that import them, nearest first."""
     importers: dict[Path, Mapping[Path, set[Path]]] = {}
     for report in reports:
-        if not report.defines:
-            yield report
-            continue
-        root = workspace.root(report.path)
-        if root not in importers:
-            importers[root] = _importers(root, workspace)
-        reached: dict[Path, None] = {report.path: None}
-        waiting = [report.path]
-        while waiting:
-            new = sorted(importers[root].get(waiting.pop(0), set()) - reached.keys())
-            reached |= dict.fromkeys(new)
-            waiting += new
-        # A module that others import is none, unless it can be run as well.
-        runs = (each not in importers[root] or "__main__" in (workspace.read(each) or "") for each in reached)
-        scripts = [each for each, is_script in zip(reached, runs, strict=True) if is_script and each != report.path]
-        yield replace(report, started_by=tuple(scripts))
+        scripts: tuple[Path, ...] = ()
+        for folder in _searched(report.path, workspace) if report.defines else ():
+            if folder not in importers:
+                importers[folder] = _importers(folder, workspace)
+            scripts = tuple(_starters(report.path, importers[folder], workspace))
+            if scripts:
+                break
+        yield replace(report, started_by=scripts)
+
+
+def _searched(path: Path, workspace: Workspace) -> Sequence[Path]:
+    """The folders below which the scripts that import a file are looked for: its project, where that can be told.
+
+    Else its own folder, and the one above as far as that lies in the current one, which may be anybody's home.
+    """
+    root = workspace.root(path)
+    if any((root / marker).exists() for marker in ROOT_MARKERS):
+        return (root,)
+    return (path.parent,) if path.parent == root else (path.parent, path.parent.parent)
+
+
+def _starters(path: Path, importers: Mapping[Path, set[Path]], workspace: Workspace) -> Iterable[Path]:
+    """The scripts that import a file, directly or not: what no other file imports, or what can be run as well."""
+    reached: dict[Path, None] = {path: None}
+    waiting = [path]
+    while waiting:
+        new = sorted(importers.get(waiting.pop(0), set()) - reached.keys())
+        reached |= dict.fromkeys(new)
+        waiting += new
+    for each in list(reached)[1:]:
+        is_script = each not in importers or "__main__" in (workspace.read(each) or "")
+        if is_script and each.name != "__init__.py":
+            yield each
 
 
 def _importers(root: Path, workspace: Workspace) -> Mapping[Path, set[Path]]:

@@ -27,7 +27,7 @@ STDIN = "-"
 _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "__pypackages__", "node_modules", "site-packages", "venv", "build", "dist"}
 )
-_ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
+ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class Workspace:
         """
         folder = entry.absolute().parent
         for candidate in (folder, *folder.parents):
-            if any((candidate / marker).exists() for marker in _ROOT_MARKERS):
+            if any((candidate / marker).exists() for marker in ROOT_MARKERS):
                 return candidate
         current = Path.cwd()
         return current if current in folder.parents else folder
