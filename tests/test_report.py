@@ -11,6 +11,7 @@ import pytest
 
 from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site
 from turbofix.pipeline import FileReport
+from turbofix.program.model import Stop
 from turbofix.project import Outcome
 from turbofix.report import concise, diff, github, markdown, renderer, rich, sarif, statistics
 from turbofix.report import json as json_report
@@ -263,6 +264,14 @@ def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     )
     only_refused = replace(report, trains=True, findings=(example().reports[1].findings[1],))
     assert "the reasons are above" in rich.render(Outcome((only_refused,)))
+
+
+def test_rich_tells_what_stops_a_program_that_has_no_findings() -> None:
+    stop = Stop(site("train.py", 30), "IndexError", "on torch 0.5 and newer: `loss.data[0]` indexes a number")
+    report = FileReport(Path.cwd() / "train.py", "pytorch", trains=True, stops=stop)
+    text = rich.render(Outcome((report,)), Style())
+    assert "30  raises IndexError on torch 0.5 and newer" in text
+    assert "Nothing to fix" not in text
 
 
 def test_rich_says_of_a_framework_only_what_is_left_to_it() -> None:

@@ -46,7 +46,7 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
         # Shared modules are shown once, under the first script that reaches them.
         findings.difference_update(mine)
         in_place.difference_update(right)
-        if mine or right or report.framework in OWNERS:
+        if mine or right or report.stops is not None or report.framework in OWNERS:
             lines += _script(style, report, mine, right, outcome, verbose)
         if any(each.fixable for each in report.findings):
             ladders.append(report)
@@ -58,7 +58,7 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
 
 
 def _nothing(outcome: Outcome, style: Style) -> str:
-    if outcome.findings:
+    if outcome.findings or any(report.stops is not None for report in outcome.reports):
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
         return "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
