@@ -327,6 +327,10 @@ def test_a_training_script_is_swept_through_the_whole_pipeline(tmp_path: Path) -
     assert [ask(swept) for _, ask in sweep.MUST_BE_EMPTY] == [()] * len(sweep.MUST_BE_EMPTY)
     assert swept.lines == TRAINING.count("\n") + 1
     assert swept.seconds > 0
+    looked = sweep.look(program(tmp_path, TRAINING))
+    assert looked.trains
+    assert looked.rewritten == 0
+    assert {each.state for each in looked.said} == {"fixed"}
 
 
 def test_what_python_cannot_read_is_told_and_is_no_crash(tmp_path: Path) -> None:

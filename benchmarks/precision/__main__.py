@@ -36,7 +36,10 @@ def sweep_command(
     where: Corpus,
     jobs: Jobs = 2,
     only: Annotated[list[str] | None, typer.Option(metavar="OWNER/NAME", help="Only these repositories.")] = None,
-    limit: Annotated[float, typer.Option(metavar="SECONDS", help="What a file may take.")] = 2.0,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="What the analysis of a file may take.")] = 2.0,
+    analysis_only: Annotated[
+        bool, typer.Option("--analysis-only", help="Rewrite nothing: what analysis costs.")
+    ] = False,
 ) -> None:
     """Run every file of the corpus through the whole pipeline: crashes, broken files, cost. Exit 1 on any."""
     wanted = corpus.commits(corpus.scripts())
@@ -54,7 +57,8 @@ def sweep_command(
     random.Random(0).shuffle(programs)  # so that the long ones do not come together
     listed = {(row.repository, row.path) for row in corpus.scripts()}
     programs.sort(key=lambda each: (each.repository, each.path) not in listed)  # what matters most is told first
-    results = sorted(pool.run(sweep.sweep, programs, jobs, "sweep", tell_problems), key=lambda each: each.name)
+    task = sweep.look if analysis_only else sweep.sweep
+    results = sorted(pool.run(task, programs, jobs, "sweep", tell_problems), key=lambda each: each.name)
     raise typer.Exit(show_sweep(results, limit))
 
 

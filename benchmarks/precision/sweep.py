@@ -52,8 +52,13 @@ class Swept:
     memory: int = 0  # KiB at most, of the process that did it
 
 
-def sweep(program: Program) -> Swept:
-    """Apply everything to one file, twice, and look at the outcome."""
+def look(program: Program) -> Swept:
+    """Analyse one file, and rewrite nothing."""
+    return sweep(program, rewrite=False)
+
+
+def sweep(program: Program, *, rewrite: bool = True) -> Swept:
+    """Analyse one file, apply everything to it, twice, and look at the outcome. ``seconds`` are the analysis's."""
     name = f"{program.repository}/{program.path}"
     checkout = Checkout(program.folder)
     source = checkout.files.source(program.file)
@@ -64,8 +69,12 @@ def sweep(program: Program) -> Swept:
     seconds = 0.0
     try:
         with limited() as clock:
-            first = pipeline.apply(program.file, checkout, codemods, Target(), RISK)
+            report = pipeline.analyze(program.file, checkout, codemods, Target())
             seconds = clock()
+        first = pipeline.Rewriting(program.file, {}, (), report)
+        if rewrite and any(each.fixable for each in report.findings):  # else there is nothing that apply would do
+            with limited():
+                first = pipeline.apply(program.file, checkout, codemods, Target(), RISK, report=report)
         lines = sum(text.count("\n") + 1 for path in checkout.seen if (text := checkout.read(path)) is not None)
         second = first
         if first.texts:  # else the second apply is the first one again
@@ -73,7 +82,6 @@ def sweep(program: Program) -> Swept:
                 second = pipeline.apply(program.file, checkout.with_texts(first.texts), codemods, Target(), RISK)
     except TookTooLong as error:
         return Swept(name, torch=torch, seconds=seconds, crashes=(str(error),))
-    report = first.report
     if report.error is not None:
         return Swept(name, lines, seconds, torch=torch, unreadable=report.error.replace(str(program.file), name))
     files, lost = changed(program, first, checkout.files)
@@ -89,7 +97,7 @@ def sweep(program: Program) -> Swept:
         torch,
         len(files),
         tuple(said(program, first)),
-        crashes=tuple(dict.fromkeys(note.partition("\n")[0] for note in (*report.notes, *second.report.notes))),
+        crashes=tuple(dict.fromkeys(note.partition("\n")[0] for note in (*first.report.notes, *second.report.notes))),
         uncompilable=tuple(problem for problem in problems if problem),
         damaged=(*lost, *damages),
         unstable=tuple(again(program, second)) if second is not first else (),
