@@ -1,11 +1,11 @@
-"""No file of the user's is touched, no process and no scratch folder stays behind, at each level of isolation."""
+"""How the user's files are held from a run, level by level, what is said of it, and the folder that the runs work in.
+
+What scripts do to get round it, and what becomes of a verification that is killed, is in test_verify_kills.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,203 +13,213 @@ import time
 from pathlib import Path
 
 import pytest
+import walls
 
-from turbofix.findings import Risk
-from turbofix.verify import Options, Request, Stage, isolation, verify
-from turbofix.verify.probe import limits
+from turbofix.report.verification import render
+from turbofix.verify import Inconclusive, Options, isolation, runner, verify
+from turbofix.verify.isolation import Held
+from turbofix.verify.layers import Layer, layers_for
+from turbofix.verify.lease import scratch_folder, sweep
+from turbofix.verify.probe.levels import GUARD, LANDLOCK, OVERLAY
+from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, project_of, trees_for
 
-pytest.importorskip("torch")
 
-# seconds to sleep, by which a process of this run is known from those of any other
-UNIQUE = f"90.{os.getpid()}"
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = walls.make_project(tmp_path / "home" / "project")
+    monkeypatch.chdir(folder)
+    return folder
 
-STRONG = limits.landlock_version() >= 3
 
-TRAINING = """
-import torch
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(200):
-    loss = model(torch.randn(8, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+# --- whole verifications --------------------------------------------------------------------------------------------
 
-# all within what a level-three wall can hold, then what only the kernel can
 MISCHIEF = """
-import os, pathlib, shutil, subprocess, sys, torch
+import os, pathlib, shutil, sys, torch
+here = HERE
+def refused(act, *arguments):
+    try: act(*arguments)
+    except (OSError, RuntimeError): return
+    sys.exit(f"{act} {arguments} was allowed")
 torch.save({"a": torch.zeros(3)}, "weights.pt")
 torch.save({"a": torch.zeros(3)}, os.path.join(os.path.dirname(__file__), "more.pt"))
 os.remove("data.txt")
 shutil.rmtree("folder")
 pathlib.Path("kept.txt").write_text("overwritten")
-with open("kept.txt", "a") as f: f.write("more")
 os.chmod("kept.txt", 0o600)
-def denied(act, *arguments):
-    try: act(*arguments)
-    except (OSError, RuntimeError): return
-    sys.exit(f"{act} {arguments} was allowed")
-here = HERE
-denied(open, here + "/kept.txt", "a")
-denied(os.remove, here + "/kept.txt")
-denied(os.chmod, here + "/kept.txt", 0o600)
-denied(os.utime, here + "/kept.txt", (0, 0))
-denied(os.link, here + "/kept.txt", "hard.txt")
-denied(torch.save, {}, here + "/weights.pt")
-denied(os.rename, here + "/kept.txt", "moved.txt")
-denied(os.truncate, "big.bin", 0)
-denied(open, "big.bin", "r+b")
-"""
-KERNEL_ONLY = """
-from torch import UntypedStorage
-denied(UntypedStorage.from_file, here + "/kept.txt", True, 4096)
-subprocess.run(["sh", "-c", f"echo x > '{here}/kept.txt'; rm -f '{here}/data.txt'; echo y > kept.txt"])
+with open("big.bin", "r+b") as file: file.write(b"x")
+assert open("big.bin", "rb").read(2) == b"x\\0"
+assert os.path.getsize("big.bin") == 17 << 20
+outside = os.path.dirname(here)
+refused(open, outside + "/new.txt", "w")
+refused(os.mkdir, outside + "/new")
+refused(os.chmod, outside, 0o700)
+refused(os.utime, outside, (0, 0))
+refused(torch.save, {}, outside + "/weights.pt")
+refused(os.rename, here, outside + "/moved")
 """
 
+AT_THEIR_OWN_PLACE = """
+pathlib.Path(here, "kept.txt").write_text("again")
+assert pathlib.Path("kept.txt").read_text() == "again" and not os.path.exists(here + "/data.txt")
+assert os.path.dirname(os.path.abspath(__file__)) == here == os.getcwd()
+"""
 
-def tree_hash(folder: Path) -> str:
-    """A hash over the names, kinds, modes, times and contents of everything below ``folder``."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        status = path.lstat()
-        digest.update(f"{path} {status.st_mode} {status.st_mtime_ns} {status.st_size} {status.st_nlink}".encode())
-        if path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    (folder / "folder").mkdir(parents=True)
-    (folder / "folder" / "inner.txt").write_text("inner")
-    (folder / "data.txt").write_text("data")
-    (folder / "kept.txt").write_text("kept")
-    with open(folder / "big.bin", "wb") as handle:
-        handle.truncate(17 << 20)  # big enough to be linked, not copied
-    monkeypatch.chdir(folder)
-    return folder
+FROM_THEIR_MIRROR = """
+refused(open, here + "/kept.txt", "a")
+refused(os.remove, here + "/kept.txt")
+refused(shutil.rmtree, here)
+refused(os.link, here + "/kept.txt", "hard.txt")
+"""
 
 
-def request(script: Path, **options: object) -> Request:
-    stage = Stage(None, Risk.EQUIVALENT, {script: script.read_bytes()})
-    return Request(script, stages=(stage,), options=Options(**{"timeout": 120.0, **options}))  # type: ignore[arg-type]
-
-
-needs_landlock = pytest.mark.skipif(not STRONG, reason="this kernel has no Landlock")
-
-
-@pytest.mark.parametrize("level", [pytest.param("landlock", marks=needs_landlock), "guard"])
-def test_the_users_tree_is_what_it_was(project: Path, level: str) -> None:
+@pytest.mark.parametrize("level", [OVERLAY, LANDLOCK, GUARD])
+def test_the_users_tree_is_what_it_was_and_the_level_is_told(project: Path, level: str) -> None:
+    pytest.importorskip("torch")
+    walls.demand(level if level != OVERLAY or os.geteuid() == 0 else "overlay-for-users")
     script = project / "mischief.py"
-    mischief = MISCHIEF + (KERNEL_ONLY if level == "landlock" else "")
-    script.write_text(mischief.replace("HERE", repr(str(project)), 1) + TRAINING)
-    before = tree_hash(project.parent)
-    found = verify(request(script, isolation=level, steps=20))
+    mischief = MISCHIEF + (AT_THEIR_OWN_PLACE if level == OVERLAY else FROM_THEIR_MIRROR)
+    script.write_text(mischief.replace("HERE", repr(str(project)), 1) + walls.TRAINING)
+    before = walls.tree_hash(project.parent)
+    found = verify(walls.request(script, isolation=level, steps=20))
     assert (found.verdict, found.reason) == ("pass", "it learns the same over 20 steps")
-    assert found.isolation == level
-    assert any("weak" in note for note in found.notes) == (level == "guard")
-    assert tree_hash(project.parent) == before
+    assert walls.tree_hash(project.parent) == before
+    assert found.to_json()["isolation"] == level
+    assert f"  isolation  {level}: {isolation.LEVELS[level][:40]}" in render(found)
+    assert any("weak" in note for note in found.notes) == (level == GUARD)
+
+
+def test_a_write_outside_is_named(project: Path) -> None:
+    pytest.importorskip("torch")
+    script = project / "outside.py"
+    script.write_text(f"open({str(project.parent / 'out.txt')!r}, 'w')\n" + walls.TRAINING)
+    found = verify(walls.request(script))
+    assert found.verdict == "inconclusive"
+    assert "at outside.py, line 1" in found.reason and "writes outside its own folder" in found.reason
+    assert not (project.parent / "out.txt").exists()
 
 
 def test_each_run_starts_from_the_users_files(project: Path) -> None:
     """What one run wrote is not there for the next: the second run of the original would differ."""
+    pytest.importorskip("torch")
     script = project / "resume.py"
     lines = "import os\nassert not os.path.exists('state.txt')\nopen('state.txt', 'w').write('x')\n"
-    script.write_text(lines + TRAINING)
-    assert verify(request(script, steps=20)).verdict == "pass"
+    script.write_text(lines + "open('kept.txt', 'a').write('x')\n" + walls.TRAINING)
+    found = verify(walls.request(script, steps=20))
+    assert found.verdict == "pass"
+    if found.isolation == OVERLAY:
+        assert any("kept.txt" in note and "as it was" in note for note in found.notes)
 
 
-def test_a_write_outside_is_named(project: Path) -> None:
-    script = project / "outside.py"
-    script.write_text(f"open({str(project.parent / 'out.txt')!r}, 'w')\n" + TRAINING)
-    found = verify(request(script))
-    assert found.verdict == "inconclusive"
-    assert "writes outside its own folder" in found.reason
-    assert not (project.parent / "out.txt").exists()
-
-
-def test_no_process_and_no_scratch_is_left(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a process that went into a session of its own."""
-    scratches = tmp_path / "scratches"
-    scratches.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratches))
-    script = project / "orphan.py"
-    orphan = f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'], start_new_session=True)\n"
-    script.write_text(orphan + TRAINING)
-    assert verify(request(script, steps=20)).verdict == "pass"
-    script.write_text(orphan + "import time\ntime.sleep(60)\n")
-    assert "time limit" in verify(request(script, timeout=1.0)).reason
-    assert list(scratches.iterdir()) == []
-    assert not _running(UNIQUE)
-
-
-def _running(word: str) -> bool:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if word.encode() in path.read_bytes():
-                return True
-        except OSError:
-            continue
-    return False
-
-
-def has_started(scratches: Path) -> bool:
-    """Whether the script runs; folders come and go meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return bool(list(scratches.rglob("started")))
-    return False
-
-
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_end_from_outside_leaves_nothing_behind(project: Path, tmp_path: Path, end: signal.Signals) -> None:
-    """Neither a process nor, unless it was killed outright, the scratch folder."""
-    scratches = tmp_path / "scratches"
-    scratches.mkdir()
-    script = project / "long.py"
-    # a process that the script started outlives a verification that is killed outright, and nothing can be done there
-    started = "" if end == signal.SIGKILL else f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'])\n"
-    script.write_text(f"{started}import time\nopen('started', 'w')\ntime.sleep(60)\n{TRAINING}")
-    program = (
-        "import signal, sys; from pathlib import Path\n"
-        "from turbofix.verify import *; from turbofix.findings import Risk\n"
-        # a job in the background of a script is born deaf to Ctrl-C
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "p = Path(sys.argv[1]); verify(Request(p, stages=(Stage(None, Risk.EXACT, {p: p.read_bytes()}),)))"
-    )
-    environment = {**os.environ, "TMPDIR": str(scratches), "PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, "-c", program, str(script)], env=environment, stderr=subprocess.PIPE)
-    try:
-        until = time.monotonic() + 60
-        while not has_started(scratches) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert _running(str(scratches))
-        process.send_signal(end)
-        _, complaint = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert (b"KeyboardInterrupt" in complaint) == (end == signal.SIGINT)
-    assert process.returncode == {signal.SIGINT: -2, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
-    assert end == signal.SIGKILL or list(scratches.iterdir()) == []
-    until = time.monotonic() + 10
-    while _running(str(scratches)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _running(str(scratches)) and not _running(UNIQUE)
-
-
-def test_the_scratch_folder_is_kept_on_request(project: Path) -> None:
+def test_the_scratch_folder_is_kept_on_request(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = project / "train.py"
-    script.write_text("open('wrote.txt', 'w').write('x')\n" + TRAINING)
-    found = verify(request(script, steps=20, keep_scratch=True))
-    try:
-        assert found.scratch is not None
-        assert list(found.scratch.rglob("wrote.txt"))
-        assert not (project / "wrote.txt").exists()
-    finally:
-        if found.scratch:
-            subprocess.run(["rm", "-rf", str(found.scratch)], check=True)
+    script.write_text("open('wrote.txt', 'w').write('x')\n" + walls.TRAINING)
+    found = verify(walls.request(script, steps=20, keep_scratch=True))
+    assert found.scratch is not None and list(found.scratch.rglob("wrote.txt"))
+    assert not (project / "wrote.txt").exists()
+    # it is the user's now: no later run takes it for one that was left
+    assert list(sweep(tmp_path)) == [] and found.scratch.exists()
+
+
+def test_where_processes_cannot_be_forked_each_run_has_an_interpreter_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(runner, "FORKS", False)
+    script = project / "train.py"
+    with scratch_folder(keep=False) as lease:
+        child = Child(Scratch(lease.root, (project,), Held(GUARD), lease.lock), script, (), project, Options())
+        try:
+            script.write_text(walls.TRAINING)
+            ended = child.run({}, walls.ORDER, lambda step: None)
+            assert (ended.how, len(ended.rows)) == ("stopped", 3)
+            script.write_text("import sys\nsys.exit('not today')\n")
+            assert child.run({}, walls.ORDER, lambda step: None).complaint == "SystemExit: not today"
+        finally:
+            child.close()
+
+
+def test_what_the_weak_level_cannot_hold_is_told(project: Path) -> None:
+    """Another program can write where it likes; what it did is seen at least."""
+    pytest.importorskip("torch")
+    script = project / "train.py"
+    other = f"import subprocess\nsubprocess.run(['sh', '-c', 'echo x > {project}/kept.txt'])\n"
+    script.write_text(other + walls.TRAINING)
+    found = verify(walls.request(script, steps=3, isolation=GUARD))
+    assert found.verdict == "pass"
+    assert any("it started sh, which" in note for note in found.notes), found.notes
+    assert any("were changed" in note and "kept.txt" in note for note in found.notes), found.notes
+
+
+# --- which level ----------------------------------------------------------------------------------------------------
+
+
+def test_the_strongest_level_that_can_be_had_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    root = tmp_path / "root"
+    root.mkdir()
+    obstacles: dict[str, str | None] = {OVERLAY: None, LANDLOCK: None}
+    monkeypatch.setattr(isolation, "_try", lambda *_, **__: dict(obstacles))
+    assert isolation.reach(None, root, (tree,)).level == OVERLAY
+    obstacles[OVERLAY] = "unshare: Operation not permitted"
+    held = isolation.reach(None, root, (tree,))
+    assert (held.level, held.notes) == (
+        LANDLOCK,
+        ("no stronger isolation here: overlay: unshare: Operation not permitted",),
+    )
+    with pytest.raises(Inconclusive, match="overlay cannot be had here"):
+        isolation.reach(OVERLAY, root, (tree,))
+    assert isolation.reach(LANDLOCK, root, (tree,)).notes == ()
+    obstacles[LANDLOCK] = "this kernel has none"
+    held = isolation.reach(None, root, (tree,))
+    assert held.level == GUARD and len(held.notes) == 3 and "weak" in held.notes[0]
+    with pytest.raises(Inconclusive, match="landlock cannot be had here"):
+        isolation.reach(LANDLOCK, root, (tree,))
+
+
+def test_every_level_is_tried_out_and_none_is_believed(tmp_path: Path) -> None:
+    """Trying leaves nothing behind, and says why a level cannot be had."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    root = tmp_path / "root"
+    root.mkdir()
+    layer = Layer(tree, root / "layers" / "0")
+    layer.make()
+    found = isolation._try(root, (layer,), own_user=True)
+    assert found.keys() == {OVERLAY, LANDLOCK}
+    assert list(tree.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "tree"]
+    gone = isolation._try(root, (Layer(tmp_path / "none", root / "layers" / "0"),), own_user=True)
+    assert gone[OVERLAY]
+
+
+def test_levels_are_demanded_by_name() -> None:
+    isolation.demand(None)
+    isolation.demand(GUARD)
+    with pytest.raises(Inconclusive, match="no isolation level 'glass'; there are overlay, landlock, guard"):
+        isolation.demand("glass")
+
+
+def test_a_level_that_fails_in_the_end_runs_nothing(project: Path) -> None:
+    pytest.importorskip("torch")
+    walls.demand("overlay-for-users")
+    script = project / "train.py"
+    script.write_text(f"open({str(project / 'ran')!r}, 'w')\n" + walls.TRAINING)
+    with scratch_folder(keep=False) as lease:
+        held = Held(OVERLAY, True, (Layer(project / "folder" / "none", lease.root / "layers" / "0"),))
+        child = Child(Scratch(lease.root, (project,), held), script, (), project, Options())
+        try:
+            with pytest.raises((Inconclusive, FileNotFoundError)):
+                child.run({}, {}, lambda step: None)
+        finally:
+            child.close()
+    assert not (project / "ran").exists()
+
+
+# --- what the script sees -------------------------------------------------------------------------------------------
 
 
 def test_what_is_mirrored(tmp_path: Path) -> None:
@@ -228,7 +238,8 @@ def test_what_is_mirrored(tmp_path: Path) -> None:
     assert trees_for(script, project / "src") == (project,)
     assert trees_for(script, tmp_path / "home") == (tmp_path / "home",)
     assert trees_for(script, tmp_path / "other") == (project, tmp_path / "other")
-    scratch = Scratch(tmp_path / "scratch", (project,))
+    assert trees_for(script, Path("/")) == (project,)
+    scratch = Scratch(tmp_path / "scratch", (project,), Held(LANDLOCK))
     scratch.root.mkdir()
     scratch.populate({script: b"print(1)"})
     mirror = scratch.mirror(project)
@@ -240,12 +251,103 @@ def test_what_is_mirrored(tmp_path: Path) -> None:
     assert scratch.argument(f"--data={project}/x") == f"--data={mirror}/x"
     assert scratch.argument("--lr=0.1") == "--lr=0.1"
     # without the kernel's help nothing is linked that a script could write through
-    Scratch(tmp_path / "scratch", (project,), strong=False).populate({})
+    Scratch(tmp_path / "scratch", (project,), Held(GUARD)).populate({})
     assert not (mirror.parent / "data").exists()
 
 
-def test_levels_are_demanded_by_name() -> None:
-    isolation.demand(None)
-    isolation.demand("guard")
-    with pytest.raises(Exception, match="no isolation level"):
-        isolation.demand("glass")
+def test_big_files_are_linked_where_the_kernel_denies_writes_through_the_link(tmp_path: Path) -> None:
+    project = walls.make_project(tmp_path / "home" / "project")
+    for level, linked in ((LANDLOCK, True), (GUARD, False)):
+        scratch = Scratch(tmp_path / level, (project,), Held(level))
+        scratch.populate({})
+        big = scratch.mirror(project / "big.bin")
+        # never a hard link; and no link at all where the file system can clone
+        assert big.stat().st_nlink == 1 and (project / "big.bin").stat().st_nlink == 1
+        assert not big.is_symlink() or linked
+        assert scratch.mirror(project / "data.txt").stat().st_nlink == 1
+
+
+def test_what_lies_under_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    project = walls.make_project(home / "project")
+    (home / ".cache").mkdir()
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "linked").symlink_to(project)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    for name in ("XDG_CACHE_HOME", "HF_DATASETS_CACHE", "TORCH_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    root = tmp_path / "root"
+    folders = [layer.folder for layer in layers_for((project, project / "folder"), root)]
+    assert sorted(folders) == sorted([home / ".cache", tmp_path / "hub", project])
+    # no folder can lie over the scratch folder itself
+    assert layers_for((tmp_path,), root) == ()
+    assert sorted(layer.folder for layer in layers_for((project, tmp_path), root)) == sorted(folders)
+    layers = layers_for((project,), root)
+    scratch = Scratch(root, (project,), Held(OVERLAY, layers=layers))
+    assert scratch.mirror(project / "x") == project / "x"
+    assert scratch.holds(tmp_path / "linked" / "new.py") and not scratch.holds(tmp_path / "new.py")
+    (project / "folder").chmod(0o750)
+    scratch.populate({tmp_path / "linked" / "folder" / "inner.txt": b"other"})
+    changed = next(layer for layer in layers if layer.folder == project).changed
+    assert (changed / "folder" / "inner.txt").read_bytes() == b"other"
+    assert (changed / "folder").stat().st_mode == (project / "folder").stat().st_mode
+    assert (project / "folder" / "inner.txt").read_text() == "inner"
+
+
+# --- the scratch folder ---------------------------------------------------------------------------------------------
+
+
+def test_the_scratch_folder_lies_outside_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    with scratch_folder(keep=False) as lease:
+        assert lease.root.parent == tmp_path / "tmp"
+    with scratch_folder(keep=False, outside=(tmp_path,)) as lease:
+        assert tmp_path not in lease.root.parents
+    assert not lease.root.exists()
+
+
+def test_only_what_was_left_is_swept(tmp_path: Path) -> None:
+    held = "import sys, time; from pathlib import Path; from turbofix.verify.lease import _lock_new\n"
+    folders = {name: tmp_path / f"turbofix-{name}" for name in ("left", "live", "strange", "new", "old")}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "file").write_text("")
+    for name in ("left", "live"):
+        (folders[name] / "lock").write_text("")
+    (folders["old"] / "file").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "turbofix-link").symlink_to(tmp_path / "elsewhere")
+    hour_ago = time.time() - 7200
+    for name in ("strange", "old"):
+        os.utime(folders[name], (hour_ago, hour_ago))
+    (folders["live"] / "lock").unlink()
+    program = f"{held}_lock_new(Path(sys.argv[1]), keep=False); print('held', flush=True); time.sleep(60)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", program, str(folders["live"])]
+    holder = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        assert list(sweep(tmp_path)) == [folders["left"]]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "elsewhere",
+            "turbofix-link",
+            "turbofix-live",
+            "turbofix-new",
+            "turbofix-strange",
+        ]
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert list(sweep(tmp_path)) == [folders["live"]]
+
+
+def test_what_is_made_read_only_is_removed_too(tmp_path: Path) -> None:
+    with scratch_folder(keep=False) as lease:
+        stubborn = lease.root / "a" / "b"
+        stubborn.mkdir(parents=True)
+        (stubborn / "file").write_text("")
+        stubborn.chmod(0)
+        stubborn.parent.chmod(0o500)
+    assert not lease.root.exists()

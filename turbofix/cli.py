@@ -228,7 +228,17 @@ Python = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu or cuda. [default: cuda where there is one]")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of both programs.")]
-Isolation = Annotated[str | None, typer.Option(metavar="LEVEL", help="Run only if files are protected at this level.")]
+Memory = Annotated[
+    float | None,
+    typer.Option(min=0.1, metavar="GIB", help="Memory that one run may use. [default: most of what is free]"),
+]
+Disk = Annotated[
+    float | None, typer.Option(min=0.01, metavar="GIB", help="What one run may write. [default: half of the free disk]")
+]
+Isolation = Annotated[
+    str | None,
+    typer.Option(metavar="LEVEL", help="Run only at this level: overlay, landlock or guard. [default: the strongest]"),
+]
 KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]
 
 
@@ -337,6 +347,8 @@ def apply(  # noqa: PLR0913
     python: Python = None,
     device: Device = None,
     seed: Seed = None,
+    memory: Memory = None,
+    disk: Disk = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
 ) -> int:
@@ -353,6 +365,8 @@ def apply(  # noqa: PLR0913
             python=python,
             device=device,
             seed=seed,
+            memory=gibibytes(memory),
+            disk=gibibytes(disk),
             isolation=isolation,
             keep_scratch=keep_scratch,
         )
@@ -406,6 +420,8 @@ def verify(  # noqa: PLR0913
     python: Python = None,
     device: Device = None,
     seed: Seed = None,
+    memory: Memory = None,
+    disk: Disk = None,
     isolation: Isolation = None,
     keep_scratch: KeepScratch = False,
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
@@ -421,6 +437,8 @@ def verify(  # noqa: PLR0913
         python=python,
         device=device,
         seed=seed,
+        memory=gibibytes(memory),
+        disk=gibibytes(disk),
         isolation=isolation,
         keep_scratch=keep_scratch,
     )
@@ -531,6 +549,11 @@ def verify_options(**given: Any) -> Options:
     from turbofix.verify import Options
 
     return Options(**{name: value for name, value in given.items() if value is not None})
+
+
+def gibibytes(number: float | None) -> int | None:
+    """A number of GiB in bytes."""
+    return None if number is None else int(number * (1 << 30))
 
 
 def no_verdict(reason: str, options: Options) -> Verification:

@@ -46,7 +46,7 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
             lines.append(style.wrap(judgement.reason, 15))
     lines.append("")
     if verification.isolation:
-        lines.append(_row("isolation", verification.isolation, style))
+        lines.append(_row("isolation", _isolation(verification.isolation), style))
     lines += [_row("note", note, style) for note in verification.notes]
     if verification.scratch is not None:
         lines.append(f"  scratch    {verification.scratch}")
@@ -65,6 +65,12 @@ def _speed(verification: Verification) -> str:
             return "not measured"
         return "not measured: a run without a GPU says nothing about speed on one"
     return f"{speedup.median:.3g}× (95 % interval {speedup.low:.3g}–{speedup.high:.3g}×)"
+
+
+def _isolation(level: str) -> str:
+    from turbofix.verify.isolation import LEVELS
+
+    return f"{level}: {LEVELS[level]}" if level in LEVELS else level
 
 
 def _before_and_after(verification: Verification, part: str) -> str:

@@ -24,6 +24,9 @@ WATCHED_SECONDS = 60.0
 # seconds that the script may take from there to its end, with epochs of one batch; a rewrite has some more
 FINISH_SECONDS = 20.0
 
+# what the kernel and the guard say to one who may not write
+_DENIALS = ("Permission denied", "Read-only file system", "verified script may not write")
+
 Tell = Callable[[Progress], None]
 
 
@@ -96,22 +99,23 @@ class Original:
 
     def _ending(self, ended: Ended) -> str:
         if ended.how != "crashed":
-            said = (
-                f' (it said "{ended.last_words}")' if ended.last_words and "limit" not in str(ended.complaint) else ""
-            )
+            said = f' (it said "{ended.last_words}")' if ended.last_words and not ended.stopped else ""
             return f"{ended.complaint}{said}"
         complaint = ended.complaint or ""
         if complaint.startswith("SystemExit") and ended.last_words:
             return f'ended with "{ended.last_words}"{_at(ended.log)}'
-        if "Permission denied" in complaint or "verified script may not write" in complaint:
-            denied = "it writes outside its own folder, which a verification denies"
+        if any(sign in complaint for sign in _DENIALS):
+            denied = (
+                "it writes outside its own folder, which a verification denies; let an argument or TMPDIR name a "
+                "place inside"
+            )
             return f'stopped{_at(ended.log)} with "{complaint}": {denied}'
         return f'stopped with "{complaint}"{_at(ended.log)}'
 
     def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str) -> Outcome:
         """Run a rewrite and hold it against the original."""
         ended = self._run(phase, files, replay=True)
-        if ended.timed_out:
+        if ended.stopped:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
             return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
         if ended.complaint:

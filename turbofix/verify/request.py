@@ -18,6 +18,7 @@ class Options:
     ends before), ``timeout`` in seconds per run,
     ``python`` the user's interpreter (default: this one), ``device`` ``"cpu"``, ``"cuda"`` or what is there,
     ``isolation`` the level to insist on (see ``isolation.LEVELS``), ``repeats`` timed runs of each program.
+    ``memory`` and ``disk`` are what one run may use, in bytes (default: most of what is free).
     """
 
     steps: int | None = None
@@ -28,6 +29,8 @@ class Options:
     seed: int = 0
     isolation: str | None = None
     keep_scratch: bool = False
+    memory: int | None = None
+    disk: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import queue
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from turbofix.records import dataclass
-from turbofix.verify.probe import limits
+from turbofix.verify import signals, windows
+from turbofix.verify.limits import PAUSE, Watch, limits_for
+from turbofix.verify.probe import processes
+from turbofix.verify.probe.warden import RELEASE
 from turbofix.verify.request import Options
 from turbofix.verify.result import Inconclusive
 from turbofix.verify.scratch import Scratch
@@ -28,6 +33,12 @@ START = 300.0
 # bytes that the original's tensors may take in the scratch folder, and the share of the free disk
 MOST_TENSOR_BYTES = 8 << 30
 DISK_SHARE = 0.25
+
+# seconds that a child may take to end
+PATIENCE = 10.0
+
+# Elsewhere a fork of a process that has threads and frameworks in it may hang.
+FORKS = sys.platform.startswith("linux")
 
 OnStep = Callable[[int], None]
 
@@ -47,13 +58,16 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended (stopped, finished, crashed, shorten or killed), and its log, empty when it left none."""
+    """How a run ended (stopped, finished, crashed, shorten or killed), and its log, empty when it left none.
+
+    ``stopped`` says that it broke a limit, which is then the ``complaint``.
+    """
 
     how: str
     log: Mapping[str, Any] = field(default_factory=dict)
     complaint: str | None = None
     last_words: str = ""
-    timed_out: bool = False
+    stopped: bool = False
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -61,65 +75,91 @@ class Ended:
 
 
 class Child:
-    """The user's interpreter with the probe in it; it imports torch once and forks for every run."""
+    """The user's interpreter with the probe in it; it imports torch once and forks for every run.
+
+    Where processes cannot be forked safely every run has an interpreter of its own.
+    """
 
     def __init__(self, scratch: Scratch, script: Path, args: tuple[str, ...], cwd: Path, options: Options) -> None:
         self._scratch, self._script, self._args, self._cwd, self._options = scratch, script, args, cwd, options
+        self._forks = FORKS
         self._process: subprocess.Popen[bytes] | None = None
-        self._rest = b""
-        self._orders = self._replies = -1
+        self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._lifeline = -1
+        self._job: windows.Job | None = None
         self.torch = ""
         self.cuda = False
         self.device_name: str | None = None
         self.isolation = ""
+        self.touched: set[Path] = set()
+        self.limits = limits_for(options.timeout, options.memory, options.disk, scratch.root)
 
     def start(self) -> None:
         """Start the interpreter and import torch; ``Inconclusive`` where that fails."""
         self.close()
         root = self._scratch.root
-        for name in ("tmp", "cache", "logs"):
+        for name in ("tmp", "cache", "logs", "mirror"):
             (root / name).mkdir(exist_ok=True)
-        (root / "mirror").mkdir(exist_ok=True)
-        orders_read, self._orders = os.pipe()
-        self._replies, replies_write = os.pipe()
-        configuration = root / "logs" / "child.json"
-        configuration.write_text(
-            json.dumps(
-                {
-                    "requests": orders_read,
-                    "replies": replies_write,
-                    "writable": [str(root)],
-                    "isolation": self._options.isolation,
-                    "name_device": self._options.device != "cpu",
-                }
-            )
-        )
         python = self._options.python or sys.executable
+        lifeline, self._lifeline = os.pipe()
+        handed = [one for one in (lifeline, self._scratch.lock) if one is not None]
+        configuration = root / "logs" / "child.json"
+        configuration.write_text(json.dumps(self._configuration(lifeline)))
+        apart: dict[str, Any] = {"pass_fds": handed, "start_new_session": True} if os.name == "posix" else {}
         try:
             with open(root / "logs" / "child.txt", "wb") as words:
                 self._process = subprocess.Popen(
-                    [python, str(PROBE), str(configuration)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=words,
+                    [python, str(PROBE), "serve", str(configuration)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     stderr=words,
-                    pass_fds=(orders_read, replies_write),
-                    start_new_session=True,
                     cwd=root,
                     env=self._environment(),
+                    **apart,
                 )
         except OSError as error:
             raise Inconclusive(f"the interpreter {python} could not be started: {error.strerror}") from error
         finally:
-            os.close(orders_read)
-            os.close(replies_write)
-        ready = self._wait(time.monotonic() + START, lambda step: None)
-        if not ready or not ready.get("ready"):
+            os.close(lifeline)
+        self._job = windows.Job.around(self._process.pid, self.limits.memory)
+        self._said = queue.Queue()
+        # A thread, since not every system can wait for a pipe with a limit.
+        threading.Thread(target=_listen, args=(self._process.stdout, self._said), daemon=True).start()
+        ready = self._wait(START)
+        if not isinstance(ready, dict) or not ready.get("ready"):
             words_said = _tail(root / "logs" / "child.txt")
-            why = (ready or {}).get("error") or words_said or "it ended without a word"
+            why = (ready.get("error") if isinstance(ready, dict) else ready) or words_said or "it ended without a word"
             self.close()
             raise Inconclusive(f"{python} could not import torch: {why}")
         self.torch, self.cuda = ready["torch"], ready["cuda"]
-        self.device_name, self.isolation = ready["device_name"], ready["isolation"]
+        self.device_name, self.isolation = ready["device_name"], self._scratch.held.level
+
+    def _configuration(self, lifeline: int) -> dict[str, Any]:
+        root, held = self._scratch.root, self._scratch.held
+        return {
+            "lifeline": lifeline,
+            "lock": self._scratch.lock,
+            "root": str(root),
+            "keep": self._options.keep_scratch,
+            "forks": self._forks,
+            "level": held.level,
+            "own_user": held.own_user,
+            "mirror": str(self._scratch.mirror_root),
+            "audit": str(self._audit),
+            "name_device": self._options.device != "cpu",
+        }
+
+    def programs(self) -> tuple[str, ...]:
+        """The programs that the script started and the weakest level does not hold, by name."""
+        try:
+            lines = self._audit.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return ()
+        return tuple(dict.fromkeys(lines))
+
+    @property
+    def _audit(self) -> Path:
+        return self._scratch.root / "logs" / "audit.txt"
 
     def _environment(self) -> dict[str, str]:
         root = self._scratch.root
@@ -127,7 +167,10 @@ class Child:
         environment.update(QUIET)
         environment.update(self._python_path(mirrored=False))
         environment.update(
+            {processes.MARK: str(root)},
             TMPDIR=str(self._scratch.temporary),
+            TEMP=str(self._scratch.temporary),
+            TMP=str(self._scratch.temporary),
             MPLCONFIGDIR=str(root / "cache"),
             TORCHINDUCTOR_CACHE_DIR=str(root / "cache" / "inductor"),
             TRITON_CACHE_DIR=str(root / "cache" / "triton"),
@@ -156,101 +199,149 @@ class Child:
     def run(self, files: Mapping[Path, bytes], order: Mapping[str, Any], on_step: OnStep) -> Ended:
         """Run the script once with ``files`` in place of the originals.
 
-        A run that goes past its time limit is killed with everything that it started.
+        A run that goes past one of its limits is killed with everything that it started.
         """
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or self._process.poll() is not None or self._lifeline < 0:
             self.start()
+        assert self._process is not None and self._process.stdin is not None
         self._scratch.populate(files)
         logs = self._scratch.root / "logs"
         log = logs / "log.json"
         log.unlink(missing_ok=True)
-        script = self._scratch.mirror(self._script)
-        beneath = self._cwd in self._script.parents
-        whole = {
-            "folder": str(self._scratch.mirror(self._cwd)),
-            "script": str(script),
-            "name": os.path.relpath(self._script, self._cwd) if beneath else str(script),
-            "arguments": [self._scratch.argument(argument) for argument in self._args],
-            "mirror": str(self._scratch.mirror_root),
-            "mirrored": {str(tree): str(self._scratch.mirror(tree)) for tree in self._scratch.trees},
-            "environment": {"PWD": str(self._scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},
-            "stdout": str(logs / "stdout.txt"),
-            "stderr": str(logs / "stderr.txt"),
-            "log": str(log),
-            "tensors": str(self._scratch.root / "tensors"),
-            "tensor_bytes": self._tensor_bytes(),
-            "seed": self._options.seed,
-            **order,
-        }
-        os.write(self._orders, (json.dumps(whole) + "\n").encode())
-        ended = self._wait(time.monotonic() + self._options.timeout, on_step)
-        if ended is None:
-            alive = self._process is not None and self._process.poll() is None
+        watch = Watch(self.limits, self._process.pid, self._scratch.written)
+        with contextlib.suppress(OSError):
+            self._process.stdin.write((json.dumps({**self._order(logs, log), **order}) + "\n").encode())
+            self._process.stdin.flush()
+        ended = self._wait(START + self.limits.seconds, on_step, watch)
+        if isinstance(ended, str):
+            self._stop_run()
+        self.touched.update(self._scratch.touched())
+        if isinstance(ended, str):
+            return Ended("killed", complaint=ended, stopped=True)
+        if ended is not None and "unheld" in ended:
             self.close()
-            if alive:
-                limit = f"ran past its time limit of {self._options.timeout:g} seconds"
-                return Ended("killed", complaint=limit, timed_out=True)
-            return Ended("killed", complaint="was killed")
+            raise Inconclusive(f"the user's files could not be held at the level {self.isolation}: {ended['unheld']}")
+        status = ended["ended"] if ended is not None else self._end_of_process()
         words = _tail(logs / "stderr.txt")
         try:
             found = json.loads(log.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return Ended("killed", complaint=_death(ended["ended"]), last_words=words)
+            return Ended("killed", complaint=_death(status), last_words=words)
         return Ended(found["how"], found, found.get("error"), words)
 
-    def _tensor_bytes(self) -> int:
-        free = os.statvfs(self._scratch.root)
-        return min(MOST_TENSOR_BYTES, int(free.f_bavail * free.f_frsize * DISK_SHARE))
+    def _order(self, logs: Path, log: Path) -> dict[str, Any]:
+        scratch = self._scratch
+        script = scratch.mirror(self._script)
+        beneath = self._cwd in self._script.parents
+        return {
+            "folder": str(scratch.mirror(self._cwd)),
+            "script": str(script),
+            "name": os.path.relpath(self._script, self._cwd) if beneath else str(script),
+            "arguments": [scratch.argument(argument) for argument in self._args],
+            "own": [str(folder) for folder in scratch.own_folders],
+            "mirrored": {str(tree): str(scratch.mirror(tree)) for tree in scratch.trees},
+            "layers": [layer.places() for layer in scratch.held.layers],
+            "memory": self.limits.memory,
+            "disk": self.limits.disk,
+            "environment": {"PWD": str(scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},
+            "stdout": str(logs / "stdout.txt"),
+            "stderr": str(logs / "stderr.txt"),
+            "log": str(log),
+            "tensors": str(scratch.root / "tensors"),
+            "tensor_bytes": self._tensor_bytes(),
+            "seed": self._options.seed,
+        }
 
-    def _wait(self, until: float, on_step: OnStep) -> dict[str, Any] | None:
-        """The next reply that is not a step count; None when time is up or the child is gone."""
-        while True:
-            line, newline, rest = self._rest.partition(b"\n")
-            if newline:
-                self._rest = rest
-                message: dict[str, Any] = json.loads(line)
-                if "step" not in message:
+    def _tensor_bytes(self) -> int:
+        return min(MOST_TENSOR_BYTES, int(shutil.disk_usage(self._scratch.root).free * DISK_SHARE))
+
+    def _wait(
+        self, seconds: float, on_step: OnStep = lambda step: None, watch: Watch | None = None
+    ) -> dict[str, Any] | str | None:
+        """The next reply that is not a step count; words when a limit was broken; None when the child is gone."""
+        until = time.monotonic() + seconds
+        look = 0.0
+        while (now := time.monotonic()) < until:
+            if watch is not None and now > look:
+                look = now + PAUSE
+                broken = watch.broken()
+                if broken:
+                    return broken
+            with contextlib.suppress(queue.Empty):
+                message = self._said.get(timeout=PAUSE)
+                if message is None or "step" not in message:
                     return message
                 on_step(message["step"])
-                continue
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self._replies], [], [], left)[0]:
-                return None
-            chunk = os.read(self._replies, 65536)
-            if not chunk:
-                return None
-            self._rest += chunk
+        return f"did not answer for {seconds:g} seconds"
+
+    def _stop_run(self) -> None:
+        """End the run that is under way with everything below it, and spare the server where that goes."""
+        servers = processes.children(self._process.pid) if self._process is not None and self._forks else []
+        if servers and all(processes.kill_descendants(server) for server in servers):
+            ended = self._wait(PATIENCE)
+            if isinstance(ended, dict) and "ended" in ended:
+                return
+        self.close()
+
+    def _end_of_process(self) -> int | None:
+        """The status of a process that is gone or about to go."""
+        status: int | None = None
+        if self._process is not None and not self._forks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(PATIENCE)
+        self.close()
+        return status
 
     def close(self) -> None:
-        """End the child and everything below it; safe to call more than once."""
-        process, self._process = self._process, None
-        if process is not None:
-            # Stopped first, so that it cannot start more while its descendants are counted.
-            with contextlib.suppress(OSError):
-                os.kill(process.pid, signal.SIGSTOP)
-            for _ in range(100):
-                living = limits.descendants(process.pid)
-                for pid in living:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
-                if not living:
-                    break
-                time.sleep(0.01)
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for pipe in (self._orders, self._replies):
-            if pipe >= 0:
+        """End the child and everything below it; safe to call more than once, and not to be interrupted."""
+        with signals.undisturbed():
+            process, self._process = self._process, None
+            lifeline, self._lifeline = self._lifeline, -1
+            job, self._job = self._job, None
+            if lifeline >= 0:
                 with contextlib.suppress(OSError):
-                    os.close(pipe)
-        self._orders = self._replies = -1
-        self._rest = b""
+                    os.write(lifeline, RELEASE)
+                os.close(lifeline)
+            if job is not None:
+                job.close()
+            if process is not None:
+                _end(process)
+                processes.kill_marked(str(self._scratch.root))
 
 
-def _death(status: int) -> str:
-    if os.WIFSIGNALED(status):
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a warden that was told to end what is below it, and itself; if it cannot, do that from here."""
+    # what was written and not read yet is of no use to anybody
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    if hasattr(os, "fork"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+            return
+        processes.kill_descendants(process.pid)
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        process.kill()
+    process.wait()
+
+
+def _listen(pipe: IO[bytes], said: queue.Queue[dict[str, Any] | None]) -> None:
+    """Pass on what is said, line by line, and None at the end."""
+    with contextlib.suppress(OSError, ValueError), pipe:
+        for line in pipe:
+            said.put(json.loads(line))
+    said.put(None)
+
+
+def _death(status: int | None) -> str:
+    if status is None:
+        return "was killed"
+    if os.name == "posix" and os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"ended with status {os.WEXITSTATUS(status)} and left no log"
+    code = os.WEXITSTATUS(status) if os.name == "posix" else status
+    return f"ended with status {code} and left no log"
 
 
 def _tail(path: Path) -> str:

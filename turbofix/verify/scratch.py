@@ -1,23 +1,28 @@
-"""The scratch folder: a mirror of what the script can see from where it stands, made anew for every run.
+"""What the script sees as its files, made anew for every run.
 
-The path /a/b stands at ``<scratch>/mirror/a/b``, so that relative paths mean what they meant. Files are copied, and
-big ones linked: a symbolic link, since a hard link would let a write through. What stands beside the mirrored folders
-is linked too, where the kernel denies writes through the link.
+Under overlays it sees the user's folders where they are. Else it gets a mirror of them: the path /a/b stands at
+``<scratch>/mirror/a/b``, so that relative paths mean what they meant. Files are copied, and big ones cloned where the
+file system can, or linked: a symbolic link, since a hard link would let a write through. What stands beside the
+mirrored folders is linked too, where the kernel denies writes through the link.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import stat
-import tempfile
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from turbofix.records import dataclass
-from turbofix.verify import signals
+from turbofix.verify.isolation import Held
+from turbofix.verify.layers import real_place
+from turbofix.verify.probe import warden
+from turbofix.verify.probe.levels import GUARD, OVERLAY
 
 SKIPPED = {
     ".git",
@@ -57,18 +62,24 @@ def trees_for(script: Path, cwd: Path) -> tuple[Path, ...]:
     project = project_of(script)
     if cwd == project or project in cwd.parents:
         return (project,)
-    if cwd in project.parents and cwd != Path.home() and cwd != cwd.parent:
+    if cwd == cwd.parent:
+        return (project,)
+    if cwd in project.parents and cwd != Path.home():
         return (cwd,)
     return (project, cwd)
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A scratch folder and the trees that it mirrors; ``strong`` when the kernel denies writes through links."""
+    """A scratch folder, the user's folders that the script runs in, and how they are held.
+
+    ``lock`` is the open file that shows that the folder is in use, for the warden to hold too.
+    """
 
     root: Path
     trees: tuple[Path, ...]
-    strong: bool = True
+    held: Held
+    lock: int | None = None
 
     @property
     def mirror_root(self) -> Path:
@@ -78,10 +89,28 @@ class Scratch:
     def temporary(self) -> Path:
         return self.root / "tmp"
 
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """The folders that hold what the script writes."""
+        return (self.mirror_root, self.temporary, self.root / "layers")
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """The folders that the user's code runs from."""
+        return self.trees if self._overlaid else (self.mirror_root,)
+
+    @property
+    def _overlaid(self) -> bool:
+        return self.held.level == OVERLAY
+
     def mirror(self, path: Path) -> Path:
-        return self.mirror_root / path.relative_to(path.anchor)
+        """Where the script finds what is at ``path``."""
+        return path if self._overlaid else self.mirror_root / path.relative_to(path.anchor)
 
     def holds(self, path: Path) -> bool:
+        """Whether ``path`` lies in the folders that can be written and replaced."""
+        if self._overlaid:
+            return any(layer.holds(real_place(path)) for layer in self.held.layers)
         return any(tree == path or tree in path.parents for tree in self.trees)
 
     def argument(self, text: str) -> str:
@@ -96,14 +125,19 @@ class Scratch:
         return sentence.replace(f"{self.mirror_root}/", "/")
 
     def populate(self, files: Mapping[Path, bytes]) -> None:
-        """Make the mirror anew, with ``files`` in place of the originals."""
-        shutil.rmtree(self.mirror_root, ignore_errors=True)
-        shutil.rmtree(self.temporary, ignore_errors=True)
-        self.temporary.mkdir(parents=True)
+        """Make what the script sees anew, with ``files`` in place of the originals."""
+        for folder in (self.mirror_root, self.temporary):
+            if folder.exists():
+                warden.remove(str(folder))
+            folder.mkdir(parents=True)
+        for layer in self.held.layers:
+            layer.make(files)
+        if self._overlaid:
+            return
         budget = _Budget()
         for tree in self.trees:
             self._copy(tree, budget)
-        if self.strong:
+        if self._linked_is_safe:
             for tree in self.trees:
                 self._link_beside(tree)
         for path, content in files.items():
@@ -112,6 +146,35 @@ class Scratch:
             if target.is_symlink():
                 target.unlink()
             target.write_bytes(content)
+
+    def touched(self) -> tuple[Path, ...]:
+        """The user's files that the last run would have changed or removed, as far as the level tells."""
+        trees = {Path(os.path.realpath(tree)) for tree in self.trees}
+        layers = [layer for layer in self.held.layers if layer.folder in trees]
+        return tuple(sorted({path for layer in layers for path in layer.touched()}))
+
+    def state(self) -> dict[Path, tuple[int, ...]]:
+        """What the user's files look like from outside, to be compared later: a wall that is weak is looked after."""
+        found: dict[Path, tuple[int, ...]] = {}
+        waiting = deque(self.trees)
+        while waiting and len(found) < MOST_ENTRIES:
+            for entry in _entries(waiting.popleft()):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    # a file that appears or vanishes changes its folder's time: that is told by its own name
+                    times = () if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+                    found[Path(entry.path)] = (status.st_mode, *times)
+                    if (
+                        entry.is_dir(follow_symlinks=False)
+                        and entry.name not in SKIPPED
+                        and self.root != Path(entry.path)
+                    ):
+                        waiting.append(Path(entry.path))
+        return found
+
+    @property
+    def _linked_is_safe(self) -> bool:
+        return self.held.level != GUARD
 
     def _copy(self, tree: Path, budget: _Budget) -> None:
         waiting = deque([tree])
@@ -129,12 +192,12 @@ class Scratch:
                 elif entry.is_dir(follow_symlinks=False):
                     if (source / "pyvenv.cfg").exists():
                         continue
-                    if budget.entries <= 0 and self.strong:
+                    if budget.entries <= 0 and self._linked_is_safe:
                         place.symlink_to(source)
                     else:
                         waiting.append(source)
                 elif entry.is_file(follow_symlinks=False):
-                    _copy_file(entry, place, budget)
+                    _copy_file(entry, place, budget, biggest=BIG_FILE if self._linked_is_safe else MOST_COPIED)
 
     def _link_beside(self, tree: Path) -> None:
         """Link the neighbours of ``tree`` and of its parent, so that ``../data`` is found (and cannot be written)."""
@@ -158,44 +221,41 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from sorted(found, key=lambda entry: entry.name)
 
 
-def _copy_file(entry: os.DirEntry[str], place: Path, budget: _Budget) -> None:
+def _copy_file(entry: os.DirEntry[str], place: Path, budget: _Budget, *, biggest: int) -> None:
     try:
         size = entry.stat(follow_symlinks=False).st_size
-        if size > BIG_FILE or size > budget.size:
-            place.symlink_to(entry.path)
-            return
-        budget.size -= size
-        shutil.copy2(entry.path, place, follow_symlinks=False)
+        if size > biggest or size > budget.size:
+            if not _clone(entry.path, place):
+                place.symlink_to(entry.path)
+                return
+        else:
+            budget.size -= size
+            shutil.copyfile(entry.path, place, follow_symlinks=False)
+        shutil.copystat(entry.path, place, follow_symlinks=False)
         place.chmod(place.stat().st_mode | stat.S_IWUSR)
     except OSError:
         # unreadable: then the script cannot read it either
         return
 
 
+def _clone(source: str, place: Path) -> bool:
+    """Make ``place`` a copy that takes no time and no space, where the file system can do that."""
+    try:
+        if sys.platform == "darwin":
+            return ctypes.CDLL(None).clonefile(os.fsencode(source), os.fsencode(place), 0) == 0
+        if sys.platform == "linux":
+            import fcntl
+
+            clone_whole_file = 0x40049409
+            with open(source, "rb") as old, open(place, "wb") as new:
+                fcntl.ioctl(new, clone_whole_file, old.fileno())
+            return True
+    except OSError:
+        place.unlink(missing_ok=True)
+    return False
+
+
 def _copy_link(source: Path, place: Path, scratch: Scratch) -> None:
     with contextlib.suppress(OSError):
         target = Path(os.path.normpath(source.parent / os.readlink(source)))
         place.symlink_to(scratch.mirror(target) if scratch.holds(target) else target)
-
-
-@contextlib.contextmanager
-def scratch_folder(*, keep: bool) -> Iterator[Path]:
-    """A new folder outside the user's, removed at the end however it ends, unless it is to be kept."""
-    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="turbofix-")))
-    try:
-        yield folder
-    finally:
-        if not keep:
-            with signals.undisturbed():
-                shutil.rmtree(folder, onerror=_force)
-
-
-def _force(function: object, path: str, error: object) -> None:
-    """Remove what a script made read-only."""
-    with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), stat.S_IRWXU)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from turbofix.verify import isolation, signals, speed
 from turbofix.verify.learning import Blame, Learned, Original
+from turbofix.verify.lease import scratch_folder
+from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.request import Progress, Request
 from turbofix.verify.result import (
     DROPPED,
@@ -23,7 +25,7 @@ from turbofix.verify.result import (
     Verification,
 )
 from turbofix.verify.runner import Child
-from turbofix.verify.scratch import Scratch, scratch_folder, trees_for
+from turbofix.verify.scratch import Scratch, trees_for
 
 OnProgress = Callable[[Progress], None]
 
@@ -44,25 +46,41 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
         isolation.demand(options.isolation)
     except Inconclusive as why:
         return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
-    with signals.unwinding(), scratch_folder(keep=options.keep_scratch) as root:
-        cwd = Path.cwd()
-        strong = isolation.is_strong(options.isolation)
-        scratch = Scratch(root, trees_for(request.script, cwd), strong)
+    cwd = Path.cwd()
+    trees = trees_for(request.script, cwd)
+    with signals.unwinding(), scratch_folder(keep=options.keep_scratch, outside=trees) as lease:
+        try:
+            held = isolation.reach(options.isolation, lease.root, trees)
+        except Inconclusive as why:
+            return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
+        scratch = Scratch(lease.root, trees, held, lease.lock)
         child = Child(scratch, request.script, request.args, cwd, options)
+        before = scratch.state() if held.level == GUARD else {}
         try:
             found = _verify(request, scratch, child, tell)
         except Inconclusive as why:
             device = child.device_name if child.cuda and child.device_name else "cpu"
             found = Verification(INCONCLUSIVE, str(why), device, isolation=child.isolation or None)
         finally:
-            with signals.undisturbed():
-                child.close()
+            child.close()
+        changed = isolation.difference(before, scratch.state()) if before else ()
         return dataclasses.replace(
             found,
             reason=scratch.told(found.reason),
             codemods=tuple(dataclasses.replace(one, reason=scratch.told(one.reason)) for one in found.codemods),
-            scratch=root if options.keep_scratch else None,
+            notes=(
+                *found.notes,
+                *held.notes,
+                *isolation.events(child.touched, child.programs(), changed, cwd),
+                *_of_the_past(lease.swept),
+            ),
+            scratch=lease.root if options.keep_scratch else None,
         )
+
+
+def _of_the_past(swept: tuple[Path, ...]) -> tuple[str, ...]:
+    """What was removed that other runs had left."""
+    return tuple(f"removed {folder}, left by a verification that was killed" for folder in swept)
 
 
 def _demand_script(script: Path) -> None:
@@ -111,7 +129,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         candidate=candidate,
         codemods=learned.judgements if request.rebuild is not None else (),
         isolation=child.isolation,
-        notes=(*original.notes(), *isolation.warnings(child.isolation)),
+        notes=tuple(original.notes()),
         kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
     )
     return _with_speed(found, learned, request, child) if cuda and verdict == PASS else found

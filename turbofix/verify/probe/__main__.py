@@ -1,13 +1,16 @@
 """The server in the child: imports torch once, then runs the script in a fork of itself as often as it is asked to.
 
-Started as ``python <this folder> <configuration.json>``. One JSON object per line comes in through one pipe, and one
-per line goes out through another; the script's own standard streams stay the script's.
+Started as ``python <this folder> serve <configuration.json>``. One JSON object per line comes in through standard
+input, and one per line goes out through standard output; the script gets standard streams of its own. Where processes
+cannot be forked safely it runs the script once, in itself, and ends. As ``python <this folder> try
+<configuration.json>`` it only says which levels of isolation cannot be had here, and why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -32,11 +35,99 @@ def _load_package() -> None:
     spec.loader.exec_module(module)
 
 
-def _say(pipe: int, message: dict[str, Any]) -> None:
-    os.write(pipe, (json.dumps(message) + "\n").encode())
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
-def _fork_run(order: dict[str, Any], requests: int, replies: int) -> int:
+class _Line:
+    """The two pipes to turbofix, taken off the standard streams."""
+
+    def __init__(self) -> None:
+        self.orders, self._replies = os.dup(0), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def say(self, message: dict[str, Any]) -> None:
+        os.write(self._replies, (json.dumps(message) + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self.orders)
+        os.close(self._replies)
+
+
+def main() -> None:
+    with open(sys.argv[2], encoding="utf-8") as handle:
+        configuration = json.load(handle)
+    sys.path.pop(0)  # this folder: its module names must not shadow the user's
+    _load_package()
+    if sys.argv[1] == "try":
+        print(json.dumps(_module("levels").obstacles(configuration)))
+        return
+    line = _Line()
+    try:
+        if hasattr(os, "fork"):
+            _part_from_warden(configuration, line)
+        _module("levels").hold(configuration)
+        _import_torch()
+    except (ImportError, OSError) as error:
+        line.say({"ready": False, "error": f"{type(error).__name__}: {error}"})
+        return
+    _serve(configuration, line)
+
+
+def _part_from_warden(configuration: dict[str, Any], line: _Line) -> None:
+    """Go on in a child; this process stays behind as its warden and returns no more."""
+    processes = _module("processes")
+    processes.adopt_orphans()
+    if configuration["level"] == "overlay":
+        _module("namespaces").enter(own_user=configuration["own_user"])
+    server = os.fork()
+    if server:
+        line.close()
+        try:
+            _module("warden").watch(
+                configuration["lifeline"], server, configuration["root"], keep=configuration["keep"]
+            )
+        finally:
+            os._exit(0)
+    processes.die_with_parent()
+    processes.adopt_orphans()
+    processes.go_first()
+    os.close(configuration["lifeline"])
+    if configuration["lock"] is not None:
+        os.close(configuration["lock"])  # held by turbofix and the warden alone: free when both are dead
+
+
+def _import_torch() -> None:
+    importlib.import_module("torch")
+    # what every optimizer imports when it is made, and every fork would pay for
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch._dynamo")
+
+
+def _serve(configuration: dict[str, Any], line: _Line) -> None:
+    import torch
+
+    cuda = bool(torch.cuda.is_available())
+    device = torch.cuda.get_device_name(0) if cuda and configuration["name_device"] else None
+    line.say({"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # what is there now is torch's: a fork need neither collect it nor look through it
+    gc.collect()
+    gc.freeze()
+    with os.fdopen(line.orders, "rb", closefd=False) as orders:
+        for text in iter(orders.readline, b""):
+            order = json.loads(text)
+            if not configuration["forks"]:
+                os._exit(_run(configuration, order, line))
+            status = _fork_run(configuration, order, line)
+            _module("processes").kill_descendants(os.getpid())
+            line.say({"ended": status})
+
+
+def _fork_run(configuration: dict[str, Any], order: dict[str, Any], line: _Line) -> int:
     """Run the script once in a fork and return the fork's wait status."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -47,8 +138,16 @@ def _fork_run(order: dict[str, Any], requests: int, replies: int) -> int:
     code = 70
     try:
         os.setpgid(0, 0)
-        importlib.import_module(PACKAGE + ".limits").die_with_parent()
-        os.close(requests)
+        _module("processes").die_with_parent()
+        os.close(line.orders)
+        code = _run(configuration, order, line)
+    finally:
+        os._exit(code)
+
+
+def _run(configuration: dict[str, Any], order: dict[str, Any], line: _Line) -> int:
+    code = 70
+    try:
         for number, name, flags in (
             (0, os.devnull, os.O_RDONLY),
             (1, order["stdout"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
@@ -57,52 +156,29 @@ def _fork_run(order: dict[str, Any], requests: int, replies: int) -> int:
             stream = os.open(name, flags, 0o600)
             os.dup2(stream, number)
             os.close(stream)
-        run = importlib.import_module(PACKAGE + ".run")
-        code = run.run(order, lambda message: _say(replies, message))
+        _limit_files(order["disk"])
+        try:
+            _module("levels").hold_run(configuration, order)
+        except OSError as error:
+            line.say({"unheld": str(error)})
+            return code
+        code = _module("run").run(order, line.say)
     except BaseException:
         traceback.print_exc()
     finally:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:
-            os._exit(code)
+    return code
 
 
-def main() -> None:
-    with open(sys.argv[1], encoding="utf-8") as handle:
-        configuration = json.load(handle)
-    requests, replies = configuration["requests"], configuration["replies"]
-    sys.path.pop(0)  # this folder: its module names must not shadow the user's
-    _load_package()
-    limits = importlib.import_module(PACKAGE + ".limits")
-    limits.die_with_parent()
-    limits.adopt_orphans()
-    isolation = limits.deny_writes(configuration["writable"], configuration["isolation"])
-    try:
-        import torch
-
-        # what every optimizer imports when it is made, and every fork would pay for
-        with contextlib.suppress(ImportError):
-            importlib.import_module("torch._dynamo")
-    except ImportError as error:
-        _say(replies, {"ready": False, "error": f"{type(error).__name__}: {error}"})
-        return
-    cuda = bool(torch.cuda.is_available())
-    device = torch.cuda.get_device_name(0) if cuda and configuration["name_device"] else None
-    _say(
-        replies,
-        {"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device, "isolation": isolation},
-    )
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # what is there now is torch's: a fork need neither collect it nor look through it
-    gc.collect()
-    gc.freeze()
-    with os.fdopen(requests, "rb", closefd=False) as lines:
-        for line in iter(lines.readline, b""):
-            status = _fork_run(json.loads(line), requests, replies)
-            limits.kill_descendants(os.getpid())
-            _say(replies, {"ended": status})
+def _limit_files(size: int) -> None:
+    """No file may grow beyond ``size`` bytes: what many files come to is looked at from outside."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        resource = importlib.import_module("resource")
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        most = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
 if __name__ == "__main__":

@@ -111,8 +111,10 @@ def _describe(error: BaseException) -> str:
 
 def _line_of(error: BaseException, order: dict[str, Any]) -> str | None:
     """The innermost line of the user's own code that the error passed through."""
-    root = order["mirror"]
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    roots = tuple(os.path.join(root, "") for root in order["own"])
+    frames = traceback.extract_tb(error.__traceback__)
+    # an environment may lie within the project
+    own = [one for one in frames if one.filename.startswith(roots) and "site-packages" not in one.filename]
     if not own:
         return None
     return f"{os.path.relpath(own[-1].filename, os.path.dirname(order['script']))}, line {own[-1].lineno}"
