@@ -6,6 +6,7 @@ What scripts do to get round it, and what becomes of a verification that is kill
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from turbofix.verify import Inconclusive, Options, isolation, runner, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.layers import Layer, layers_for
 from turbofix.verify.lease import scratch_folder, sweep
+from turbofix.verify.probe import warden
 from turbofix.verify.probe.levels import GUARD, LANDLOCK, OVERLAY
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, project_of, trees_for
@@ -341,6 +343,19 @@ def test_only_what_was_left_is_swept(tmp_path: Path) -> None:
         holder.kill()
         holder.communicate()
     assert list(sweep(tmp_path)) == [folders["live"]]
+
+
+def test_nothing_above_a_folder_is_touched_when_it_is_removed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    warden.remove(str(tmp_path / "gone"))
+    (tmp_path / "link").symlink_to(tmp_path)
+    warden.remove(str(tmp_path / "link"))
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner").chmod(0)
+    (tmp_path / "folder").chmod(0)
+    warden.remove(str(tmp_path / "folder"))
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 
 def test_what_is_made_read_only_is_removed_too(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Bench:
         ended = self.child.run({}, walls.ORDER, lambda step: None)
         assert walls.tree_hash(self.script.parents[1]) == before
         assert walls.lives(UNIQUE) == []
+        assert not Path("/dev/shm", f"turbofix-{UNIQUE}").exists()
         return ended
 
     @property
@@ -171,6 +172,12 @@ if os.fork() == 0:
     while True: pass
 """
 
+SHARES_MEMORY = f"""
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = lambda *arguments: None
+held = shared_memory.SharedMemory("turbofix-{UNIQUE}", create=True, size=1 << 20)
+"""
+
 DAEMONISES = f"""
 import os, subprocess, time
 if os.fork() == 0:
@@ -223,6 +230,7 @@ os.kill(os.getppid(), signal.SIGKILL)
         pytest.param(WRITES_FROM_CPP, id="writes from C++"),
         pytest.param(BIG_FILES_AND_LINKS, id="big files and links"),
         pytest.param(DELETES_ITS_DATA, id="deletes its data"),
+        pytest.param(SHARES_MEMORY, id="shares memory"),
         pytest.param(FORKS, id="forks"),
         pytest.param(DAEMONISES, id="daemonises"),
     ],

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import walls
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, verdict
 from turbofix.verify.learning import Original
 from turbofix.verify.runner import Child
-from turbofix.verify.scratch import Scratch, scratch_folder, trees_for
 
 pytest.importorskip("torch")
 
@@ -113,9 +113,8 @@ def rewritten(script: Path, edits: Edits) -> bytes:
 @contextmanager
 def watched(script: Path, risk: Risk = Risk.EQUIVALENT) -> Iterator[Original]:
     """The original, run twice and found equal to itself."""
-    with scratch_folder(keep=False) as root:
+    with walls.scratch_for(script) as scratch:
         options = Options(timeout=120)
-        scratch = Scratch(root, trees_for(script, script.parent))
         request = Request(script, stages=(Stage(None, risk, {}),), options=options)
         child = Child(scratch, script, (), script.parent, options)
         try:

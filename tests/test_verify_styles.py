@@ -8,21 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import walls
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage
 from turbofix.verify.learning import Original
 from turbofix.verify.runner import Child
-from turbofix.verify.scratch import Scratch, scratch_folder, trees_for
 
 pytest.importorskip("torch")
 
 
 @contextmanager
 def watched(script: Path, *args: str) -> Iterator[Original]:
-    with scratch_folder(keep=False) as root:
+    with walls.scratch_for(script) as scratch:
         options = Options(timeout=120)
-        scratch = Scratch(root, trees_for(script, script.parent))
         request = Request(script, args, (Stage(None, Risk.EQUIVALENT, {}),), options)
         child = Child(scratch, script, args, script.parent, options)
         try:

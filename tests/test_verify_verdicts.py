@@ -173,7 +173,9 @@ def test_nothing_left_is_a_failure_or_without_a_verdict(tiny: Path) -> None:
 def test_a_candidate_that_hangs_is_neither_right_nor_wrong(tiny: Path) -> None:
     found = verify_candidate(tiny, "import time\ntime.sleep(60)\n" + TINY, timeout=2.0)
     assert found.verdict == "inconclusive"
-    assert found.reason.startswith("the rewritten script ran past its time limit of 2 seconds (the original took")
+    assert found.reason.startswith(
+        "the rewritten script ran past its time limit of 2 seconds (--timeout) (the original took"
+    )
 
 
 def test_a_broken_candidate_fails(tiny: Path) -> None:

@@ -17,7 +17,9 @@ import pytest
 from turbofix.findings import Risk
 from turbofix.verify import Inconclusive, Options, Request, Stage, isolation
 from turbofix.verify.isolation import Held
+from turbofix.verify.lease import scratch_folder
 from turbofix.verify.probe import processes
+from turbofix.verify.scratch import Scratch, trees_for
 
 TRAINING = """
 import torch
@@ -83,6 +85,14 @@ def reach(level: str, root: Path, trees: tuple[Path, ...]) -> Held:
     except Inconclusive as why:
         pytest.skip(str(why))
     return dataclasses.replace(held, own_user=level != "overlay")
+
+
+@contextlib.contextmanager
+def scratch_for(script: Path) -> Iterator[Scratch]:
+    """What ``script`` sees when it is verified from its own folder, at the strongest level."""
+    trees = trees_for(script, script.parent)
+    with scratch_folder(keep=False, outside=trees) as lease:
+        yield Scratch(lease.root, trees, isolation.reach(None, lease.root, trees), lease.lock)
 
 
 @functools.cache

@@ -66,9 +66,11 @@ def reach(level: str | None, root: Path, trees: Sequence[Path]) -> Held:
     if level == GUARD:
         return Held(GUARD)
     layers = layers_for(trees, root)
-    missing = {} if level == LANDLOCK else _overlay_obstacles(layers, root)
-    if OVERLAY in missing and missing[OVERLAY] is None:
-        return Held(OVERLAY, _own_user(), layers)
+    missing: dict[str, str | None] = {}
+    for own_user in () if level == LANDLOCK else _manners():
+        missing = _obstacles(layers, root, own_user=own_user)
+        if missing[OVERLAY] is None:
+            return Held(OVERLAY, own_user, layers)
     if level == OVERLAY:
         raise Inconclusive(
             f"--isolation overlay cannot be had here ({missing[OVERLAY]}); without that option the strongest level "
@@ -114,21 +116,18 @@ def _listed(paths: Sequence[Path], cwd: Path) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _own_user() -> bool:
-    """Whether a user namespace is needed: root does without, and then keeps its rights to everybody's files."""
-    return not hasattr(os, "geteuid") or os.geteuid() != 0
+def _manners() -> tuple[bool, ...]:
+    """Whether to take a user namespace: root can do without, and then keeps its rights to everybody's files."""
+    return (False, True) if hasattr(os, "geteuid") and os.geteuid() == 0 else (True,)
 
 
-def _overlay_obstacles(layers: tuple[Layer, ...], root: Path) -> dict[str, str | None]:
+def _obstacles(layers: tuple[Layer, ...], root: Path, *, own_user: bool) -> dict[str, str | None]:
     if not layers:
-        where = tempfile.gettempdir()
-        return {
-            **_try(root, (), own_user=True),
-            OVERLAY: f"the folder for temporary files, {where}, lies in the project",
-        }
+        where = f"the folder for temporary files, {tempfile.gettempdir()}, lies in the project"
+        return {**_try(root, (), own_user=True), OVERLAY: where}
     for layer in layers:
         layer.make()
-    found = _try(root, layers, own_user=_own_user())
+    found = _try(root, layers, own_user=own_user)
     for layer in layers:
         layer.remove()
     return found

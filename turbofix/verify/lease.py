@@ -51,12 +51,14 @@ def scratch_folder(*, keep: bool, outside: Sequence[Path] = ()) -> Iterator[Leas
         yield Lease(folder, lock, swept)
     finally:
         with signals.undisturbed():
+            if lock is not None and sys.platform == "win32":
+                os.close(lock)  # nothing that is open can be removed there
             if keep:
                 # from here on it is the user's
                 (folder / _LOCK).unlink(missing_ok=True)
             else:
                 warden.remove(str(folder))
-            if lock is not None:
+            if lock is not None and sys.platform != "win32":
                 os.close(lock)
 
 
@@ -75,24 +77,31 @@ def _is_usable(path: str) -> bool:
 
 
 def _lock_new(folder: Path, *, keep: bool) -> int:
-    # It gets its name when it is locked already: no other run ever sees it free.
-    handle = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    # It gets its name when it is locked already: no other run ever sees it free. Windows renames no open file.
+    name = _LOCK if sys.platform == "win32" else f"{_LOCK}.new"
+    handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     if keep:
         os.write(handle, _KEEP)
+    _take(handle)
     if sys.platform != "win32":
-        _flock(handle)
-        os.rename(folder / f"{_LOCK}.new", folder / _LOCK)
+        os.rename(folder / name, folder / _LOCK)
     return handle
 
 
-def _flock(handle: int) -> bool:
+def _take(handle: int) -> bool:
     """Take the lock; False when somebody has it. It is given up when the last copy of ``handle`` is closed."""
-    if sys.platform == "win32":
-        return False
-    import fcntl
-
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":
+            import msvcrt
+
+            # a byte that is never written: the rest can still be read
+            os.lseek(handle, 1 << 20, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
@@ -123,10 +132,11 @@ def _is_left(folder: Path) -> bool:
         _remove_unfinished(folder)
         return False
     try:
-        if not _flock(handle):
+        if not _take(handle):
             return False
         with signals.undisturbed():
             processes.kill_marked(str(folder))
+            warden.forget_shared_memory(str(folder))
             if os.read(handle, len(_KEEP)) == _KEEP:
                 os.unlink(folder / _LOCK)
                 return False

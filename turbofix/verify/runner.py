@@ -21,7 +21,7 @@ from turbofix.records import dataclass
 from turbofix.verify import signals, windows
 from turbofix.verify.limits import PAUSE, Watch, limits_for
 from turbofix.verify.probe import processes
-from turbofix.verify.probe.warden import RELEASE
+from turbofix.verify.probe.warden import RELEASE, forget_shared_memory
 from turbofix.verify.request import Options
 from turbofix.verify.result import Inconclusive
 from turbofix.verify.scratch import Scratch
@@ -215,6 +215,7 @@ class Child:
         ended = self._wait(START + self.limits.seconds, on_step, watch)
         if isinstance(ended, str):
             self._stop_run()
+        forget_shared_memory(str(self._scratch.root))
         self.touched.update(self._scratch.touched())
         if isinstance(ended, str):
             return Ended("killed", complaint=ended, stopped=True)
@@ -307,6 +308,7 @@ class Child:
             if process is not None:
                 _end(process)
                 processes.kill_marked(str(self._scratch.root))
+                forget_shared_memory(str(self._scratch.root))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import warden
+
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # For each event the paths among its arguments, each with the folder that it starts from, where there may be one.
 _METADATA: dict[str, tuple[tuple[int, int | None], ...]] = {
@@ -109,6 +111,7 @@ def install(folders: Sequence[str], mirror: str, audit: str, *, thorough: bool) 
                 busy[0] = False
 
     sys.addaudithook(hook)
+    _note_shared_memory(os.path.join(roots[0], warden.SHARED))
     if thorough:
         _guard_open(demand)
     _guard_torch(own, lambda path: inside(path, follow=True), refuse, thorough=thorough)
@@ -151,6 +154,22 @@ def _guard_open(demand: Callable[[object, object], None]) -> None:
         return original(path, flags, mode, dir_fd=dir_fd)
 
     os.open = checked
+
+
+def _note_shared_memory(note: str) -> None:
+    """Write down the names of the shared memory that is made, since nobody else removes it after a kill."""
+    with contextlib.suppress(ImportError):
+        memory: Any = importlib.import_module("_posixshmem")
+        original = memory.shm_open
+
+        def shm_open(path: str, flags: int, mode: int = 0o777) -> int:
+            made: int = original(path, flags, mode=mode)
+            if flags & os.O_EXCL:  # else it may be another's
+                with contextlib.suppress(OSError), open(note, "a", encoding="utf-8") as handle:
+                    handle.write(f"{path}\n")
+            return made
+
+        memory.shm_open = shm_open
 
 
 def _replace_link(path: str, *, emptied: bool) -> None:

@@ -110,8 +110,8 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     try:
         kernel.call("mount", *texts, ctypes.c_ulong(flags), data)
     except OSError as error:
-        what = f"an overlay over {target}" if kind == "overlay" else f"{kind or source or 'the mounts'} at {target}"
-        raise OSError(error.errno, f"mounting {what}: {os.strerror(error.errno or 0)}") from error
+        what = f"mount {kind or 'again'} on {target}" if source else "have mounts of its own"
+        raise OSError(error.errno, f"cannot {what}: {os.strerror(error.errno or 0)}") from error
 
 
 def _set_mount(place: str, flags: int, *, set_bits: int = 0, clear_bits: int = 0) -> None:

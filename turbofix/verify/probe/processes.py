@@ -136,7 +136,12 @@ def reap() -> None:
 
 
 def below(pid: int) -> list[int]:
-    """As ``descendants``, without reading about everybody else's processes: cheap enough to be asked all the time."""
+    """As ``descendants``, without reading about everybody else's processes: cheap enough to be asked all the time.
+
+    Empty on other systems than Linux.
+    """
+    if not kernel.LINUX:
+        return []
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         return descendants(pid)
     found: list[int] = []

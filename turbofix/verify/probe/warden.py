@@ -18,6 +18,10 @@ from . import processes
 # what turbofix sends through the lifeline when it ends a child in good order
 RELEASE = b"."
 
+# in the scratch folder: the names of the shared memory that the script made, where that is not its own
+SHARED = "shared-memory.txt"
+_SHARED_MEMORY = "/dev/shm"
+
 # seconds between two looks for children that have ended
 _PAUSE = 0.5
 
@@ -39,6 +43,7 @@ def watch(lifeline: int, server: int, root: str, *, keep: bool) -> None:
     processes.kill_descendants(os.getpid())
     if word != RELEASE:
         processes.kill_marked(root)
+        forget_shared_memory(root)
         if not keep:
             remove(root)
 
@@ -50,16 +55,35 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def remove(folder: str) -> None:
-    """Remove ``folder`` with everything in it, also what was made read-only."""
-    shutil.rmtree(folder, onerror=_insist)
-
-
-def _insist(function: object, path: str, error: object) -> None:
+def forget_shared_memory(root: str) -> None:
+    """Remove the shared memory that the script made under names, and left."""
+    note = os.path.join(root, SHARED)
     with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), stat.S_IRWXU)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+        with open(note, encoding="utf-8") as handle:
+            names = [os.path.basename(line.strip()) for line in handle]
+        os.unlink(note)
+        for name in filter(None, names):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(_SHARED_MEMORY, name))
+
+
+def remove(folder: str) -> None:
+    """Remove ``folder`` with everything in it, also what was made read-only; nothing above it is touched."""
+
+    tried: set[str] = set()
+
+    def insist(function: object, path: str, error: object) -> None:
+        if path in tried:
+            return
+        tried.add(path)
+        with contextlib.suppress(OSError):
+            if path != folder:
+                os.chmod(os.path.dirname(path), stat.S_IRWXU)
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, stat.S_IRWXU)
+                shutil.rmtree(path, onerror=insist)
+            else:
+                os.unlink(path)
+
+    if os.path.isdir(folder) and not os.path.islink(folder):
+        shutil.rmtree(folder, onerror=insist)
