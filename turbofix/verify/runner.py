@@ -234,6 +234,7 @@ class Child:
         scratch = self._scratch
         script = scratch.mirror(self._script)
         beneath = self._cwd in self._script.parents
+        tensor_bytes = self._tensor_bytes()
         return {
             "folder": str(scratch.mirror(self._cwd)),
             "script": str(script),
@@ -243,13 +244,14 @@ class Child:
             "mirrored": {str(tree): str(scratch.mirror(tree)) for tree in scratch.trees},
             "layers": [layer.places() for layer in scratch.held.layers],
             "memory": self.limits.memory,
-            "disk": self.limits.disk,
+            # one file, be it the script's or the probe's; what all of the script's come to is watched from outside
+            "file_size": max(self.limits.disk, tensor_bytes),
             "environment": {"PWD": str(scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},
             "stdout": str(logs / "stdout.txt"),
             "stderr": str(logs / "stderr.txt"),
             "log": str(log),
             "tensors": str(scratch.root / "tensors"),
-            "tensor_bytes": self._tensor_bytes(),
+            "tensor_bytes": tensor_bytes,
             "seed": self._options.seed,
         }
 

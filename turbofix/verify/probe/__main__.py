@@ -156,7 +156,7 @@ def _run(configuration: dict[str, Any], order: dict[str, Any], line: _Line) -> i
             stream = os.open(name, flags, 0o600)
             os.dup2(stream, number)
             os.close(stream)
-        _limit_files(order["disk"])
+        _limit_files(order["file_size"])
         try:
             _module("levels").hold_run(configuration, order)
         except OSError as error:
@@ -173,7 +173,7 @@ def _run(configuration: dict[str, Any], order: dict[str, Any], line: _Line) -> i
 
 
 def _limit_files(size: int) -> None:
-    """No file may grow beyond ``size`` bytes: what many files come to is looked at from outside."""
+    """No file may grow beyond ``size`` bytes."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         resource = importlib.import_module("resource")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
