@@ -7,7 +7,7 @@ from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
-from turbofix.program.pinning import gives_graphs, is_idle, pinning, waiting_copies
+from turbofix.program.pinning import gives_graphs, is_idle, pinning, synchronized, waiting_copies
 from turbofix.records import dataclass
 
 from ._loaders import does_not_block, may_be_non_blocking
@@ -103,9 +103,11 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
 
 
 def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
-    """The copies that another copy of the same iteration would only take the wait from, and that must keep blocking."""
+    """The copies that another copy of the same iteration, or a wait for all of the GPU's work, would only take the wait
+    from, and that must keep blocking."""
     waiting = waiting_copies(program)
-    return frozenset(site for late, fronts in waiting if not can_go_along(late) for site in fronts)
+    moved = {site for late, fronts in waiting if not can_go_along(late) for site in fronts}
+    return frozenset(moved | synchronized(program))
 
 
 def can_go_along(transfer: Transfer) -> bool:

@@ -30,7 +30,7 @@ When refused
     alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a call that
     is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads,
     nor of copies in front of another one of pageable memory before the forward pass, which would take the wait from
-    them (where it is not known to be small).
+    them (where it is not known to be small), nor in front of ``torch.cuda.synchronize()``.
     It is refused for batches that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and
     where the device may be Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue
     139550).

@@ -479,6 +479,7 @@ class Step:
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
+    waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
 
 
@@ -503,6 +504,7 @@ class Evaluation:
     copied_at_once: bool = (
         False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
     )
+    waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
 
 
 # --- objects ------------------------------------------------------------------------------------------------------

@@ -86,3 +86,18 @@ def waiting_copies(program: TrainingProgram) -> list[tuple[Transfer, frozenset[S
                 known, others = found.get(late.site, (late, frozenset()))
                 found[late.site] = late if known.at_once else known, others | fronts
     return list(found.values())
+
+
+def synchronized(program: TrainingProgram) -> frozenset[Site]:
+    """The copies before a forward pass with a wait for all of the GPU's work between the two."""
+    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
+    return frozenset(
+        transfer.site
+        for loop in loops
+        if loop.forward is not None
+        for wait in loop.waits
+        for transfer in loop.transfers
+        if transfer.site.path == wait.path == loop.forward.first.path
+        and transfer.site < wait
+        and wait.line < loop.forward.first.line
+    )

@@ -390,6 +390,7 @@ def _step(
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
         stale=stale(analysis, record, backwards, updates, events),
+        waits=_waits(analysis, training, loop),
         reached=any(_is_called(analysis, backward) for backward in backwards),
     )
 
@@ -1014,7 +1015,20 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         calls=_called(analysis, events),
         epoch_loop=_repeating_loop(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
+        waits=_waits(analysis, events, loop),
     )
+
+
+def _waits(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Site, ...]:
+    """The calls that wait for all the work of the GPU, in every iteration where there is one."""
+    found = {
+        analysis.facts.site(event)
+        for event in events
+        if event.kind == "call"
+        and event.name in ("torch.cuda.synchronize", "torch.accelerator.synchronize")
+        and analysis.guards.guard(event, loop).kind in ("always", "config")
+    }
+    return tuple(sorted(found))
 
 
 def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, moved: tuple[Transfer, ...]) -> bool:
