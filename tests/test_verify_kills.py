@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 import walls
 
+from turbofix import project
 from turbofix.verify import Options, limits, verify
 from turbofix.verify.lease import scratch_folder, sweep
 from turbofix.verify.limits import Limits
-from turbofix.verify.probe import landlock, processes
+from turbofix.verify.probe import guard, landlock, processes
 from turbofix.verify.runner import Child, Ended
 from turbofix.verify.scratch import Scratch
 
@@ -286,6 +287,44 @@ def test_a_script_that_kills_its_parent_harms_itself_alone(bench: Bench) -> None
     assert bench.run(walls.TRAINING).how == "stopped"
 
 
+KILLS_ANOTHER = (
+    ATTEMPT
+    + """
+import os, signal, subprocess
+attempt(os.kill, VICTIM, signal.SIGKILL)
+attempt(os.killpg, VICTIM, signal.SIGKILL)
+"""
+)
+
+
+def test_other_processes_of_the_users_are_not_reached(bench: Bench) -> None:
+    victim = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    text = KILLS_ANOTHER.replace("VICTIM", str(victim.pid))
+    if bench.level == "overlay" or (bench.strong and landlock.version() >= 6):
+        text += f"subprocess.run(['kill', '-9', '{victim.pid}'], stderr=subprocess.DEVNULL)\n"
+    try:
+        ended = bench.run(text + walls.TRAINING)
+        assert (ended.how, ended.complaint) == ("stopped", None), ended.last_words
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_a_script_may_signal_what_it_started_and_nobody_else() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        me = os.getpid()
+        for event, number in (("os.kill", child.pid), ("os.kill", me), ("os.kill", 0), ("os.killpg", os.getpgrp())):
+            assert guard._own_process(event, number, me)
+        # -1 is everybody, and a negative number a group
+        for event, number in (("os.kill", -1), ("os.kill", 1), ("os.kill", os.getppid()), ("os.killpg", 1)):
+            assert not guard._own_process(event, number, me)
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_the_user_sees_what_the_script_would_have_changed(bench: Bench) -> None:
     if bench.level != "overlay":
         pytest.skip("only a layer tells")
@@ -352,8 +391,8 @@ def turbofix_ended(project: Path, scratches: Path, number: int, phase: str, leve
     ).returncode
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(name="project")
+def slow_project(tmp_path: Path) -> Path:
     folder = walls.make_project(tmp_path / "home" / "project")
     (folder / "script.py").write_text(
         f"import subprocess\nsubprocess.Popen(['sleep', '{UNIQUE}'], start_new_session=True, env={{}})\n{SLOW_TRAINING}"
@@ -397,6 +436,25 @@ def test_an_end_from_outside_leaves_nothing_behind(
     assert walls.wait_for(lambda: not list(scratches.iterdir()), 20), list(scratches.rglob("*"))
     assert walls.wait_for(lambda: not walls.lives(UNIQUE) and not walls.lives(str(scratches)), 20)
     assert walls.tree_hash(project.parent) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_files_that_belong_together_are_written_together(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last phase: what is borne out is written, and a request to end half-way comes too late."""
+    paths = [tmp_path / name for name in ("model.py", "train.py")]
+    for path in paths:
+        path.write_text("old = 1\n")
+    workspace = project.Workspace()
+    for path in paths:
+        workspace.source(path)
+    write = project.write_bytes
+    monkeypatch.setattr(project, "write_bytes", lambda *given: (os.kill(os.getpid(), number), write(*given))[1])
+    written, problems = project.write_together(dict.fromkeys(paths, b"new = 1\n"), workspace)
+    assert (sorted(written), problems) == (paths, [])
+    assert [path.read_bytes() for path in paths] == [b"new = 1\n"] * 2
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 @pytest.mark.parametrize("level", walls.LEVELS[1:])

@@ -542,18 +542,21 @@ def write(outcome: Outcome, workspace: Workspace) -> tuple[list[Path], list[Sour
 
 
 def write_together(contents: Mapping[Path, bytes], workspace: Workspace) -> tuple[list[Path], list[SourceError]]:
-    """Write files that belong together: when one of them may not be written, none is."""
+    """Write files that belong together: when one of them may not be written, none is, and nothing ends it half-way."""
+    from turbofix.verify import signals  # here, since most runs write nothing
+
     sources = {path: source for path in contents if isinstance(source := workspace.source(path), Source)}
     problems = [problem for source in sources.values() if (problem := why_not_writable(source)) is not None]
     if problems:
         return [], problems
     written = []
-    for path, source in sources.items():
-        problem = write_bytes(source, contents[path])
-        if problem is None:
-            written.append(path)
-        else:
-            problems.append(problem)
+    with signals.undisturbed():
+        for path, source in sources.items():
+            problem = write_bytes(source, contents[path])
+            if problem is None:
+                written.append(path)
+            else:
+                problems.append(problem)
     workspace.forget(written)  # the next script's rewriting goes on from these
     return written, problems
 

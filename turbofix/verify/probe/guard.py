@@ -1,8 +1,8 @@
 """A second, weaker wall: an audit hook that refuses writes outside the scratch folder.
 
 It sees what goes through Python's own functions. Beside Landlock it covers what Landlock leaves open (modes, owners
-and times of files); alone it also patches torch's writers, which open files from C++. It stops no subprocess and no
-foreign library: the report calls it weak, and names the programs that were started.
+and times of files, and signals before Linux 6.12); alone it also patches torch's writers, which open files from C++. It
+stops no subprocess and no foreign library: the report calls it weak, and names the programs that were started.
 
 Where the mirror holds a link to a big file, writing to it makes it a file of its own first.
 """
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import warden
+from . import processes, warden
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # For each event the paths among its arguments, each with the folder that it starts from, where there may be one.
@@ -54,6 +54,7 @@ def install(folders: Sequence[str], mirror: str, audit: str, *, thorough: bool) 
     roots = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
     links = os.path.join(mirror, "")
     busy = [False]
+    first = os.getpid()
 
     def inside(path: object, *, follow: bool, folder: object = None) -> bool:
         text = _whole(path, folder)
@@ -103,6 +104,8 @@ def install(folders: Sequence[str], mirror: str, audit: str, *, thorough: bool) 
                 start = None if folder is None else arguments[folder]
                 if not inside(arguments[position], follow=event in _FOLLOWING, folder=start):
                     refuse(arguments[position])
+        elif event in ("os.kill", "os.killpg") and arguments[1] and not _own_process(event, arguments[0], first):
+            raise PermissionError(1, f"turbofix: a verified script may not signal the process {arguments[0]}")
         elif thorough and event in _PROGRAMS and not busy[0]:
             busy[0] = True
             try:
@@ -115,6 +118,13 @@ def install(folders: Sequence[str], mirror: str, audit: str, *, thorough: bool) 
     if thorough:
         _guard_open(demand)
     _guard_torch(own, lambda path: inside(path, follow=True), refuse, thorough=thorough)
+
+
+def _own_process(event: str, number: int, first: int) -> bool:
+    """Whether a signal to ``number`` reaches only processes that come from ``first``; -1 would reach everybody's."""
+    if event == "os.killpg" or number in (0, -os.getpgrp()):
+        return abs(number) in (0, os.getpgrp()) or abs(number) in processes.descendants(first)
+    return abs(number) == first or abs(number) in processes.descendants(first)
 
 
 def _whole(path: object, folder: object) -> str | None:
