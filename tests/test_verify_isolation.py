@@ -155,6 +155,16 @@ def test_what_the_weak_level_cannot_hold_is_told(project: Path) -> None:
     assert any("were changed" in note and "kept.txt" in note for note in found.notes), found.notes
 
 
+def test_what_a_layer_cannot_do_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    walls.demand("overlay-for-users")
+    monkeypatch.setattr(isolation, "_manners", lambda: (True,))
+    script = project / "train.py"
+    script.write_text("import os\nos.rename('folder', 'moved')\n" + walls.TRAINING)
+    reason = verify(walls.request(script, steps=3)).reason
+    assert "at train.py, line 2" in reason and "--isolation landlock can" in reason
+
+
 # --- which level ----------------------------------------------------------------------------------------------------
 
 

@@ -287,6 +287,14 @@ def test_a_script_that_kills_its_parent_harms_itself_alone(bench: Bench) -> None
     assert bench.run(walls.TRAINING).how == "stopped"
 
 
+def test_a_folder_can_be_renamed_where_the_layer_takes_it(bench: Bench) -> None:
+    ended = bench.run("import os\nos.rename('folder', 'moved')\nopen('moved/inner.txt')\n" + walls.TRAINING)
+    if bench.level == "overlay" and bench.scratch.held.own_user:
+        assert "Invalid cross-device link" in str(ended.complaint), ended
+    else:
+        assert (ended.how, ended.complaint) == ("stopped", None), ended
+
+
 KILLS_ANOTHER = (
     ATTEMPT
     + """

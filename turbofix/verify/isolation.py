@@ -48,7 +48,7 @@ class Held:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the level."""
-        weak = (f"weak isolation: {LEVELS[GUARD]}",) if self.level == GUARD else ()
+        weak = ("weak isolation: only Python's and torch's own writers are held",) if self.level == GUARD else ()
         return weak + tuple(f"no stronger isolation here: {why}" for why in self.why_not)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
+from turbofix.verify.probe.levels import OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, Tolerance
 from turbofix.verify.request import Progress, Request, Stage
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
@@ -104,6 +105,9 @@ class Original:
         complaint = ended.complaint or ""
         if complaint.startswith("SystemExit") and ended.last_words:
             return f'ended with "{ended.last_words}"{_at(ended.log)}'
+        if "Invalid cross-device link" in complaint and self._scratch.held.level == OVERLAY:
+            why = "a layer above your folders cannot rename those that are there already; --isolation landlock can"
+            return f'stopped{_at(ended.log)} with "{complaint}": {why}'
         if any(sign in complaint for sign in _DENIALS):
             denied = (
                 "it writes outside its own folder, which a verification denies; let an argument or TMPDIR name a "

@@ -335,7 +335,8 @@ class Recorder:
         """Leave at once: an exception could be caught by the script, and would run its clean-up."""
         sys.stdout.flush()
         sys.stderr.flush()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if hasattr(signal, "SIGCHLD"):
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         for child in multiprocessing.active_children():
             child.kill()
         os._exit(0)

@@ -104,7 +104,8 @@ class Stopwatch:
             self.finish("stopped")
             sys.stdout.flush()
             sys.stderr.flush()
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            if hasattr(signal, "SIGCHLD"):
+                signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             import multiprocessing
 
             for child in multiprocessing.active_children():
