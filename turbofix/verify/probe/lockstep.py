@@ -8,16 +8,14 @@ rule does (an Adam turns rounding in a tiny gradient into a step of full length)
 from __future__ import annotations
 
 import gc
-import os
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import thresholds
-
-_load, _save = torch.load, torch.save
+from . import products, thresholds
 
 
 class Moment:
@@ -29,14 +27,6 @@ class Moment:
         self.after: list[Tensor] = []
         self.buffers: dict[str, Tensor] = {}
         self.skipped = False
-
-    def payload(self) -> dict[str, Any]:
-        return vars(self)
-
-    def size(self) -> int:
-        """Bytes on disk, roughly."""
-        tensors = [*self.before, *self.after, *self.buffers.values(), *(g for g in self.gradients if g is not None)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -125,34 +115,6 @@ def modules_alive() -> list[nn.Module]:
     return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and hasattr(thing, "_modules")]
 
 
-class Store:
-    """Moments on disk, one file each, up to a limit in bytes."""
-
-    def __init__(self, folder: str, limit: int) -> None:
-        self._folder, self._left = folder, limit
-        os.makedirs(folder, exist_ok=True)
-
-    def _path(self, optimizer: int, step: int) -> str:
-        return os.path.join(self._folder, f"{optimizer}-{step}.pt")
-
-    def write(self, optimizer: int, step: int, moment: Moment) -> bool:
-        """Write the moment down; False once the limit is reached."""
-        self._left -= moment.size()
-        if self._left < 0:
-            return False
-        _save(moment.payload(), self._path(optimizer, step))
-        return True
-
-    def read(self, optimizer: int, step: int) -> Moment | None:
-        try:
-            payload = _load(self._path(optimizer, step), map_location="cpu", weights_only=False)
-        except FileNotFoundError:
-            return None
-        moment = Moment(payload["names"], payload["before"])
-        vars(moment).update(payload)
-        return moment
-
-
 def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tuple[int, int]], str | None]:
     """Pairs of positions, by name where names are known, else by order; and what does not match, in words."""
     if set(reference) == set(candidate) and len(set(reference)) == len(reference) == len(candidate):
@@ -177,25 +139,25 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
     if mismatch:
         return {"mismatch": mismatch}
     names = [reference.names[ours] for ours, _ in pairs]
-    old = [_dense(reference.gradients[ours], reference.before[ours]) for ours, _ in pairs]
-    new = [_dense(candidate.gradients[theirs], candidate.before[theirs]) for _, theirs in pairs]
-    gradient = _Whole(old, new)
-    details = _each(names, old, new, gradient.norm)
-    moved = [ours for ours, (_, _, _, _, weight) in enumerate(details) if weight >= thresholds.NOISE_SHARE]
-    old_update = [_change(reference, ours) for ours, _ in pairs]
-    new_update = [_change(candidate, theirs) for _, theirs in pairs]
-    update = _Whole([old_update[i] for i in moved], [new_update[i] for i in moved])
+    gradient_pairs = [(reference.gradients[ours], candidate.gradients[theirs]) for ours, theirs in pairs]
     before_pairs = [(reference.before[ours], candidate.before[theirs]) for ours, theirs in pairs]
     after_pairs = [(reference.after[ours], candidate.after[theirs]) for ours, theirs in pairs]
-    drift = _Whole([a for a, _ in before_pairs], [b for _, b in before_pairs])
+    same_gradient, same_before, same_after = (
+        [products.same(a, b) for a, b in found] for found in (gradient_pairs, before_pairs, after_pairs)
+    )
+    each = [products.of(a, b, equal=equal) for (a, b), equal in zip(gradient_pairs, same_gradient, strict=True)]
+    gradient = products.total(each)
+    details = _details(names, each, gradient.norm)
+    update = products.total(
+        products.changes(before_pairs[i], after_pairs[i], equal=same_before[i] and same_after[i])
+        for i, (_, _, _, _, weight) in enumerate(details)
+        if weight >= thresholds.NOISE_SHARE
+    )
     worst = sorted(details, key=lambda row: thresholds.severity(row[1], row[2], row[3], thresholds.CLOSE), reverse=True)
     lost = [
         name
-        for name, a, (ours, theirs), row in zip(names, old, pairs, details, strict=False)
-        if reference.gradients[ours] is not None
-        and row[4] > 1e-7
-        and (candidate.gradients[theirs] is None or not bool(new[names.index(name)].any()))
-        and bool(a.any())
+        for (name, _, _, _, weight), found, pair in zip(details, each, gradient_pairs, strict=True)
+        if pair[0] is not None and weight > 1e-7 and found.new == 0
     ]
     return {
         "mismatch": None,
@@ -204,75 +166,50 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         "parameters": worst[:3],
         "lost": lost[:3],
         "lost_count": len(lost),
-        "not_finite": [name for name, a, b in zip(names, old, new, strict=False) if _finite(a) and not _finite(b)][:3],
-        "drift": drift.difference / max(drift.norm, 1e-30),
+        "not_finite": [
+            name
+            for name, found in zip(names, each, strict=True)
+            if math.isfinite(found.old) and not math.isfinite(found.new)
+        ][:3],
+        "drift": _drift(before_pairs, same_before),
         "buffers": _compare_buffers(reference.buffers, candidate.buffers),
         "unequal": {
-            "gradient": _first_unequal(names, zip(old, new, strict=False)),
-            "value before the step": _first_unequal(names, before_pairs),
-            "value after the step": _first_unequal(names, after_pairs),
-            "buffer": _first_unequal(
-                list(reference.buffers),
-                ((value, candidate.buffers.get(name)) for name, value in reference.buffers.items()),
+            "gradient": _first_false(names, same_gradient),
+            "value before the step": _first_false(names, same_before),
+            "value after the step": _first_false(names, same_after),
+            "buffer": next(
+                (
+                    name
+                    for name, value in reference.buffers.items()
+                    if name not in candidate.buffers or not products.same(value, candidate.buffers[name])
+                ),
+                None,
             ),
         },
     }
 
 
-def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros(like.shape, dtype=torch.float64) if gradient is None else gradient.double()
+def _first_false(names: Sequence[str], equal: Sequence[bool]) -> str | None:
+    return next((name for name, one in zip(names, equal, strict=True) if not one), None)
 
 
-def _change(moment: Moment, position: int) -> Tensor:
-    return moment.after[position].double() - moment.before[position].double()
+def _drift(pairs: Sequence[tuple[Tensor, Tensor]], equal: Sequence[bool]) -> float:
+    """How far the values lay apart before the step, as a share of their length."""
+    if all(equal):
+        return 0.0
+    whole = products.total(products.of(a, b, equal=one) for (a, b), one in zip(pairs, equal, strict=True))
+    return whole.difference / max(whole.norm, 1e-30)
 
 
-def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
-
-
-class _Whole:
-    """Two lists of tensors, each seen as one long vector."""
-
-    def __init__(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
-        squares = [0.0, 0.0, 0.0, 0.0]
-        for a, b in zip(old, new, strict=False):
-            x, y = _flat(a), _flat(b)
-            for place, value in enumerate((x @ x, y @ y, x @ y, (x - y) @ (x - y))):
-                squares[place] += float(value)
-        self.norm, self.other, self.difference = squares[0] ** 0.5, squares[1] ** 0.5, squares[3] ** 0.5
-        self._product = squares[2]
-
-    def report(self) -> dict[str, float]:
-        angle, ratio = _angle_and_ratio(self.norm, self.other, self._product)
-        return {"angle": angle, "ratio": ratio, "norm": self.norm}
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.reshape(-1).double()
-
-
-def _angle_and_ratio(norm: float, other: float, product: float) -> tuple[float, float]:
-    if norm == 0 and other == 0:
-        return 0.0, 1.0
-    if norm == 0 or other == 0:
-        return 1.0, other / norm if norm else float("inf")
-    return 1.0 - product / (norm * other), other / norm
-
-
-def _each(
-    names: Sequence[str], old: Sequence[Tensor], new: Sequence[Tensor], whole: float
+def _details(
+    names: Sequence[str], each: Sequence[products.Products], whole: float
 ) -> list[tuple[str, float, float, float, float]]:
     """(name, angle, ratio, difference as a share of the whole, weight as a share of the whole), by parameter."""
-    rows = []
-    for name, a, b in zip(names, old, new, strict=False):
-        pair = _Whole([a], [b])
-        report = pair.report()
-        scale = max(whole, 1e-30)
-        rows.append((name, report["angle"], report["ratio"], pair.difference / scale, pair.norm / scale))
-    return rows
+    scale = max(whole, 1e-30)
+    return [
+        (name, one.angle, one.ratio, one.difference / scale, one.norm / scale)
+        for name, one in zip(names, each, strict=True)
+    ]
 
 
 def _compare_buffers(old: dict[str, Tensor], new: dict[str, Tensor]) -> list[tuple[str, float]]:
@@ -295,13 +232,6 @@ def _compare_buffers(old: dict[str, Tensor], new: dict[str, Tensor]) -> list[tup
             else:
                 rows.append((name, 0.0 if torch.equal(old[name], new[name]) else float("inf")))
     return sorted(rows, key=lambda row: row[1], reverse=True)[:3]
-
-
-def _first_unequal(names: Sequence[str], pairs: Iterable[tuple[Tensor, Tensor | None]]) -> str | None:
-    for name, (a, b) in zip(names, pairs, strict=False):
-        if b is None or a.shape != b.shape or not torch.equal(a.nan_to_num(nan=0.5), b.to(a.dtype).nan_to_num(nan=0.5)):
-            return name
-    return None
 
 
 def lend(optimizer: Any, names: Sequence[str], reference: Moment) -> list[tuple[Tensor, Tensor]]:

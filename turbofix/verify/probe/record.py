@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import lockstep
+from . import lockstep, store
 from .neutral import Epoch
 from .patching import wrap
 
@@ -84,7 +84,7 @@ class Recorder:
         self.started_processes: list[str] = []
         self.parameters: dict[int, list[str]] = {}
         self._replaying = order["replay"]
-        self._store = lockstep.Store(order["tensors"], order["tensor_bytes"])
+        self._store = store.Store(order["tensors"], order["tensor_bytes"])
         self._storing = True
         self._names: dict[int, lockstep.Names] = {}
         self._optimizers: dict[int, tuple[int, Any]] = {}
@@ -247,7 +247,7 @@ class Recorder:
                 row["compare"] = lockstep.compare(reference, moment)
                 lockstep.reset(optimizer, moment.names, buffers, reference)
         elif self._storing:
-            self._storing = self._store.write(number, step, moment)
+            self._storing = self._store.write(number, moment)
         row["recorded"] = self._storing
         self.rows.append(row)
         self._busy = False
@@ -373,7 +373,8 @@ class Recorder:
         # written beside it first: a reader never finds half a log
         part = self._order["log"] + ".part"
         with open(part, "w", encoding="utf-8") as handle:
-            json.dump({**self._log, **self._order["extra"]()}, handle)
+            # all at once: only so is it written by json's C code
+            handle.write(json.dumps({**self._log, **self._order["extra"]()}))
         os.replace(part, self._order["log"])
 
 
