@@ -321,38 +321,39 @@ def test_the_scratch_folder_lies_outside_the_project(tmp_path: Path, monkeypatch
 
 
 def test_only_what_was_left_is_swept(tmp_path: Path) -> None:
-    held = "import sys, time; from pathlib import Path; from turbofix.verify.lease import _lock_new\n"
-    folders = {name: tmp_path / f"turbofix-{name}" for name in ("left", "live", "strange", "new", "old")}
-    for folder in folders.values():
-        folder.mkdir()
-        (folder / "file").write_text("")
-    for name in ("left", "live"):
-        (folders[name] / "lock").write_text("")
-    (folders["old"] / "file").unlink()
+    program = (
+        "import sys, time; from pathlib import Path; from turbofix.verify.lease import _lock_new\n"
+        "for name in sys.argv[1:]: _lock_new(Path(name), keep='kept' in name)\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    # what is somebody's own: with a lock that is not ours, without one, a link, and one that is just being made
+    for name in ("notes", "live", "kept", "strange", "new", "old"):
+        (tmp_path / f"turbofix-{name}").mkdir()
+    for name in ("live", "kept", "strange", "notes"):
+        (tmp_path / f"turbofix-{name}" / "file").write_text("")
+    (tmp_path / "turbofix-notes" / "lock").write_text("mine\n")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "turbofix-link").symlink_to(tmp_path / "elsewhere")
     hour_ago = time.time() - 7200
-    for name in ("strange", "old"):
-        os.utime(folders[name], (hour_ago, hour_ago))
-    (folders["live"] / "lock").unlink()
-    program = f"{held}_lock_new(Path(sys.argv[1]), keep=False); print('held', flush=True); time.sleep(60)"
+    for name in ("new", "old"):
+        (tmp_path / f"turbofix-{name}" / "lock.new").write_text("")
+    for name in ("strange", "old", "notes"):
+        os.utime(tmp_path / f"turbofix-{name}", (hour_ago, hour_ago))
+    before = {path.name for path in tmp_path.iterdir()}
+
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-c", program, str(folders["live"])]
-    holder = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    held = [str(tmp_path / f"turbofix-{name}") for name in ("live", "kept")]
+    holder = subprocess.Popen([sys.executable, "-c", program, *held], env=environment, stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        assert list(sweep(tmp_path)) == [folders["left"]]
-        assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "elsewhere",
-            "turbofix-link",
-            "turbofix-live",
-            "turbofix-new",
-            "turbofix-strange",
-        ]
+        assert list(sweep(tmp_path)) == []
+        assert {path.name for path in tmp_path.iterdir()} == before - {"turbofix-old"}
     finally:
         holder.kill()
         holder.communicate()
-    assert list(sweep(tmp_path)) == [folders["live"]]
+    assert list(sweep(tmp_path)) == [tmp_path / "turbofix-live"]
+    assert {path.name for path in tmp_path.iterdir()} == before - {"turbofix-old", "turbofix-live"}
+    assert [path.name for path in (tmp_path / "turbofix-kept").iterdir()] == ["file"]
 
 
 def test_nothing_above_a_folder_is_touched_when_it_is_removed(tmp_path: Path) -> None:

@@ -274,6 +274,13 @@ def test_a_limit_ends_the_run(bench: Bench, text: str, given: Limits, words: str
     assert bench.run(walls.TRAINING).how == "stopped"
 
 
+def test_a_flood_of_processes_ends_the_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_PROCESSES", 20)
+    flood = f"import subprocess, time\nfor _ in range(40): subprocess.Popen(['sleep', '{UNIQUE}'])\ntime.sleep(60)\n"
+    ended = bench.run(flood)
+    assert ended.stopped and ended.complaint == "started more than 20 processes", ended
+
+
 def test_a_single_file_is_held_to_the_limit_too(bench: Bench) -> None:
     ended = bench.run(FILLS_A_FILE, Limits(60.0, 1 << 40, 64 * MIB))
     assert ended.stopped or "File too large" in str(ended.complaint), ended

@@ -21,7 +21,9 @@ from turbofix.verify.probe import processes, warden
 
 PREFIX = "turbofix-"
 _LOCK = "lock"
-_KEEP = b"keep\n"
+# what stands in the lock: without it a folder of that name is not one of these
+_SIGN = b"scratch folder of turbofix verify\n"
+_KEEP = b"to be kept\n"
 
 # A folder without a lock is one that is being made, unless it has been so for that many seconds.
 _MAKING = 3600.0
@@ -80,8 +82,7 @@ def _lock_new(folder: Path, *, keep: bool) -> int:
     # It gets its name when it is locked already: no other run ever sees it free. Windows renames no open file.
     name = _LOCK if sys.platform == "win32" else f"{_LOCK}.new"
     handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    if keep:
-        os.write(handle, _KEEP)
+    os.write(handle, _SIGN + (_KEEP if keep else b""))
     _take(handle)
     if sys.platform != "win32":
         os.rename(folder / name, folder / _LOCK)
@@ -132,12 +133,13 @@ def _is_left(folder: Path) -> bool:
         _remove_unfinished(folder)
         return False
     try:
-        if not _take(handle):
+        said = os.read(handle, 256)
+        if not said.startswith(_SIGN) or not _take(handle):
             return False
         with signals.undisturbed():
             processes.kill_marked(str(folder))
             warden.forget_shared_memory(str(folder))
-            if os.read(handle, len(_KEEP)) == _KEEP:
+            if said.endswith(_KEEP):
                 os.unlink(folder / _LOCK)
                 return False
             warden.remove(str(folder))
@@ -148,5 +150,5 @@ def _is_left(folder: Path) -> bool:
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove a folder whose run was killed while it made it."""
-    if time.time() - folder.lstat().st_mtime > _MAKING and set(os.listdir(folder)) <= {f"{_LOCK}.new"}:
+    if time.time() - folder.lstat().st_mtime > _MAKING and os.listdir(folder) == [f"{_LOCK}.new"]:
         warden.remove(str(folder))
