@@ -21,7 +21,7 @@ from turbofix.verify import Inconclusive, Options, isolation, runner, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.layers import Layer, layers_for
 from turbofix.verify.lease import scratch_folder, sweep
-from turbofix.verify.probe import warden
+from turbofix.verify.probe import landlock, warden
 from turbofix.verify.probe.levels import GUARD, LANDLOCK, OVERLAY
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, project_of, trees_for
@@ -206,6 +206,58 @@ def test_every_level_is_tried_out_and_none_is_believed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "tree"]
     gone = isolation._try(root, (Layer(tmp_path / "none", root / "layers" / "0"),), own_user=True)
     assert gone[OVERLAY]
+
+
+IN_LAYERS = """
+import os, subprocess, sys
+from pathlib import Path
+from turbofix.verify.layers import Layer
+from turbofix.verify.probe import landlock, levels, namespaces
+version, own_user, root, tree = int(sys.argv[1]), sys.argv[2] == "True", sys.argv[3], sys.argv[4]
+landlock.version = lambda: version
+layer = Layer(Path(tree), Path(root, "layers", "0"))
+layer.make()
+def outer():
+    namespaces.enter(own_user=own_user)
+    levels._demand(inner)
+def inner():
+    namespaces.wall_in(root)
+    levels.lay_over([layer.places()], root, own_user=own_user, shared_memory=1 << 20)
+    Path(tree, "kept.txt").write_text("over")
+    os.rename(tree + "/data.txt", tree + "/folder/data.txt")
+    outside = os.path.dirname(tree)
+    undo = f"umount '{tree}'; umount -l '{tree}'; mount -o remount,rw,bind /; mount -o remount,rw,bind '{outside}';"
+    harm = f"echo x > '{outside}/new.txt'; touch -d 2000-01-01 '{outside}'; chmod 700 '{outside}'; rm '{tree}/twin.txt'"
+    for words in (["sh", "-c", undo + harm], ["unshare", "-rm", "sh", "-c", undo + harm]):
+        subprocess.run(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    assert not os.path.exists(outside + "/new.txt") and Path(tree, "kept.txt").read_text() == "over"
+print(levels._trouble(outer))
+"""
+
+
+@pytest.mark.parametrize("own_user", [False, True])
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_a_layer_holds_with_any_landlock_and_without(tmp_path: Path, version: int, own_user: bool) -> None:
+    """Not even a script with rights of its own making gets out of it."""
+    walls.demand("overlay-for-users" if own_user else "overlay")
+    tree = walls.make_project(tmp_path / "home" / "project")
+    (tmp_path / "root").mkdir()
+    before = walls.tree_hash(tmp_path / "home"), (tmp_path / "home").stat()
+    if version == 99:
+        version = landlock.version()
+    arguments = [str(version), str(own_user), str(tmp_path / "root"), str(tree)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", IN_LAYERS, *arguments]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout == "None\n", told.stdout + told.stderr
+    after = (tmp_path / "home").stat()
+    assert (walls.tree_hash(tmp_path / "home"), after.st_mode, after.st_mtime_ns) == (
+        before[0],
+        before[1].st_mode,
+        before[1].st_mtime_ns,
+    )
+    upper = tmp_path / "root" / "layers" / "0" / "upper"
+    assert (upper / "kept.txt").read_text() == "over" and (upper / "folder" / "data.txt").exists()
 
 
 def test_levels_are_demanded_by_name() -> None:

@@ -42,9 +42,16 @@ def hold_run(configuration: Mapping[str, Any], order: Mapping[str, Any]) -> None
 
 
 def lay_over(layers: Sequence[Mapping[str, str]], root: str, *, own_user: bool, shared_memory: int) -> None:
-    """The user's folders under overlays, everything else read-only, twice over, and no way back."""
+    """The user's folders under overlays, everything else read-only, and no way back.
+
+    What is read-only by its mounts is so by Landlock too, where the kernel's can do it. Without it the mounts hold: a
+    process that makes itself namespaces in which it has rights cannot undo mounts that come from outside of them.
+    """
     namespaces.lay_over(layers, own_user=own_user, shared_memory=shared_memory)
-    landlock.restrict([root, *(layer["folder"] for layer in layers)])
+    if landlock.version() >= landlock.LEAST_BESIDE_ANOTHER:
+        folders = [root, *(layer["folder"] for layer in layers)]
+        landlock.restrict(folders, least=landlock.LEAST_BESIDE_ANOTHER)
+    landlock.give_up_new_privileges()
     namespaces.drop_privileges()
 
 
