@@ -270,7 +270,8 @@ def test_a_no_op_is_no_gain() -> None:
     baseline = [100.0, 103.0, 98.0, 101.0, 99.0]
     candidate = [101.0, 102.0, 99.0, 102.0, 98.0]
     floor = speed.noise_floor(baseline)
-    assert floor == pytest.approx(1.03, rel=0.01)
+    assert floor == pytest.approx(103 / 98)
+    assert speed.noise_floor(baseline, [1.0, 1.2]) == 1.2
     assert speed.claim(speed.ratio_interval(baseline, candidate), floor) is None
     # every pair a hair faster, and still within what the original differs from itself
     steady = speed.ratio_interval(baseline, [1.01 * value for value in baseline])

@@ -132,14 +132,14 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes=tuple(original.notes()),
         kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
     )
-    return _with_speed(found, learned, request, child) if cuda and verdict == PASS else found
+    return _with_speed(found, learned, request, child, tell) if cuda and verdict == PASS else found
 
 
-def _with_speed(found: Verification, learned: Learned, request: Request, child: Child) -> Verification:
-    sped = speed.measure(child, learned.stages, request.options)
-    codemods = tuple(
-        dataclasses.replace(judgement, speedup=sped.by_codemod.get(judgement.codemod)) for judgement in found.codemods
-    )
+def _with_speed(
+    found: Verification, learned: Learned, request: Request, child: Child, tell: OnProgress
+) -> Verification:
+    sped = speed.measure(child, learned.stages, request.options, tell)
+    codemods = tuple(_with_own_speed(judgement, sped) for judgement in found.codemods)
     return dataclasses.replace(
         found,
         speedup=sped.speedup,
@@ -148,6 +148,16 @@ def _with_speed(found: Verification, learned: Learned, request: Request, child: 
         codemods=codemods,
         notes=(*found.notes, sped.note) if sped.note else found.notes,
     )
+
+
+def _with_own_speed(judgement: Judgement, sped: speed.Sped) -> Judgement:
+    """What the codemod brought by itself, where it was timed and that can be told from noise."""
+    if judgement.codemod not in sped.by_codemod:
+        return judgement
+    change = sped.by_codemod[judgement.codemod]
+    if change is None:
+        return dataclasses.replace(judgement, reason=f"{judgement.reason}; no change in speed of its own was seen")
+    return dataclasses.replace(judgement, speedup=change.median)
 
 
 def _conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:
