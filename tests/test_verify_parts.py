@@ -11,7 +11,13 @@ import pytest
 
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
 from turbofix.verify.probe import thresholds
-from turbofix.verify.verdict import closeness, saved_difference, too_few_compared
+from turbofix.verify.verdict import (
+    closeness,
+    drew_differently,
+    first_difference,
+    saved_difference,
+    too_few_compared,
+)
 
 
 def differs(
@@ -334,3 +340,102 @@ def test_importing_it_costs_no_torch() -> None:
     root = str(Path(__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def step_row(step: int, **changes: object) -> dict[str, object]:
+    """A step's row in which nothing differs, but for ``changes``."""
+    compare = {
+        "mismatch": None,
+        "gradient": {"angle": 0.0, "ratio": 1.0, "norm": 1.0},
+        "update": {"angle": 0.0, "ratio": 1.0, "norm": 1.0},
+        "parameters": [],
+        "lost": [],
+        "lost_count": 0,
+        "not_finite": [],
+        "drift": 0.0,
+        "buffers": [],
+        "unequal": {},
+    }
+    row = {
+        "optimizer": 0, "step": step, "class": "Adam", "losses": [1.0], "samples": 8, "batches": 1, "hyper": [],
+        "clips": [], "schedules": 0, "skipped": False, "modes": [], "dropouts": [], "drew": False, "compiled": False,
+    }  # fmt: skip
+    more = {name: changes.pop(name) for name in tuple(changes) if name in compare}
+    return {**row, **changes, "compare": {**compare, **more}}
+
+
+def run_of(rows: list[dict[str, object]]) -> dict[str, object]:
+    return {"rows": rows, "layers": {}, "saved": {}, "epochs_ended": 2}
+
+
+STEPS = 20
+ORIGINAL = run_of([step_row(step) for step in range(STEPS)])
+
+
+def strays(count: int, **off: object) -> dict[str, object]:
+    """A run that is off by so much in so many of its steps, from the fifth on."""
+    return run_of([step_row(step, **(off if 4 <= step < 4 + count else {})) for step in range(STEPS)])
+
+
+OFF: dict[str, tuple[dict[str, object], str]] = {
+    # each is past its bound for rounding, by less than ``stray`` times
+    "gradient": ({"gradient": {"angle": 0.0, "ratio": 1.06, "norm": 1.0}}, "the gradient is 1.06 times"),
+    "direction": ({"gradient": {"angle": 0.06, "ratio": 1.0, "norm": 1.0}}, "the gradient points elsewhere"),
+    "parameter": ({"parameters": [("bias", 0.0, 1.9, 0.011, 0.012)]}, "the gradient of `bias` is 1.9 times"),
+    "update": ({"update": {"angle": 0.0, "ratio": 1.1, "norm": 1.0}}, "the update of the weights is 1.1 times"),
+    "loss": ({"losses": [1.03]}, "the loss is 1.03 instead of 1"),
+    "buffer": ({"buffers": [("running_mean", 0.15)]}, "the buffer `running_mean` differs"),
+}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_rounding_may_stray_in_a_few_steps_and_no_more(name: str) -> None:
+    off, words = OFF[name]
+    few, many = strays(3, **off), strays(4, **off)
+    assert first_difference(ORIGINAL, few, thresholds.ROUNDED, exact=False) is None
+    found = first_difference(ORIGINAL, many, thresholds.ROUNDED, exact=False)
+    assert found is not None
+    assert found.startswith(f"at step 5 {words}")
+    assert found.endswith("and so in 4 of 20 steps")
+    # programs of the same precision have no strays
+    found = first_difference(ORIGINAL, strays(1, **off), thresholds.CLOSE, exact=False)
+    assert found is not None
+    assert found.startswith(f"at step 5 {words}")
+
+
+def test_strays_are_counted_by_measure() -> None:
+    """Seven steps in which another measure strays each time are rounding; in four steps the same one is a rule."""
+    rows = [step_row(step) for step in range(STEPS)]
+    for step, (off, _) in enumerate(OFF.values()):
+        rows[step] = step_row(step, **off)
+    assert first_difference(ORIGINAL, run_of(rows), thresholds.ROUNDED, exact=False) is None
+
+
+FAR: dict[str, dict[str, object]] = {
+    "gradient": {"gradient": {"angle": 0.0, "ratio": 1.15, "norm": 1.0}},
+    "parameter": {"parameters": [("bias", 0.0, 0.5, 0.03, 0.06)]},
+    "update": {"update": {"angle": 0.0, "ratio": 1.3, "norm": 1.0}},
+    "loss": {"losses": [1.05]},
+    "not a number": {"gradient": {"angle": math.nan, "ratio": math.nan, "norm": 1.0}},
+    "drift": {"drift": 1e-4},
+    "rate": {"hyper": [{"lr": 0.1}]},
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_one_step_that_is_far_off_is_enough(name: str) -> None:
+    assert first_difference(ORIGINAL, strays(1, **FAR[name]), thresholds.ROUNDED, exact=False) is not None
+
+
+def test_other_samples_are_a_difference_though_the_step_draws() -> None:
+    drawing = run_of([step_row(step, drew=True) for step in range(STEPS)])
+    halved = run_of([step_row(step, drew=True, batches=2) for step in range(STEPS)])
+    doubled = run_of([step_row(step, drew=True, batches=2, samples=16) for step in range(STEPS)])
+    again = run_of([step_row(0, drew=True), step_row(1, batches=0, samples=None)])
+    assert drew_differently(drawing, halved)
+    assert not drew_differently(ORIGINAL, halved)
+    for candidate in (doubled, again):
+        assert not drew_differently(drawing, candidate)
+        found = first_difference(drawing, candidate, thresholds.CLOSE, exact=False)
+        assert found is not None
+        assert "the optimizer steps after" in found

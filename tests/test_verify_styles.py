@@ -347,3 +347,81 @@ def test_a_worker_that_touches_cuda_fails_as_on_a_gpu(tmp_path: Path) -> None:
     with watched(script) as original:
         found = difference(original, script, ("OnDevice(), 4)", "OnDevice(), 4, num_workers=1)"))
         assert found is not None and "Cannot re-initialize CUDA in forked subprocess" in found
+
+
+RECURRENT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(40, 5, 6), torch.randint(0, 3, (40,))
+layers = nn.ModuleList([nn.LSTM(6, 8, 2, batch_first=True, dropout=0.1), nn.GRU(8, 8, batch_first=True), nn.RNN(8, 8)])
+head = nn.Linear(8, 3)
+model = nn.ModuleList([layers, head]).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(25):
+    optimizer.zero_grad()
+    h = x[step : step + 8].cuda()
+    for layer in layers:
+        h, _ = layer(h)
+    loss = nn.functional.cross_entropy(head(h[:, -1]), y[step : step + 8].cuda())
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_recurrent_layers_run_in_16_bits(tmp_path: Path) -> None:
+    """A CPU may have no float16 LSTM of its own, and the rewrite is no worse for it."""
+    script = tmp_path / "recurrent.py"
+    script.write_text(RECURRENT)
+    old = "    for layer in layers:\n        h, _ = layer(h)\n    loss = "
+    cast = "    with torch.autocast('cuda', torch.KIND):\n    " + old.replace("\n", "\n    ")
+    with watched(script) as original:
+        for kind in ("float16", "bfloat16"):
+            assert difference(original, script, (old, cast.replace("KIND", kind))) is None
+        wrong = (old, cast.replace("KIND", "float16").replace("layer(h)", "layer(h.flip(1))"))
+        assert difference(original, script, wrong) is not None
+
+
+COMPILED = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+x, y = torch.randn(40, 6).cuda(), torch.randint(0, 3, (40,)).cuda()
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.drop = nn.Linear(6, 8), nn.Linear(8, 3), nn.Dropout(0.1)
+
+    def forward(self, x):
+        scale = torch.ones(8, device=x.device)
+        return self.outer(self.drop(torch.relu(self.inner(x)) * scale))
+
+
+model = Network().cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(25):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x[step : step + 8]), y[step : step + 8])
+    loss.backward()
+    optimizer.step()
+    assert counters["frames"]["ok"] == 0
+"""
+
+
+def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
+    """The compiler must not see what stands in for CUDA; that it compiled, the script itself makes sure of."""
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    checked = ('assert counters["frames"]["ok"] == 0', 'assert counters["frames"]["ok"] >= 1 and loss.is_cuda')
+    whole = ("optimizer = ", 'model = torch.compile(model, backend="aot_eager")\noptimizer = ')
+    method = ("optimizer = ", 'model.compile(backend="aot_eager")\noptimizer = ')
+    with watched(script) as original:
+        assert difference(original, script, whole, checked) is None
+        assert difference(original, script, method, checked) is None
+        found = difference(original, script, whole, checked, ("* scale", "* scale.div(2)"))
+        assert found is not None and found.startswith("at step 1 ")

@@ -34,6 +34,7 @@ for step in range(200):
 
 ORDER = {
     "speed": False,
+    "seed": 0,
     "replay": False,
     "stop_after": None,
     "steps": 3,

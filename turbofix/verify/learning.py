@@ -170,6 +170,7 @@ class Original:
         self._tell(Progress(phase, 0, total))
         order = {
             "speed": False,
+            "seed": self._request.options.seed,
             "replay": replay,
             # one more than the original's, to see a candidate that goes on
             "stop_after": self._stop_after() if replay else None,

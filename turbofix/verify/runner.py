@@ -252,7 +252,6 @@ class Child:
             "log": str(log),
             "tensors": str(scratch.root / "tensors"),
             "tensor_bytes": tensor_bytes,
-            "seed": self._options.seed,
         }
 
     def _tensor_bytes(self) -> int:

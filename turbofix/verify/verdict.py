@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from turbofix.records import dataclass
 from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance, distance, severity
 
 Row = Mapping[str, Any]
@@ -14,14 +15,29 @@ Log = Mapping[str, Any]
 # steps that a gradient scaler may leave out until its scale fits
 SETTLING_STEPS = 16
 
+# the share of the steps in which rounding may carry one measure past its tolerance, and never in one step alone
+STRAY_SHARE = 0.15
+
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """What is off in a step: ``severity`` is in units of the measure's tolerance, infinite where it has none."""
+
+    measure: str
+    severity: float
+    sentence: str
+
+
 def tolerance_for(original: Log, candidate: Log, *, cuda: bool) -> Tolerance:
-    """Programs that compute in different precisions may differ by rounding; others by the order of additions alone."""
-    same_precision = original["events"]["autocast"] == candidate["events"]["autocast"]
+    """Programs that compute in 32 bits or more, as they are told to, differ by the order of additions alone.
+
+    In 16 bits another order, or another kernel, rounds as another precision does.
+    """
+    halved = any(log["events"]["autocast"] or log["events"]["halved"] for log in (original, candidate))
     same_compiler = original["events"]["compiled"] == candidate["events"]["compiled"]
-    return CLOSE if same_precision and same_compiler and not cuda else ROUNDED
+    return CLOSE if not halved and same_compiler and not cuda else ROUNDED
 
 
 def first_inequality(original: Log, again: Log) -> str | None:
@@ -45,16 +61,25 @@ def first_inequality(original: Log, again: Log) -> str | None:
 def first_difference(original: Log, candidate: Log, tolerance: Tolerance, *, exact: bool) -> str | None:
     """What the candidate does differently, in a sentence; None when it learns the same.
 
-    With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``.
+    With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``. Where that
+    allows for strays, a measure may be past its bound by so much in a few steps: rounding does that where sums cancel,
+    and a wrong rule does it in every step of its kind.
     """
     loss_scale = _typical([abs(_sum(row)) for row in original["rows"]])
     old_rows, new_rows = original["rows"], candidate["rows"]
+    strays: dict[tuple[int, str], list[str]] = {}
     for old, new in zip(old_rows, new_rows, strict=False):
-        difference = next(_row_differences(old, new, tolerance, loss_scale), None)
-        if difference is None and exact:
-            difference = _inexact(old, new)
-        if difference:
-            return f"{_where(old, old_rows)} {difference}"
+        for deviation in _deviations(old, new, tolerance, loss_scale):
+            sentence = f"{_where(old, old_rows)} {deviation.sentence}"
+            if not deviation.severity <= tolerance.stray:
+                return sentence
+            strays.setdefault((old["optimizer"], deviation.measure), []).append(sentence)
+        inexact = _inexact(old, new) if exact else None
+        if inexact:
+            return f"{_where(old, old_rows)} {inexact}"
+    systematic = _systematic(strays, old_rows)
+    if systematic:
+        return systematic
     if len(new_rows) < len(old_rows):
         return f"the optimizer steps {len(new_rows)} times where the original's steps {len(old_rows)} times"
     if len(new_rows) > len(old_rows):
@@ -63,12 +88,13 @@ def first_difference(original: Log, candidate: Log, tolerance: Tolerance, *, exa
 
 
 def drew_differently(original: Log, candidate: Log) -> bool:
-    """Whether the programs draw random numbers in the training step and cut their batches differently.
+    """Whether the programs draw random numbers in the training step and cut the same samples into other batches.
 
-    Then the same samples meet other random numbers, and no step can be compared with another.
+    Then the same samples meet other random numbers, and no step can be compared with another. Steps over other samples
+    are a difference, whatever is drawn.
     """
     pairs = list(zip(original["rows"], candidate["rows"], strict=False))
-    cut = any(old["batches"] != new["batches"] for old, new in pairs)
+    cut = any(old["batches"] != new["batches"] and old["samples"] == new["samples"] for old, new in pairs)
     return cut and any(old["drew"] for old, _ in pairs)
 
 
@@ -99,21 +125,25 @@ def _where(row: Row, rows: Sequence[Row]) -> str:
     return f"at step {row['step'] + 1}" + (f" of optimizer {row['optimizer'] + 1}" if several else "")
 
 
-def _row_differences(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> Iterator[str]:
-    yield from _structure(old, new)
+def _systematic(strays: Mapping[tuple[int, str], Sequence[str]], rows: Sequence[Row]) -> str | None:
+    """The first measure that strays too often, in a sentence."""
+    for (optimizer, _), sentences in strays.items():
+        steps = sum(row["optimizer"] == optimizer for row in rows)
+        if len(sentences) > max(1, STRAY_SHARE * steps):
+            return f"{sentences[0]}, and so in {len(sentences)} of {steps} steps"
+    return None
+
+
+def _deviations(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> Iterator[Deviation]:
+    """What is off in a step, the most telling first."""
+    yield from _plainly(_structure(old, new))
     compare = new.get("compare")
     if compare and compare["mismatch"]:
-        yield compare["mismatch"]
+        yield from _plainly([compare["mismatch"]])
         return
     skipped = old["skipped"] or new["skipped"]
     if compare and not skipped:
-        if compare["not_finite"]:
-            yield f"the gradient of `{compare['not_finite'][0]}` is not finite"
-        if compare["lost"]:
-            more = f" and {compare['lost_count'] - 1} more" if compare["lost_count"] > 1 else ""
-            yield f"`{compare['lost'][0]}`{more} has no gradient: it is no longer trained"
-        if compare["drift"] > 1e-5:
-            yield f"the weights differ before the step, by {compare['drift']:.2g} of their size"
+        yield from _plainly(_broken_off(compare))
     yield from _clipping(old, new, tolerance)
     yield from _losses(old, new, tolerance, loss_scale)
     if not compare or skipped:
@@ -122,33 +152,55 @@ def _row_differences(old: Row, new: Row, tolerance: Tolerance, loss_scale: float
     for name, error in compare["buffers"]:
         # a count of batches follows the batches
         counts = name.endswith("num_batches_tracked") and old["batches"] != new["batches"]
-        if error > tolerance.buffer and not counts:
-            yield f"the buffer `{name}` differs" + (f" by {error:.2g} of its size" if math.isfinite(error) else "")
+        if not error <= tolerance.buffer and not counts:
+            by = f" by {error:.2g} of its size" if math.isfinite(error) else ""
+            yield Deviation(f"buffer {name}", error / tolerance.buffer, f"the buffer `{name}` differs{by}")
     update = compare["update"]
-    if update["norm"] and (
-        distance(update["ratio"]) > tolerance.update_ratio or update["angle"] > tolerance.update_angle
-    ):
-        if distance(update["ratio"]) > tolerance.update_ratio:
-            yield f"the update of the weights is {update['ratio']:.3g} times the original's"
-        else:
-            yield f"the update of the weights points elsewhere (1 - cosine = {update['angle']:.2g})"
+    if update["norm"]:
+        times = f"the update of the weights is {update['ratio']:.3g} times the original's"
+        turned = f"the update of the weights points elsewhere (1 - cosine = {update['angle']:.2g})"
+        yield from _past("update ratio", distance(update["ratio"]), tolerance.update_ratio, times)
+        yield from _past("update angle", update["angle"], tolerance.update_angle, turned)
 
 
-def _gradients(compare: Mapping[str, Any], tolerance: Tolerance) -> Iterator[str]:
+def _plainly(sentences: Iterable[str]) -> Iterator[Deviation]:
+    """Differences that no rounding makes."""
+    return (Deviation("", math.inf, sentence) for sentence in sentences)
+
+
+def _past(measure: str, value: float, bound: float, sentence: str) -> Iterator[Deviation]:
+    """The deviation of a measure that is past its bound, or not a number."""
+    if not value <= bound:
+        yield Deviation(measure, value / bound, sentence)
+
+
+def _broken_off(compare: Mapping[str, Any]) -> Iterator[str]:
+    if compare["not_finite"]:
+        yield f"the gradient of `{compare['not_finite'][0]}` is not finite"
+    if compare["lost"]:
+        more = f" and {compare['lost_count'] - 1} more" if compare["lost_count"] > 1 else ""
+        yield f"`{compare['lost'][0]}`{more} has no gradient: it is no longer trained"
+    if compare["drift"] > 1e-5:
+        yield f"the weights differ before the step, by {compare['drift']:.2g} of their size"
+
+
+def _gradients(compare: Mapping[str, Any], tolerance: Tolerance) -> Iterator[Deviation]:
     whole = compare["gradient"]
-    worst = [row for row in compare["parameters"] if severity(row[1], row[2], row[3], tolerance) > 1]
-    if distance(whole["ratio"]) > tolerance.gradient_ratio and (whole["norm"] or whole["ratio"]):
-        name = f"; of `{worst[0][0]}` {_times(worst[0][2])}" if worst else ""
-        yield f"the gradient is {_times(whole['ratio'])} the original's{name}"
-    elif whole["angle"] > tolerance.gradient_angle:
-        name = f", most of all that of `{worst[0][0]}`" if worst else ""
-        yield f"the gradient points elsewhere (1 - cosine = {whole['angle']:.2g}){name}"
-    elif worst:
-        name, angle, ratio, _, _ = worst[0]
+    severities = [severity(angle, ratio, share, tolerance) for _, angle, ratio, share, _ in compare["parameters"]]
+    worst = [(row, off) for row, off in zip(compare["parameters"], severities, strict=True) if not off <= 1]
+    if whole["norm"] or whole["ratio"]:
+        name = f"; of `{worst[0][0][0]}` {_times(worst[0][0][2])}" if worst else ""
+        sentence = f"the gradient is {_times(whole['ratio'])} the original's{name}"
+        yield from _past("gradient ratio", distance(whole["ratio"]), tolerance.gradient_ratio, sentence)
+    name = f", most of all that of `{worst[0][0][0]}`" if worst else ""
+    turned = f"the gradient points elsewhere (1 - cosine = {whole['angle']:.2g}){name}"
+    yield from _past("gradient angle", whole["angle"], tolerance.gradient_angle, turned)
+    for (name, angle, ratio, _, _), off in worst:
         if distance(ratio) > tolerance.parameter_ratio:
-            yield f"the gradient of `{name}` is {_times(ratio)} the original's"
+            yield Deviation(f"gradient of {name}", off, f"the gradient of `{name}` is {_times(ratio)} the original's")
         else:
-            yield f"the gradient of `{name}` points elsewhere (1 - cosine = {angle:.2g})"
+            sentence = f"the gradient of `{name}` points elsewhere (1 - cosine = {angle:.2g})"
+            yield Deviation(f"gradient of {name}", off, sentence)
 
 
 def _times(ratio: float) -> str:
@@ -206,40 +258,41 @@ def _plain(value: object) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def _clipping(old: Row, new: Row, tolerance: Tolerance) -> Iterator[str]:
+def _clipping(old: Row, new: Row, tolerance: Tolerance) -> Iterator[Deviation]:
     ours, theirs = old["clips"], new["clips"]
     per_batch = len(ours) * new["batches"] == len(theirs) * old["batches"] and old["batches"] != new["batches"]
     if len(ours) != len(theirs) and not (per_batch and theirs):
         kind = (ours or theirs)[0]["kind"]
-        yield f"{kind} is called {len(theirs)} times in the step instead of {len(ours)}"
+        yield from _plainly([f"{kind} is called {len(theirs)} times in the step instead of {len(ours)}"])
         return
     for before, after in zip(ours, theirs, strict=False):
         if before["kind"] != after["kind"]:
-            yield f"{after['kind']} is called instead of {before['kind']}"
+            yield from _plainly([f"{after['kind']} is called instead of {before['kind']}"])
         elif before["bound"] != after["bound"]:
-            yield f"{after['kind']} clips at {after['bound']:g} instead of {before['bound']:g}"
+            yield from _plainly([f"{after['kind']} clips at {after['bound']:g} instead of {before['bound']:g}"])
     if len(ours) != len(theirs) or old["skipped"] or new["skipped"]:
         return
-    for before, after in zip(ours, theirs, strict=False):
+    for place, (before, after) in enumerate(zip(ours, theirs, strict=False)):
         a, b = before["norm"], after["norm"]
         if a and b is not None and math.isfinite(a):
             ratio = b / a if math.isfinite(b) else math.inf
-            if distance(ratio) > tolerance.gradient_ratio:
-                norms = f"{b:.3g} instead of {a:.3g}"
-                yield f"{after['kind']} sees a gradient norm {_times(ratio)} the original's ({norms})"
+            norms = f"{b:.3g} instead of {a:.3g}"
+            sentence = f"{after['kind']} sees a gradient norm {_times(ratio)} the original's ({norms})"
+            yield from _past(f"clip {place}", distance(ratio), tolerance.gradient_ratio, sentence)
 
 
-def _losses(old: Row, new: Row, tolerance: Tolerance, scale: float) -> Iterator[str]:
+def _losses(old: Row, new: Row, tolerance: Tolerance, scale: float) -> Iterator[Deviation]:
     if bool(old["losses"]) != bool(new["losses"]):
-        yield f"{len(new['losses'])} backward passes come before it instead of {len(old['losses'])}"
+        yield from _plainly([f"{len(new['losses'])} backward passes come before it instead of {len(old['losses'])}"])
         return
     a, b = _sum(old), _sum(new)
     if math.isnan(a) and math.isnan(b):
         return
     # A loss near zero is measured by the run's typical one.
-    if not abs(a - b) <= tolerance.loss * max(abs(a), scale / 10):
-        ratio = f", {_times(b / a)} the original's" if a and distance(b / a) > 0.01 else ""
-        yield f"the loss is {b:.6g} instead of {a:.6g}{ratio}"
+    size = max(abs(a), scale / 10)
+    ratio = f", {_times(b / a)} the original's" if a and distance(b / a) > 0.01 else ""
+    error = abs(a - b) / size if size else (0.0 if a == b else math.inf)
+    yield from _past("loss", error, tolerance.loss, f"the loss is {b:.6g} instead of {a:.6g}{ratio}")
 
 
 def _inexact(old: Row, new: Row) -> str | None:

@@ -115,7 +115,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     original.watch()
     learned = Blame(original, scratch, request, cuda=cuda).sort_out()
     rows = original.log["rows"]
-    verdict, reason = _conclude(learned, request, len(rows), original.log["epochs_ended"])
+    verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
     baseline = Measured(losses=_losses(rows))
     candidate = (
         Measured(losses=_losses(learned.outcome.log["rows"])) if learned.outcome and learned.outcome.log else Measured()
@@ -160,8 +160,8 @@ def _with_own_speed(judgement: Judgement, sped: speed.Sped) -> Judgement:
     return dataclasses.replace(judgement, speedup=change.median)
 
 
-def _conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:
-    """The verdict and its reason."""
+def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:
+    """The verdict and its reason, of a run that saw so many steps and ends of epochs."""
     seen = f"{steps} steps" + (f" and {epochs} epoch end{'s' if epochs > 1 else ''}" if epochs else "")
     if learned.stages:
         dropped = [judgement for judgement in learned.judgements if judgement.verdict != "kept"]

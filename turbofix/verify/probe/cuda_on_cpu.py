@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import sys
 import time
 import types
@@ -22,6 +23,7 @@ from torch.utils.data import get_worker_info
 from .patching import wrap
 
 _MEMORY = 24 << 30
+_NAMES_A_DEVICE = (str, torch.device)
 
 
 def _is_cuda(device: object) -> bool:
@@ -60,7 +62,7 @@ class _Remap(TorchFunctionMode):
             return (torch.device("cuda", 0) if func == self._device else True) if on_cuda else func(*args)
         if func is tensor.cuda:
             _moved("cuda")
-            return self._mark(args[0])
+            return self.mark(args[0])
         if func in (tensor.pin_memory, tensor.is_pinned, tensor.get_device):
             return {tensor.pin_memory: args[0], tensor.is_pinned: True, tensor.get_device: 0}.get(func)
         if func in (tensor.to, torch._C._nn._parse_to):
@@ -69,19 +71,24 @@ class _Remap(TorchFunctionMode):
                 args = (*args[:place], "cuda", *args[place + 1 :])
         if func is tensor.type and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
-        kwargs = dict(kwargs or {})
-        if type(kwargs.get("device")) is int:
-            kwargs["device"] = "cuda"
-        to_cuda = _is_cuda(kwargs.get("device")) or any(map(_is_cuda, args))
+        to_cuda = False
+        for argument in args:  # a loop, and no call for most arguments: every operation comes through here
+            if type(argument) in _NAMES_A_DEVICE and _is_cuda(argument):
+                to_cuda = True
+        if kwargs:
+            kwargs = dict(kwargs)
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = "cuda"
+            to_cuda = to_cuda or _is_cuda(kwargs.get("device"))
+            if to_cuda and "device" in kwargs:
+                kwargs["device"] = _moved(kwargs["device"])
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
         if to_cuda:
             args = tuple(_moved(argument) for argument in args)
-            if "device" in kwargs:
-                kwargs["device"] = _moved(kwargs["device"])
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
-        result = func(*args, **kwargs)
+        result = func(*args, **kwargs) if kwargs else func(*args)
         if to_cuda or (self.moved and func is not tensor.cpu and any(map(self._is_marked, args))):
-            return self._mark(result)
+            return self.mark(result)
         return result
 
     @staticmethod
@@ -91,7 +98,7 @@ class _Remap(TorchFunctionMode):
             argument = argument[0]
         return isinstance(argument, torch.Tensor) and hasattr(argument, "_turbofix_on_cuda")
 
-    def _mark(self, result: Any) -> Any:
+    def mark(self, result: Any) -> Any:
         """Remember that this tensor would be on the GPU, for code that asks it."""
         self.moved = True
         if type(result) in (torch.Tensor, torch.nn.Parameter):
@@ -162,9 +169,11 @@ def install() -> Callable[[], bool]:
     _answer_as_a_card()
     _replace_streams()
     _map_autocast()
+    _map_recurrent()
     _map_scaler()
     _map_constructors()
     mode: Any = _Remap()
+    _map_compiler(mode)
     mode.__enter__()
     return lambda: bool(mode.moved)
 
@@ -321,6 +330,47 @@ def _map_autocast() -> None:
     wrap(torch, "is_autocast_enabled", for_cuda)
     wrap(torch, "get_autocast_dtype", for_cuda)
     wrap(torch, "get_autocast_gpu_dtype", lambda original: lambda: torch.get_autocast_dtype("cpu"))
+
+
+def _map_recurrent() -> None:
+    """float16 LSTMs without oneDNN, which has none for many processors and fails; torch's own kernels know them."""
+
+    def without_onednn(original: Any) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.float16
+            if not halved and arguments[0].dtype is not torch.float16:
+                return original(*arguments)
+            with torch.backends.mkldnn.flags(enabled=False):
+                return original(*arguments)
+
+        return run
+
+    wrap(torch._VF, "lstm", without_onednn)
+
+
+def _map_compiler(mode: _Remap) -> None:
+    """Compiled code runs without the mode, which the compiler would trace, and cannot: devices in it are real ones."""
+    from torch._dynamo import eval_frame
+
+    def compiling(original: Any) -> Callable[..., Any]:
+        def __call__(self: Any, thing: Any) -> Any:
+            compiled = original(self, thing)
+            if not isinstance(compiled, types.FunctionType):
+                return compiled  # a module, whose forward pass comes through here again, or a class
+
+            @functools.wraps(compiled)
+            def run(*arguments: Any, **keywords: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return compiled(*arguments, **keywords)
+                with torch._C.DisableTorchFunction():
+                    result = compiled(*arguments, **keywords)
+                return mode.mark(result) if isinstance(result, torch.Tensor) else result
+
+            return run
+
+        return __call__
+
+    wrap(eval_frame._TorchDynamoContext, "__call__", compiling)
 
 
 def _map_scaler() -> None:

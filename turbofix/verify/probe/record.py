@@ -75,7 +75,14 @@ class Recorder:
         self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
         self.window = Window()
-        self.events: dict[str, Any] = {"autocast": [], "scaler": False, "fused": False, "workers": 0, "compiled": False}
+        self.events: dict[str, Any] = {
+            "autocast": [],
+            "halved": False,  # parameters of 16 bits are trained
+            "scaler": False,
+            "fused": False,
+            "workers": 0,
+            "compiled": False,
+        }
         self.layers: dict[str, int] | None = None
         self.saved: dict[str, list[str]] = {}
         self.lines: list[tuple[int, str]] = []
@@ -239,6 +246,9 @@ class Recorder:
             "compiled": self.events["compiled"],
             "untrained": [name for name, g in zip(moment.names, moment.gradients, strict=False) if g is None],
         }
+        self.events["halved"] = self.events["halved"] or any(
+            value.dtype in (torch.float16, torch.bfloat16) for value in moment.before
+        )
         self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
         if self._replaying:
             if reference is not None:
