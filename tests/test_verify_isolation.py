@@ -21,6 +21,7 @@ from turbofix.verify import Inconclusive, Options, isolation, runner, verify
 from turbofix.verify.isolation import Held
 from turbofix.verify.layers import Layer, layers_for
 from turbofix.verify.lease import scratch_folder, sweep
+from turbofix.verify.limits import Limits
 from turbofix.verify.probe import landlock, warden
 from turbofix.verify.probe.levels import GUARD, LANDLOCK, OVERLAY
 from turbofix.verify.runner import Child
@@ -141,6 +142,31 @@ def test_where_processes_cannot_be_forked_each_run_has_an_interpreter_of_its_own
             assert child.run({}, walls.ORDER, lambda step: None).complaint == "SystemExit: not today"
         finally:
             child.close()
+
+
+def test_without_forks_there_is_no_warden_and_a_run_still_ends(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, as far as that can be played here."""
+    pytest.importorskip("torch")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import os\ndel os.fork\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setattr(runner, "FORKS", False)
+    monkeypatch.delattr(os, "fork")
+    script = project / "train.py"
+    with scratch_folder(keep=False) as lease:
+        child = Child(Scratch(lease.root, (project,), Held(GUARD), lease.lock), script, (), project, Options())
+        try:
+            script.write_text("import os\nassert not hasattr(os, 'fork')\n" + walls.TRAINING)
+            ended = child.run({}, walls.ORDER, lambda step: None)
+            assert (ended.how, ended.complaint) == ("stopped", None)
+            child.limits = Limits(seconds=1.0, memory=1 << 40, disk=1 << 40)
+            script.write_text("while True: pass\n")
+            assert child.run({}, walls.ORDER, lambda step: None).stopped
+        finally:
+            child.close()
+        assert walls.left(lease.root) == []
 
 
 def test_what_the_weak_level_cannot_hold_is_told(project: Path) -> None:
