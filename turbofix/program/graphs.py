@@ -255,7 +255,7 @@ class Walk:
             elif event.kind == "step":
                 found = self._after_step(event, state, found)
             elif event.kind == "backward" and event.node is node:
-                self._backward(event, state)
+                self._backward(event, state, found)
         if any(_is_cut(each) for each in returned):  # a function of the project that ends the graph
             return frozenset()
         return found
@@ -292,11 +292,12 @@ class Walk:
             state[name] = marked(graphs)
         return marked(found)
 
-    def _backward(self, event: Event, state: State) -> None:
+    def _backward(self, event: Event, state: State, found: frozenset[Graph]) -> None:
+        """A backward pass from what its call is made on, or given: ``found`` are the graphs of either."""
         loss = loss_expression(self.analysis, event)
         if loss is None:
             return
-        for site, step in self.expression(loss, dict(state)) if not isinstance(loss, ast.Call) else ():
+        for site, step in self.expression(loss, dict(state)) if not isinstance(loss, ast.Call) else found:
             if step is not None:
                 self.found.add(Stale(site, step, self.facts.site(event)))
 

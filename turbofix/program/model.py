@@ -733,16 +733,23 @@ class Script:
 class Stop:
     """Where the program ends with an error on every torch that a rewrite may count on, before or in its training.
 
-    ``error`` is the exception's name, ``why`` what follows on "raises IndexError ...".
+    ``error`` is the exception's name, ``why`` what follows on "raises IndexError ...". Not ``certain``: there is a way
+    through the program on which it ends there, and perhaps another one.
     """
 
     site: Site
     error: str
     why: str
+    certain: bool = True
+
+    @property
+    def message(self) -> str:
+        """What happens there."""
+        return f"{'raises' if self.certain else 'may raise'} {self.error} {self.why}"
 
     def sentence(self, path: Path) -> str:
         """What is said of a finding in a file: where the program ends, and why."""
-        return f"{self.site.line_from(path)} raises {self.error} {self.why}; mend that first"
+        return f"{self.site.line_from(path)} {self.message}; mend that first"
 
 
 @dataclass(frozen=True)

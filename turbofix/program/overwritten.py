@@ -78,7 +78,7 @@ def overwritten(analysis: Analysis, backward: Event) -> Event | None:
     frames = facts.frames(backward)
     if not frames or backward.name == "scaled" or len({id(each.node) for each in facts.of("backward")}) < 2:
         return None
-    if not _is_plain(analysis):
+    if analysis.facts.of("autograd_grad") or not is_plain(analysis):
         return None
     scope, module = frames[-1].scope, backward.module
     if isinstance(scope, ast.Lambda):
@@ -95,10 +95,10 @@ def overwritten(analysis: Analysis, backward: Event) -> Event | None:
     return walker.found
 
 
-def _is_plain(analysis: Analysis) -> bool:
+def is_plain(analysis: Analysis) -> bool:
     """Whether nothing in the program changes what a graph needs, or which weights have gradients."""
     facts = analysis.facts
-    if facts.attribute_writes("requires_grad") or facts.of("compile", "wrap", "scale", "unscale", "autograd_grad"):
+    if facts.attribute_writes("requires_grad") or facts.of("compile", "wrap", "scale", "unscale"):
         return False
     for module in analysis.facts.execution.modules.values():
         if any(getattr(each, "attr", "") in _SWITCHES for each in by_type(module.tree).get(ast.Attribute, ())):

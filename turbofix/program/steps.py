@@ -55,7 +55,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.script import script
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.stops import stop
+from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
 from turbofix.program.transfers import transfers
 from turbofix.program.values import (
@@ -95,6 +95,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     evaluations = tuple(
         sorted(_evaluations(analysis, steps, known_models), key=lambda evaluation: evaluation.loop.site)
     )
+    made = optimizers(analysis, steps, known_models)
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     return TrainingProgram(
@@ -109,7 +110,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=with_use(analysis, loaders(analysis), steps, evaluations),
-        optimizers=optimizers(analysis, steps, known_models),
+        optimizers=made,
         models=known_models,
         precision=precision(analysis),
         settings=settings(analysis),
@@ -118,8 +119,9 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         incomplete_because=reason,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
-        stops=stop(
-            analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _fitting(execution, target)
+        stops=(
+            stop(analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _fitting(execution, target))
+            or possible_stop(analysis, steps, made)
         )
         if complete
         else None,

@@ -19,9 +19,9 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.guards import Condition
 from turbofix.program.libraries import dropped, words
 from turbofix.program.misuses import misuse
-from turbofix.program.model import Evaluation, Stop, Target
+from turbofix.program.model import Evaluation, Optimizer, Step, Stop, Target
 from turbofix.program.names import walk_here
-from turbofix.program.overwritten import overwritten
+from turbofix.program.overwritten import is_plain, overwritten
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Host, Made, ModuleValue, Tensor, members, truth_of
@@ -55,6 +55,21 @@ def stop(
         said = found.judge(event)
         if said is not None:
             return Stop(analysis.facts.site(event), *said)
+    return None
+
+
+def possible_stop(analysis: Analysis, steps: Iterable[Step], optimizers: Iterable[Optimizer]) -> Stop | None:
+    """A backward pass that goes, on some way through a step, through weights that were changed since the forward.
+
+    A fused optimizer's changes go unnoticed, and copies of the weights (autocast's, those of several GPUs) stay.
+    """
+    noticed = {each.site for each in optimizers if each.argument("fused").state == "absent"}
+    for old in (each for step in steps for each in step.stale if each.optimizer in noticed):
+        if not is_plain(analysis):
+            return None
+        where = old.step.line_from(old.backward.path)
+        why = f"on torch 1.5 and newer: it goes back through weights that the step on {where} has changed since"
+        return Stop(old.backward, "RuntimeError", why, certain=False)
     return None
 
 

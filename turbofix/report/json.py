@@ -42,7 +42,7 @@ def _file(path: str, report: FileReport, outcome: Outcome) -> dict[str, Any]:
     stops = stop and {
         "path": shown(stop.site.path),
         **_place(outcome.spot(stop.site)),
-        "message": f"raises {stop.error} {stop.why}",
+        "message": stop.message,
     }
     return {"path": path, "framework": report.framework, "error": report.error, "stops": stops, "in_place": []}
 
