@@ -17,6 +17,7 @@ from turbofix.verify.result import (
     DROPPED,
     FAIL,
     INCONCLUSIVE,
+    KEPT,
     PASS,
     UNVERIFIED,
     Inconclusive,
@@ -164,8 +165,9 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
     """The verdict and its reason, of a run that saw so many steps and ends of epochs."""
     seen = f"{steps} steps" + (f" and {epochs} epoch end{'s' if epochs > 1 else ''}" if epochs else "")
     if learned.stages:
-        dropped = [judgement for judgement in learned.judgements if judgement.verdict != "kept"]
-        rest = f"; {len(dropped)} codemod{'s were' if len(dropped) > 1 else ' was'} left out" if dropped else ""
+        out = [judgement.codemod for judgement in learned.judgements if judgement.verdict != KEPT]
+        names = f"{', '.join(out[:-1])} and {out[-1]}" if len(out) > 1 else "".join(out)
+        rest = f"; {names} {'were' if len(out) > 1 else 'was'} left out" if out else ""
         return PASS, f"it learns the same over {seen}{rest}"
     if not request.stages:
         return INCONCLUSIVE, f"nothing was rewritten, so there is nothing to verify (the script itself ran {seen})"
