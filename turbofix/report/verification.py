@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _MARKS = {"kept": ("+", "green"), "dropped": ("-", "red"), "unverified": ("?", "yellow")}
 _VERDICTS = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
+_LONG = 80  # characters
 _PARTS = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 
@@ -23,7 +24,7 @@ def render_json(verification: Verification) -> str:
 def render(verification: Verification, style: Style = Style()) -> str:  # noqa: B008  (frozen)
     """Verdict and reason first, then speed, then what became of each codemod, then how the runs were held."""
     lines = [
-        style.wrap(verification.reason, 0, verification.verdict.upper(), "bold", _VERDICTS[verification.verdict]),
+        style.wrap(_headline(verification), 0, verification.verdict.upper(), "bold", _VERDICTS[verification.verdict]),
         "",
     ]
     if verification.steps:
@@ -32,18 +33,26 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     if verification.candidate.peak_memory_bytes and verification.baseline.peak_memory_bytes:
         before, after = verification.baseline.peak_memory_bytes, verification.candidate.peak_memory_bytes
         lines.append(_row("memory", f"peak {before / 2**20:,.0f} MiB before, {after / 2**20:,.0f} MiB after", style))
+    warm, warmer = verification.baseline.warm_up_seconds, verification.candidate.warm_up_seconds
+    if warm is not None and warmer is not None:
+        words = f"{warm:.3g} s before, {warmer:.3g} s after, for the start and the first steps with all compilation"
+        lines.append(_row("start", words, style))
     parts = [part for part in _PARTS if verification.baseline.step_ms.get(part) is not None]
     if parts:
         times = ", ".join(f"{part} {_before_and_after(verification, part)}" for part in parts)
         lines.append(_row("step", f"{times} (ms per step)", style))
     if verification.codemods:
         lines.append("")
+    told: dict[str, str] = {}
     for judgement in verification.codemods:
         mark, color = _MARKS[judgement.verdict]
         gain = f"  {judgement.speedup:.3g}×" if judgement.speedup is not None else ""
         lines.append(f"  {style.paint(f'{mark} {judgement.verdict:<10}', color)} {judgement.codemod}{gain}")
         if judgement.reason:
-            lines.append(style.wrap(judgement.reason, 15))
+            # a long sentence that holds for several is said once
+            first = told.setdefault(judgement.reason, judgement.codemod)
+            again = first != judgement.codemod and len(judgement.reason) > _LONG
+            lines.append(style.wrap(f"as {first}" if again else judgement.reason, 15))
     lines.append("")
     if verification.isolation:
         lines.append(_row("isolation", _isolation(verification.isolation), style))
@@ -58,13 +67,24 @@ def _row(label: str, text: str, style: Style) -> str:
     return f"  {label:<9}  {style.wrap(text, 13).lstrip()}"
 
 
+def _headline(verification: Verification) -> str:
+    """The reason as a sentence that can stand alone: that of a candidate tells only what differs."""
+    reason = verification.reason
+    if verification.verdict == "fail" and not verification.codemods and not reason.startswith("the rewritten script"):
+        return f"the candidate does not learn the same: {reason}"
+    return reason
+
+
 def _speed(verification: Verification) -> str:
     speedup = verification.speedup
-    if speedup is None:
-        if verification.device.startswith("cuda"):
-            return "not measured"
+    if speedup is not None:
+        slower = ", slower" if speedup.median < 1 else ""
+        return f"{speedup.median:.3g}×{slower} (95 % interval {speedup.low:.3g}–{speedup.high:.3g}×)"
+    if verification.baseline.step_ms:
+        return "measured, and no change that can be told from noise"
+    if verification.device in ("cpu", "none"):
         return "not measured: a run without a GPU says nothing about speed on one"
-    return f"{speedup.median:.3g}× (95 % interval {speedup.low:.3g}–{speedup.high:.3g}×)"
+    return "not measured"
 
 
 def _isolation(level: str) -> str:
