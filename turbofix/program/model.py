@@ -754,7 +754,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class TrainingProgram:
-    """Everything the model knows of one entry script and the project modules that it imports."""
+    """Everything the model knows of one entry script and the project modules that it imports.
+
+    ``evaluations`` are those of a program that trains.
+    """
 
     entry: Path
     files: tuple[Path, ...]

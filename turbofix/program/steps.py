@@ -92,18 +92,19 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     facts = analysis.facts
     known_models = models(analysis)
     steps = tuple(sorted(_steps(analysis, known_models), key=lambda step: step.loop.site))
-    evaluations = tuple(
-        sorted(_evaluations(analysis, steps, known_models), key=lambda evaluation: evaluation.loop.site)
-    )
+    framework = framework_of(analysis, bool(steps))
+    trains = bool(steps) or framework not in (Framework.PYTORCH, Framework.NONE)
+    # A program that trains nothing is not sped up: its loops, which may be many, need not be known.
+    evaluations = tuple(sorted(_evaluations(analysis, steps, known_models), key=_place) if trains else ())
     made = optimizers(analysis, steps, known_models)
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
-        framework=framework_of(analysis, bool(steps)),
+        framework=framework,
         complete=complete,
-        trains=bool(steps) or framework_of(analysis, bool(steps)) not in (Framework.PYTORCH, Framework.NONE),
+        trains=trains,
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
         script=script(analysis),
         target=_fitting(execution, target),
@@ -129,6 +130,10 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         hands_over=hands_over(analysis, holders),
         placed=placed(analysis),
     )
+
+
+def _place(evaluation: Evaluation) -> Site:
+    return evaluation.loop.site
 
 
 def _thaws(analysis: Analysis) -> Iterator[Site]:
