@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from turbofix.cli import run_verification
 from turbofix.report.verification import render
-from turbofix.verify import Interval, Judgement, Measured, Verification
+from turbofix.verify import Interval, Judgement, Measured, Progress, Request, Verification
 
 CLOSE = "gradients agree to 0.002 and updates to 0.01 over 23 steps (1 - cosine or the relative change of the norm)"
 TIMED = Measured((), 100.0, {"data": 1.0, "backward": 2.0}, 2**30, 3.0)
@@ -64,3 +71,34 @@ def test_a_failed_candidate_is_the_subject_of_its_sentence() -> None:
     assert render(Verification("fail", stopped, "cpu")).startswith(f"FAIL  {stopped}")
     lost = Verification("fail", "no rewrite survived: a: b", "cpu", codemods=(Judgement("a", "dropped", "b"),))
     assert render(lost).startswith("FAIL  no rewrite survived")
+
+
+class Terminal(io.StringIO):
+    def __init__(self, *, there: bool) -> None:
+        super().__init__()
+        self._there = there
+
+    def isatty(self) -> bool:
+        return self._there
+
+
+@pytest.mark.parametrize(("there", "quiet"), [(True, False), (True, True), (False, False)])
+def test_every_phase_shows_on_a_terminal_and_nothing_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, there: bool, quiet: bool
+) -> None:
+    phases = ("importing torch", "the script as it is", "timing, run 1 of 10")
+
+    def pretend(request: Request, on_progress: Callable[[Progress], None] | None = None) -> Verification:
+        for phase in phases:
+            if on_progress is not None:
+                on_progress(Progress(phase, 5, 20))
+                time.sleep(0.3)  # the bar is drawn ten times a second
+        return Verification("pass", "it learns the same", "cpu")
+
+    stream = Terminal(there=there)
+    monkeypatch.setattr("turbofix.verify.verify", pretend)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    assert run_verification(Request(Path("train.py")), quiet).verdict == "pass"
+    shown = stream.getvalue()
+    assert all(phase in shown for phase in phases) if there and not quiet else shown == ""
