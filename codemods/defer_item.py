@@ -27,8 +27,9 @@ Use instead
 
     In float64, as Python sums: the total is the same bit for bit, which it is not in float32. Counts stay whole numbers
     (``int(correct)``); which of both a function of the project returns is read in that function. A list of losses takes
-    the tensors, and becomes a list of numbers after the loop, in each epoch that makes it anew. Where the device may
-    lack float64 (Apple's GPUs), the line falls back on ``.item()`` there.
+    the tensors, and becomes a list of numbers after the loop, in each epoch that makes it anew: until then each takes
+    512 bytes of the GPU, the smallest block of torch's allocator. Where the device may lack float64 (Apple's GPUs), the
+    line falls back on ``.item()`` there.
 
     A sum over the micro-batches of one step is read when they are over, once a step, whatever waits there besides.
 
