@@ -351,6 +351,7 @@ def step_row(step: int, **changes: object) -> dict[str, object]:
         "parameters": [],
         "lost": [],
         "lost_count": 0,
+        "zeroed": [],
         "not_finite": [],
         "drift": 0.0,
         "buffers": [],
@@ -385,18 +386,19 @@ OFF: dict[str, tuple[dict[str, object], str]] = {
     "update": ({"update": {"angle": 0.0, "ratio": 1.1, "norm": 1.0}}, "the update of the weights is 1.1 times"),
     "loss": ({"losses": [1.03]}, "the loss is 1.03 instead of 1"),
     "buffer": ({"buffers": [("running_mean", 0.15)]}, "the buffer `running_mean` differs"),
+    "single number": ({"zeroed": ["bias"]}, "`bias` has no gradient"),
 }
 
 
 @pytest.mark.parametrize("name", OFF)
 def test_rounding_may_stray_in_a_few_steps_and_no_more(name: str) -> None:
     off, words = OFF[name]
-    few, many = strays(3, **off), strays(4, **off)
+    few, many = strays(5, **off), strays(6, **off)
     assert first_difference(ORIGINAL, few, thresholds.ROUNDED, exact=False) is None
     found = first_difference(ORIGINAL, many, thresholds.ROUNDED, exact=False)
     assert found is not None
     assert found.startswith(f"at step 5 {words}")
-    assert found.endswith("and so in 4 of 20 steps")
+    assert found.endswith("and so in 6 of 20 steps")
     # programs of the same precision have no strays
     found = first_difference(ORIGINAL, strays(1, **off), thresholds.CLOSE, exact=False)
     assert found is not None
@@ -404,7 +406,7 @@ def test_rounding_may_stray_in_a_few_steps_and_no_more(name: str) -> None:
 
 
 def test_strays_are_counted_by_measure() -> None:
-    """Seven steps in which another measure strays each time are rounding; in four steps the same one is a rule."""
+    """Seven steps in which another measure strays each time are rounding; in six steps the same one is a rule."""
     rows = [step_row(step) for step in range(STEPS)]
     for step, (off, _) in enumerate(OFF.values()):
         rows[step] = step_row(step, **off)
@@ -412,10 +414,10 @@ def test_strays_are_counted_by_measure() -> None:
 
 
 FAR: dict[str, dict[str, object]] = {
-    "gradient": {"gradient": {"angle": 0.0, "ratio": 1.15, "norm": 1.0}},
-    "parameter": {"parameters": [("bias", 0.0, 0.5, 0.03, 0.06)]},
-    "update": {"update": {"angle": 0.0, "ratio": 1.3, "norm": 1.0}},
-    "loss": {"losses": [1.05]},
+    "gradient": {"gradient": {"angle": 0.0, "ratio": 1.25, "norm": 1.0}},
+    "parameter": {"parameters": [("bias", 0.0, 0.5, 0.04, 0.08)]},
+    "update": {"update": {"angle": 0.0, "ratio": 1.4, "norm": 1.0}},
+    "loss": {"losses": [1.08]},
     "not a number": {"gradient": {"angle": math.nan, "ratio": math.nan, "norm": 1.0}},
     "drift": {"drift": 1e-4},
     "rate": {"hyper": [{"lr": 0.1}]},

@@ -16,7 +16,10 @@ Log = Mapping[str, Any]
 SETTLING_STEPS = 16
 
 # the share of the steps in which rounding may carry one measure past its tolerance, and never in one step alone
-STRAY_SHARE = 0.15
+STRAY_SHARE = 0.25
+
+# how far off a single number's gradient is that is zero: too far, but where rounding may stray
+ZEROED = 2.0
 
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
@@ -144,6 +147,8 @@ def _deviations(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> 
     skipped = old["skipped"] or new["skipped"]
     if compare and not skipped:
         yield from _plainly(_broken_off(compare))
+        for name in compare["zeroed"]:
+            yield Deviation(f"zero of {name}", ZEROED, f"`{name}` has no gradient: it is no longer trained")
     yield from _clipping(old, new, tolerance)
     yield from _losses(old, new, tolerance, loss_scale)
     if not compare or skipped:

@@ -154,11 +154,14 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         if weight >= thresholds.NOISE_SHARE
     )
     worst = sorted(details, key=lambda row: thresholds.severity(row[1], row[2], row[3], thresholds.CLOSE), reverse=True)
-    lost = [
-        name
+    without = [
+        (name, pair)
         for (name, _, _, _, weight), found, pair in zip(details, each, gradient_pairs, strict=True)
         if pair[0] is not None and weight > 1e-7 and found.new == 0
     ]
+    # the gradient of a single number is a sum that rounding can cancel to nothing
+    zeroed = [name for name, (old, new) in without if new is not None and old is not None and old.numel() == 1]
+    lost = [name for name, _ in without if name not in zeroed]
     return {
         "mismatch": None,
         "gradient": gradient.report(),
@@ -166,6 +169,7 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         "parameters": worst[:3],
         "lost": lost[:3],
         "lost_count": len(lost),
+        "zeroed": zeroed,
         "not_finite": [
             name
             for name, found in zip(names, each, strict=True)

@@ -3,8 +3,8 @@
 ``ROUNDED`` is for programs that compute in another precision, ``CLOSE`` for programs that should differ by the order
 of additions at most. Measured over good rewrites of large batches, bfloat16 reaches 0.0023 / 0.0077 / 0.0053 / 0.022 /
 0.0003 of the five whole-vector measures, fused and larger batches 1e-6. In small batches through BatchNorm, and where
-two networks play against each other, sums cancel, and bfloat16 goes to twice a bound in one step of ten at most: those
-are strays. The closest wrong rule, a learning rate × 1.1, is at twice its bound in every step.
+two networks play against each other, sums cancel, and bfloat16 goes to five times a bound in single steps, and past it
+in a quarter of them: those are strays. The closest wrong rule, a learning rate × 1.1, is at twice its bound in all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Tolerance:
     stray: float
 
 
-ROUNDED = Tolerance(0.02, 0.03, 0.05, 0.05, 0.01, 0.05, 0.1, 0.005, 0.05, 0.05, stray=4.0)
+ROUNDED = Tolerance(0.02, 0.03, 0.05, 0.05, 0.01, 0.05, 0.1, 0.005, 0.05, 0.05, stray=6.0)
 CLOSE = Tolerance(0.001, 0.005, 0.05, 0.05, 0.001, 0.002, 0.01, 0.001, 0.01, 0.01, stray=1.0)
 
 # A parameter whose gradient is below this share of the whole (a bias before a normalisation) has a gradient of noise.
