@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _DEPTH = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # never changed once made, and made by the ten thousand (see ``values``)
 class Frame:
     """One function (or module body) that is being executed, and the node in it that execution stands at.
 
