@@ -192,8 +192,7 @@ class Facts:
         if self._by_loop is None:
             self._by_loop = {}
             for event in self.events:
-                loops = {id(each) for frame in self.frames(event) for each in frame.loops}
-                for each in loops:
+                for each in {id(record.node) for record in self.loops(event)}:
                     self._by_loop.setdefault(each, []).append(event)
         return self._by_loop.get(id(loop), [])
 

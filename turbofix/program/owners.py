@@ -168,7 +168,8 @@ def owner_beside(analysis: Analysis, event: Event) -> str | None:
         if (text := node.arg if isinstance(node, ast.arg) else dotted(node)) is not None and text.count(".") < 2
     }
     for text in names:
-        found = members(analysis.devices.named_before(text, event))
-        if found and all(made.get(id(each), event.order) < event.order for each in found):
+        found = members(analysis.devices.named(text, event))
+        owns = bool(found) and all(made.get(id(each), event.order) < event.order for each in found)
+        if owns and analysis.devices.is_set_before(text, event):
             return text
     return None

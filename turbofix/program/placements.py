@@ -194,9 +194,9 @@ class Devices:
                 return replace(placement, where=where)
         return Placement(where, needs=next(filter(None, (self._needed(move, to) for move, to in moves)), None))
 
-    def named_before(self, words: str, event: Event) -> Value | None:
-        """What a name stands for at an event, where it is surely set by then."""
-        return self._value_of(words, event, before=True)
+    def named(self, words: str, event: Event) -> Value | None:
+        """What a name (``device``, ``args.device``) stands for at an event."""
+        return self._value_of(words, event)
 
     def _needed(self, move: Event, placement: Placement) -> str | None:
         """The option without which the device of a transfer is the CPU: by the last binding, where there are several.
@@ -237,7 +237,7 @@ class Devices:
         """What a name (``device``, ``args.device``) stands for at an event; None where it may not be set ``before``."""
         head, *rest = words.split(".")
         frames = self.facts.frames(event)
-        if not frames or (before and not self._is_set_before(words, event)):
+        if not frames or (before and not self.is_set_before(words, event)):
             return None
         frame = frames[-1]
         owner = self.facts.bindings.owner(head, event.node, frame.module)
@@ -247,7 +247,7 @@ class Devices:
             parts.append(join_all(attribute(each, part) for each in members(parts[-1])))
         return parts[-1]
 
-    def _is_set_before(self, words: str, event: Event) -> bool:
+    def is_set_before(self, words: str, event: Event) -> bool:
         """Whether a name is set by a statement that always runs before an event, and by nothing after it."""
         head = words.partition(".")[0]
         frames = self.facts.frames(event)
@@ -263,8 +263,10 @@ class Devices:
         for first in [anchor, *self.facts.places.ancestors(anchor, module)]:
             block = next((block for block in _blocks(self.facts.places.parent(first, module)) if first in block), [])
             earlier += block[: block.index(first)] if first in block else []
-        inside = {id(each) for one in earlier for each in walk(one)}
-        return all(id(write) in inside for write in writes) and any(_always_sets(each, words) for each in earlier)
+        known = {id(each) for each in earlier}
+        if any(known.isdisjoint(map(id, (each, *self.facts.places.ancestors(each, module)))) for each in writes):
+            return False
+        return any(_always_sets(each, words) for each in earlier)
 
     def _only_asks_torch(self, words: str, event: Event) -> bool:
         """Whether a device is chosen by nothing but ``torch.cuda.is_available()``."""
