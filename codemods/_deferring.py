@@ -39,9 +39,6 @@ OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
-CLOCKS = frozenset(
-    {"time.time", "time.perf_counter", "time.monotonic", "time", "perf_counter", "timer", "timeit.default_timer"}
-)
 TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
 
 
@@ -720,16 +717,23 @@ def deferred_message(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
 def refuse_timing(page: Page, read: ast.AST, loop: ast.AST) -> None:
     """Raise ``Refuse`` where each step takes its own time, which would no longer hold the wait for the GPU."""
     inside = list(walk_here(loop))
-    begins = {
-        dotted(target)
+    clocks = {  # whatever the clock is called: the same call without arguments, subtracted from a later one
+        (dotted(target), asked)
         for each in inside
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and not page.is_seldom(each, loop, read)
-        if (dotted(each.value.func) or "") in CLOCKS
+        if isinstance(each, ast.Assign) and (asked := clock_of(each.value)) and not page.is_seldom(each, loop, read)
         for target in each.targets
     }
     for each in inside:
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub) and dotted(each.right) in begins - {None}:
+        if not (isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub)):
+            continue
+        later = {clock_of(each.left), *(clock for name, clock in clocks if name == dotted(each.left))} - {None}
+        if any(name is not None and name == dotted(each.right) and clock in later for name, clock in clocks):
             raise Refuse(f"line {each.lineno} takes the time of the step, which holds the wait")
+
+
+def clock_of(node: ast.AST) -> str | None:
+    """What is called without arguments, as clocks are."""
+    return dotted(node.func) if isinstance(node, ast.Call) and not node.args and not node.keywords else None
 
 
 # --- what a function returns -----------------------------------------------------------------------------------------
