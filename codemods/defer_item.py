@@ -85,7 +85,9 @@ from ._staying import Told, Waiting, is_shown_now_and_then, stays, stays_in_text
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
 from ._throttling import throttling
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, gain=GAIN, after=("throttle-logging",))
+codemod = Codemod(
+    __name__, group="sync", risk=Risk.EXACT, gain=GAIN, after=("throttle-logging",), unlocks=("no-empty-cache",)
+)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ from ._syncs import (
 )
 from ._throttling import guarding, refuse_more_than_messages, throttling
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, gain=GAIN, unlocks=("defer-item",))
+codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, gain=GAIN, unlocks=("defer-item", "no-empty-cache"))
 
 
 @dataclass(frozen=True)

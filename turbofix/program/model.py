@@ -401,6 +401,39 @@ class Sync:
 
 
 @dataclass(frozen=True)
+class Purpose:
+    """What a chore may be there for: a ``clock`` that its loop reads, ``memory`` that it measures, a ``stream`` (or
+    library) of which torch's own waits do not know, ``copies`` that do not block, a ``collector`` that the program runs
+    by hand, a ``cycle`` of references that a differentiable backward pass leaves behind.
+    """
+
+    kind: Literal["clock", "memory", "stream", "copies", "collector", "cycle"]
+    site: Site
+
+
+@dataclass(frozen=True)
+class Chore:
+    """A call in a loop over batches that computes nothing: ``torch.cuda.empty_cache()``, ``gc.collect()``,
+    ``torch.cuda.synchronize()``.
+
+    ``alone``: the call is a statement of its own. ``outside`` is where the same call happens without the loop, through
+    a function that is called elsewhere too. ``purpose`` is what it may be there for. ``seldom``: beside it, an
+    iteration goes through batches in a loop of its own, as that of an epoch does which ends with an evaluation.
+    """
+
+    site: Site
+    statement: Site
+    kind: Literal["empty_cache", "collect", "synchronize"]
+    name: str
+    guard: Guard = ALWAYS
+    alone: bool = True
+    comments: tuple[str, ...] = ()
+    outside: Site | None = None
+    purpose: Purpose | None = None
+    seldom: bool = False
+
+
+@dataclass(frozen=True)
 class Loop:
     """A ``for`` or ``while`` over batches.
 
@@ -480,6 +513,7 @@ class Step:
     data: Known = Known()  # where its data come from; ``source`` says the kind
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
+    chores: tuple[Chore, ...] = ()  # what keeps house in it
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
 
 
@@ -505,6 +539,7 @@ class Evaluation:
         False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
     )
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
+    chores: tuple[Chore, ...] = ()  # what keeps house in it
 
 
 # --- objects ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
+from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
@@ -398,6 +399,7 @@ def _step(
         data=data_known(analysis, sources, found_loaders, kind),
         stale=stale(analysis, record, backwards, updates, events),
         waits=_waits(analysis, training, loop),
+        chores=chores(analysis, training, record),
         reached=any(_is_called(analysis, backward) for backward in backwards),
     )
 
@@ -1023,6 +1025,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         epoch_loop=_repeating_loop(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         waits=_waits(analysis, events, loop),
+        chores=chores(analysis, events, record),
     )
 
 

@@ -1,0 +1,260 @@
+"""Stop emptying the cache, collecting garbage and waiting for the GPU in every step.
+
+Why slow
+    ``torch.cuda.empty_cache()`` waits for the GPU and gives the memory back that torch keeps for the next step, which
+    then asks the driver for it once more, allocation by allocation. ``gc.collect()`` goes through all objects of the
+    process. ``torch.cuda.synchronize()`` lets the GPU run dry while the host prepares what comes next. None of them
+    makes more memory available: before torch gives up on an allocation it empties its cache by itself and tries again.
+
+Example
+    ::
+
+        for images, labels in loader:
+            ...
+            optimizer.step()
+            del images, labels, loss
+            torch.cuda.empty_cache()
+            gc.collect()
+
+Use instead
+    ::
+
+        for images, labels in loader:
+            ...
+            optimizer.step()
+            del images, labels, loss
+
+    Where the script says that it is there for the memory's sake, by a comment beside it or by another
+    ``empty_cache()`` in the loop that answers an error, it is kept for every 100th step:
+    ``if step % 100 == 0: torch.cuda.empty_cache()``. That is often enough against memory that is cut up bit by bit.
+
+When refused
+    Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
+    of ``empty_cache()`` and ``synchronize()`` in programs that never reach a GPU; of an epoch's loop that has the
+    batches of an evaluation in it; and under frameworks that own the loop.
+
+    A wait is refused where the loop reads a clock (a timer needs it: it costs the overlap of host and GPU in every
+    step, so take the time of every 100th step, or with ``torch.cuda.Event``); where the program has streams, graphs,
+    profilers or kernels of its own, or copies that may leave the GPU without blocking, which only a wait makes safe;
+    and where another read of the step makes the host wait all the same.
+
+    The others are refused where the loop measures memory; where processes share a GPU without torch.distributed, which
+    the cache of one takes from the other; under an engine (DeepSpeed), whose ranks should flush together; and
+    ``gc.collect()`` where the program runs the collector by hand (``gc.disable()``) or differentiates its gradients
+    (``create_graph=True`` leaves cycles of references that hold memory of the GPU).
+
+    All are refused where the call is more than a statement of its own, where it is reached without the loop too, where
+    it stands alone in a function or block, where an ``else`` belongs to its ``if``, and where it should be kept for
+    every 100th step in a loop whose steps cannot be counted.
+
+Risk
+    exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.nodes import walk
+from turbofix.program.evidence import of_guard, of_loop
+from turbofix.program.model import Chore, TrainingProgram
+from turbofix.records import dataclass
+
+from ._pages import Page, page_of
+from ._syncs import Action, BatchLoop, batch_loops, loop_words, runs_each_time, waits
+from ._throttling import counts_itself, is_harmless, new_counter
+
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, after=("defer-item", "throttle-logging"))
+
+EVERY = 100
+"""How often is often enough against fragmentation."""
+
+OWN_MARK = "turbofix:"
+
+MESSAGES = {
+    "empty_cache": "torch gives its cache back and asks the driver for it again {often}",
+    "collect": "the garbage collector goes through all objects of the process {often}",
+    "synchronize": "the host waits here for all the work of the GPU {often}",
+}
+
+NEEDED = {
+    "clock": "the time is taken on {line}, which needs the wait and pays for it each time: take that of every "
+    "100th step, or use torch.cuda.Event",
+    "stream": "{line} may run work on the GPU of which torch's own order does not know",
+    "copies": "{line} may copy without blocking, which only a wait makes safe",
+    "memory": "memory is measured on {line}",
+    "collector": "the script runs the garbage collector by hand ({line})",
+    "cycle": "{line} makes gradients that can be differentiated, which leave cycles of references behind",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loop, the chore, and all chores of the program that can go; ``seldom``: it is kept for every 100th step."""
+
+    loop: BatchLoop
+    chore: Chore
+    others: tuple[Chore, ...]
+    seldom: bool
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Chores in every step of a training, or for every batch of an evaluation."""
+    if not program.complete:
+        return
+    found: dict[Site, tuple[BatchLoop, Chore, str | None]] = {}
+    for loop in batch_loops(program):
+        for chore in loop.chores:
+            if chore.site in found or not concerns(chore, loop, program):
+                continue
+            found[chore.site] = loop, chore, why_not(chore, loop, program)
+    free = tuple(chore for _, chore, reason in found.values() if reason is None)
+    for loop, chore, reason in found.values():
+        message = MESSAGES[chore.kind].format(often=loop_words(loop))
+        seen = (of_loop(loop), *of_guard(chore.guard))
+        if reason is not None:
+            yield codemod.refuse(chore.site, message, reason, evidence=seen)
+        else:
+            plan = Plan(loop, chore, free, seldom=is_for_memory(chore, loop))
+            yield codemod.finding(chore.site, message, plan=plan, evidence=seen)
+
+
+def concerns(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> bool:
+    """Whether a chore is one of every step, and costs something where the program runs."""
+    if chore.seldom or not runs_each_time(chore.guard):
+        return False
+    if chore.kind != "collect":
+        place = loop.device if loop.device.where != "unknown" else program.device
+        if not place.reaches_cuda:
+            return False
+    return True
+
+
+def is_for_memory(chore: Chore, loop: BatchLoop) -> bool:
+    """Whether the script says that a chore is there for the memory's sake."""
+    answered = any(each.kind == "empty_cache" and each.guard.kind == "except" for each in loop.chores)
+    return chore.kind != "synchronize" and (bool(chore.comments) or answered)
+
+
+def why_not(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> str | None:
+    """What a chore may be needed for, or what is in the way of taking it out."""
+    if chore.purpose is not None:
+        line = chore.purpose.site.line_from(chore.site.path)
+        return NEEDED[chore.purpose.kind].format(line=line)
+    if chore.kind == "synchronize":
+        if chore.comments:
+            return "the comment beside it may say what it is there for"
+        if program.processes and not program.distributed:
+            return "processes that share memory may count on it"
+        reading = waits(loop, program)
+        if reading:
+            line = reading[0].site.line_from(chore.site.path)
+            return f"nothing is gained while {line} waits for the GPU {loop_words(loop)}"
+    elif program.processes and not program.distributed:
+        return "processes that the script starts may share the GPU, and what one keeps the others lack"
+    elif program.hands_over:
+        return "the ranks of an engine should flush their caches together"
+    if chore.outside is not None:
+        return f"it is reached without the loop too, through {chore.outside.line_from(chore.site.path)}"
+    if not chore.alone:
+        return "the statement does more than that"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Take the statement out, with an ``if`` that holds nothing else; or let it run in every 100th step."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    page = page_of(edit, plan.chore.statement)
+    statement = page.node(plan.chore.statement)
+    assert isinstance(statement, ast.stmt)
+    if plan.seldom:
+        keep_seldom(plan, page, statement, edit)
+        return
+    removed = [each for other in plan.others if (each := statement_of(other, plan, page)) is not None]
+    plain = plan.chore.guard.kind in ("always", "config")
+    edit.delete(page.site(outermost(page, statement, removed, plain=plain)))
+    if plan.chore.kind == "collect":
+        drop_import(page, statement, edit)
+
+
+def statement_of(other: Chore, plan: Plan, page: Page) -> ast.stmt | None:
+    """The statement of another chore of the same file that goes too, and has no comment that would be left alone."""
+    if other.site.path != plan.chore.site.path or is_for_memory(other, plan.loop) or other.comments:
+        return None
+    node = page.node(other.statement)
+    return node if isinstance(node, ast.stmt) else None
+
+
+def outermost(page: Page, statement: ast.stmt, removed: list[ast.stmt], *, plain: bool) -> ast.stmt:
+    """What goes: the statement, or the ``if`` around it that would be left without one. Raises ``Refuse``.
+
+    ``plain``: the tests around it are known to ask for what does not change, and to do nothing else.
+    """
+    block = page.block(statement)
+    if any(each not in removed for each in block):
+        return statement
+    above = page.parent(statement)
+    if not isinstance(above, ast.If):
+        raise Refuse("nothing else stands in its block")
+    if above.orelse or block is above.orelse:
+        raise Refuse("it is one branch of several")
+    outer = page.parent(above)
+    if isinstance(outer, ast.If) and outer.orelse == [above]:
+        raise Refuse("it is one branch of several")
+    if not (plain or all(is_harmless(each) for each in walk(above.test))):
+        raise Refuse("the test above it may do more than ask")
+    return outermost(page, above, [*removed, above], plain=plain)
+
+
+def drop_import(page: Page, statement: ast.stmt, edit: Edit) -> None:
+    """Take ``import gc`` out where this was all that it was for."""
+    tree = page.module.tree
+    used = [each for each in walk(tree) if isinstance(each, ast.Name) and each.id == "gc"]
+    plain = [
+        each
+        for each in tree.body
+        if isinstance(each, ast.Import) and [(name.name, name.asname) for name in each.names] == [("gc", None)]
+    ]
+    commented = plain and page.places.comments_at(plain[0], page.module)
+    if len(used) == 1 and len(plain) == 1 and page.holds(statement, used[0]) and not commented and len(tree.body) > 1:
+        edit.delete(page.site(plain[0]))
+
+
+def keep_seldom(plan: Plan, page: Page, statement: ast.stmt, edit: Edit) -> None:
+    """Put the statement, with the chores beside it that are kept too, under a test of the step. Raises ``Refuse``."""
+    loop = page_of(edit, plan.loop.loop.site).node(plan.loop.loop.site)
+    why = "a comment stands with it" if plan.chore.comments else "the script runs out of memory at times"
+    if plan.loop.loop.site.path != plan.chore.site.path or page.loop_of(statement) is not loop:
+        raise Refuse(f"{why}, and it is called in another function or loop than the one that counts the steps")
+    if not isinstance(loop, ast.For):
+        raise Refuse(f"{why}, and the steps of its loop are not counted")
+    common: list[Action] = []
+    counter = plan.loop.loop.counter
+    if counter is None or not counts_itself(loop, counter):
+        counter = new_counter(edit, page, loop, common)
+    kept = [
+        page.node(other.statement)
+        for other in plan.others
+        if other.site.path == plan.chore.site.path and is_for_memory(other, plan.loop) and not has_own_mark(other)
+    ]
+    block = page.block(statement)
+    first = last = block.index(statement)
+    while first > 0 and block[first - 1] in kept:
+        first -= 1
+    while last + 1 < len(block) and block[last + 1] in kept:
+        last += 1
+    for action in common:
+        action(edit)
+    edit.wrap(page.site(block[first]), page.site(block[last]), f"if {counter} % {EVERY} == 0:")
+
+
+def has_own_mark(chore: Chore) -> bool:
+    """Whether a comment to turbofix stands with a chore."""
+    return any(OWN_MARK in comment for comment in chore.comments)

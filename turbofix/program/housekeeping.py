@@ -1,0 +1,260 @@
+"""Calls in a loop over batches that compute nothing: the cache is emptied, garbage collected, the GPU waited for.
+
+Each says what it may be there for: a clock that is read beside it, memory that is measured, a stream of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Literal
+
+from turbofix.findings import Site
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
+from turbofix.program.model import Chore, Purpose
+from turbofix.program.names import walk_here
+from turbofix.program.sites import blocks
+from turbofix.program.values import Bound, External, Function, members
+
+_KINDS: dict[str, Literal["empty_cache", "collect", "synchronize"]] = {
+    "torch.cuda.empty_cache": "empty_cache",
+    "torch.cuda.memory.empty_cache": "empty_cache",
+    "torch.accelerator.empty_cache": "empty_cache",
+    "torch.accelerator.memory.empty_cache": "empty_cache",
+    "gc.collect": "collect",
+    "torch.cuda.synchronize": "synchronize",
+    "torch.accelerator.synchronize": "synchronize",
+}
+
+_MEASURES = ("psutil.", "pynvml.", "tracemalloc.", "resource.getrusage", "nvidia_smi.", "GPUtil.", "memory_profiler.")
+_MEASURED = frozenset(
+    {
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
+        "max_memory_cached", "memory_stats", "memory_summary", "memory_snapshot", "mem_get_info",
+        "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "memory_usage",
+    }
+)  # fmt: skip
+
+_COLLECTOR = ("gc.disable", "gc.freeze", "gc.set_threshold", "gc.callbacks", "gc.get_objects", "gc.set_debug")
+
+_CLOCKS = frozenset(
+    {
+        "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.time_ns", "time.clock",
+        "time.perf_counter_ns", "time.monotonic_ns", "time.process_time_ns", "timeit.default_timer", "timeit.timeit",
+        "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "torch.cuda.Event",
+        "torch.Event",
+    }
+)  # fmt: skip
+
+_STREAMS = (
+    "torch.cuda.Stream", "torch.cuda.stream", "torch.cuda.ExternalStream", "torch.cuda.CUDAGraph", "torch.cuda.graph",
+    "torch.cuda.graphs.", "torch.cuda.make_graphed_callables", "torch.cuda.nvtx.", "torch.cuda.profiler.",
+    "torch.profiler.", "torch.autograd.profiler.", "torch.cuda.ipc_collect", "torch.Stream", "torch.cuda.set_stream",
+)  # fmt: skip
+
+_KERNELS = frozenset(
+    {"cupy", "numba", "pycuda", "triton", "tensorrt", "ctypes", "torch_tensorrt", "nvidia", "jax", "tensorflow", "warp"}
+)
+"""Packages with kernels or streams of their own, of which torch's do not know."""
+
+_WITHOUT_STOP = frozenset({"to", "cuda", "cpu", "copy_", "pin_memory", "share_memory_"})
+
+
+def chores(analysis: Analysis, events: list[Event], record: LoopRecord) -> tuple[Chore, ...]:
+    """The chores of a loop's iterations, each once."""
+    found: dict[ast.AST, Chore] = {}
+    for event in events:
+        if event.kind == "call" and event.name in _KINDS and event.node not in found:
+            found[event.node] = _chore(analysis, event, events, record)
+    return tuple(sorted(found.values(), key=lambda each: each.site))
+
+
+def _chore(analysis: Analysis, event: Event, events: list[Event], record: LoopRecord) -> Chore:
+    facts, loop = analysis.facts, record.node
+    kind = _KINDS[event.name]
+    statement = facts.places.statement(event.node, event.module) or event.node
+    outside = [each for each in facts.at(event.node) if not facts.inside(each, loop)]
+    return Chore(
+        site=facts.site(event),
+        statement=facts.places.site(statement, event.module),
+        kind=kind,
+        name=event.name,
+        guard=analysis.guards.guard(event, loop),
+        alone=isinstance(statement, ast.Expr) and statement.value is event.node,
+        comments=_comments(analysis, statement, event.module),
+        seldom=_is_seldom(analysis, event, record),
+        outside=_called_from(analysis, outside[0]) if outside else None,
+        purpose=next(_purposes(analysis, kind, event, events, record), None),
+    )
+
+
+def _comments(analysis: Analysis, statement: ast.AST, module: ModuleFile) -> tuple[str, ...]:
+    """The comments on a statement and straight above it, and those of the tests above that, if it is first."""
+    places = analysis.facts.places
+    found = list(places.comments_at(statement, module))
+    above = places.parent(statement, module)
+    while isinstance(above, ast.If) and above.body[0] is statement:
+        found += places.comments_at(above.test, module)
+        statement, above = above, places.parent(above, module)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_seldom(analysis: Analysis, event: Event, record: LoopRecord) -> bool:
+    """Whether an iteration of the loop goes through batches in a loop of its own, beside the chore.
+
+    That is the loop of an epoch with an evaluation in it, or of an update with the steps of an environment before it.
+    """
+    around = {each.node for each in analysis.facts.loops(event)}
+    inside = analysis.facts.events_in(record.node)
+    learning = {each.node for one in inside if one.kind == "backward" for each in analysis.facts.loops(one)}
+    for each in inside:
+        if each.kind != "forward":
+            continue
+        inner = _loop_below(analysis, each, record)
+        if inner is None or inner in around or inner in learning:
+            continue
+        if analysis.guards.guard(each, record.node).kind in ("always", "config", "rank"):
+            return True
+    return False
+
+
+def _loop_below(analysis: Analysis, event: Event, record: LoopRecord) -> ast.AST | None:
+    """The outermost loop below a loop that a forward pass happens in, if the model's own code does not open it."""
+    below = False
+    for level in event.control.chain():
+        if level.kind == "call" and below and any(each.kind == "forward" for each in _at(analysis, level.node)):
+            return None
+        if level.kind == "loop" and isinstance(level.detail, LoopRecord):
+            if below:
+                return level.detail.node
+            below = level.detail.node is record.node
+    return None
+
+
+def _at(analysis: Analysis, node: ast.AST | None) -> list[Event]:
+    return analysis.facts.at(node) if node is not None else []
+
+
+def _called_from(analysis: Analysis, event: Event) -> Site:
+    """Where the function is called from, at the other time that something happens."""
+    frames = analysis.facts.frames(event)
+    if len(frames) > 1:
+        return analysis.facts.places.site(frames[-2].anchor, frames[-2].module)
+    return analysis.facts.site(event)
+
+
+def _purposes(
+    analysis: Analysis, kind: str, event: Event, events: list[Event], record: LoopRecord
+) -> Iterator[Purpose]:
+    """What a chore may be there for, as far as the program shows it."""
+    if kind == "synchronize":
+        yield from _read_clocks(analysis, events, record)
+        yield from _other_streams(analysis)
+        return
+    for each in events:
+        if each.kind == "call" and _measures_memory(each.name):
+            yield Purpose("memory", analysis.facts.site(each))
+    if kind == "collect":
+        for each in analysis.facts.of("call", "unknown_call"):
+            if each.name.startswith(_COLLECTOR):
+                yield Purpose("collector", analysis.facts.site(each))
+        for each in analysis.facts.of("backward", "autograd_grad"):
+            if each.arguments is not None and "create_graph" in each.arguments.keywords:
+                yield Purpose("cycle", analysis.facts.site(each))
+
+
+def _measures_memory(name: str) -> bool:
+    return name.startswith(_MEASURES) or (name.startswith("torch.") and name.rpartition(".")[2] in _MEASURED)
+
+
+def _read_clocks(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Purpose]:
+    """The clocks that an iteration reads: in the loop itself, in what it calls, in the file of what it runs over."""
+    places = analysis.facts.places
+    seen: set[ast.AST] = set()
+    for each in events:
+        for frame in analysis.facts.frames_within(each, record.node):
+            inner = record.node if any(record.node is loop for loop in frame.loops) else frame.scope
+            if inner in seen:
+                continue
+            seen.add(inner)
+            for call in _lines(inner):
+                if isinstance(call, ast.Call) and _is_clock(analysis, call, frame):
+                    yield Purpose("clock", places.site(call, frame.module))
+    for module in _iterating(analysis, record):
+        frame = Frame(module.tree, module, module.tree, None, ())
+        for call in by_type(module.tree).get(ast.Call, ()):
+            if isinstance(call, ast.Call) and _is_clock(analysis, call, frame):
+                yield Purpose("clock", places.site(call, module))
+
+
+def _lines(node: ast.AST) -> Iterator[ast.AST]:
+    """What is executed in a loop or function."""
+    for block in blocks(node):
+        for each in block:
+            yield from walk_here(each)
+
+
+def _is_clock(analysis: Analysis, call: ast.Call, frame: Frame) -> bool:
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+    if name in ("elapsed_time", "tic", "toc"):
+        return True
+    found = analysis.facts.evaluate(call.func, (frame,))
+    return any(isinstance(each, External) and each.qualname in _CLOCKS for each in members(found))
+
+
+def _iterating(analysis: Analysis, record: LoopRecord) -> Iterator[ModuleFile]:
+    """The files of the project's generators that a loop runs over: they may read a clock for each batch."""
+    if isinstance(record.node, (ast.For, ast.AsyncFor)):
+        for call in walk_here(record.node.iter):
+            if isinstance(call, ast.Call):
+                for function in _functions_called(analysis, call, record):
+                    yield function.module
+
+
+def _functions_called(analysis: Analysis, call: ast.Call, record: LoopRecord) -> Iterator[Function]:
+    scope = analysis.facts.places.scope(record.node, record.module)
+    for event in analysis.facts.events_in(record.node):
+        for frame in analysis.facts.frames(event):
+            if frame.scope is scope:
+                for each in members(analysis.facts.evaluate(call.func, (frame,))):
+                    if isinstance(each, Bound):
+                        yield each.function
+                    elif isinstance(each, Function):
+                        yield each
+                return
+
+
+def _other_streams(analysis: Analysis) -> Iterator[Purpose]:
+    """What only a wait for all of the GPU's work makes safe, or what is measured with it."""
+    facts = analysis.facts
+    for each in facts.of("call", "make", "enter", "unknown_call"):
+        if each.name.startswith(_STREAMS):
+            yield Purpose("stream", facts.site(each))
+    for module in facts.execution.modules.values():
+        for node in (*by_type(module.tree).get(ast.Import, ()), *by_type(module.tree).get(ast.ImportFrom, ())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(name.partition(".")[0] in _KERNELS for name in names):
+                yield Purpose("stream", facts.places.site(node, module))
+        for call in by_type(module.tree).get(ast.Call, ()):
+            if isinstance(call, ast.Call) and _copies_without_stop(call):
+                yield Purpose("copies", facts.places.site(call, module))
+
+
+def _copies_without_stop(call: ast.Call) -> bool:
+    """A copy that does not block and may leave the GPU, or pinned memory that the program fills itself."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _WITHOUT_STOP:
+        return False
+    if call.func.attr in ("pin_memory", "share_memory_"):
+        return True
+    freely = any(each.arg in ("non_blocking", "async") for each in call.keywords)
+    return freely and (call.func.attr in ("cpu", "copy_") or any(_is_cpu(each) for each in call.args))
+
+
+def _is_cpu(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Constant) and node.value == "cpu"
