@@ -58,7 +58,7 @@ from ._copies import copyings
 from ._loaders import OWN_COPIES, called
 from ._precision import requote
 
-codemod = Codemod(__name__, group="data", risk=Risk.EXACT)
+codemod = Codemod(__name__, group="data", risk=Risk.EXACT, after=("device-tensors",))
 
 
 @dataclass(frozen=True)

@@ -1166,3 +1166,41 @@ def test_unwrapping_after_other_edits_undoes_the_wrap_alone() -> None:
             assert back.apply()[path] == plain, path
             compared += 1
     assert compared > 15
+
+
+# --- leaving of an expression what it begins with
+
+
+def cut(whole: str, part: str) -> Do:
+    return lambda edit, text: edit.cut(at(text, whole), at(text, part))
+
+
+def test_a_part_is_left_of_an_expression_and_may_be_given_an_argument() -> None:
+    text = "x = -torch.zeros(2, *n).to(device)  # why\n"
+    both = rewritten(
+        text,
+        lambda edit, text: edit.argument(at(text, "torch.zeros(2, *n)"), "device", "device", keyword_only=True),
+        cut("torch.zeros(2, *n).to(device)", "torch.zeros(2, *n)"),
+    )
+    assert both == "x = -torch.zeros(2, *n, device=device)  # why\n"
+
+
+def test_the_lines_of_what_goes_go_too() -> None:
+    assert rewritten("x = (\n    f(a)\n    .to(b)\n)\n", cut("f(a)\n    .to(b)", "f(a)")) == "x = (\n    f(a)\n)\n"
+    assert rewritten("x = (a + b).to(c)\n", cut("(a + b).to(c)", "a + b")) == "x = (a + b)\n"
+
+
+def test_a_comment_in_what_would_go_is_refused() -> None:
+    text = "x = (\n    f(a)  # here\n    .to(b)\n)\n"
+    assert refused(text, cut("f(a)  # here\n    .to(b)", "f(a)")) == "a comment stands in what would go of line 2"
+
+
+def test_an_expression_that_begins_with_something_else_is_refused() -> None:
+    assert "does not begin with" in refused("x = g(f(a))\n", cut("g(f(a))", "f(a)"))
+
+
+def test_unpacked_arguments_cannot_hold_what_is_passed_by_name_alone() -> None:
+    assert "`device` may be one of them" in refused("zeros(*n)\n", keyword("device", "d"))
+    text = "zeros(**n)\n"
+    by_name: Do = lambda edit, text: edit.argument(first(text, ast.Call), "device", "d", keyword_only=True)  # noqa: E731
+    assert "a mapping that may hold `device`" in refused(text, by_name)

@@ -186,10 +186,23 @@ class Edit:
         tree = self._tree(site)
         self._splice(tree, layout.extended(tree, tree.node(site), text))
 
-    def argument(self, call: Site, name: str, value: str, position: int | None = None) -> None:
+    def cut(self, site: Site, part: Site) -> None:
+        """Leave of an expression the part that it begins with: ``x`` of ``x.to(device)``.
+
+        Raises Refuse where it begins with something else, or a comment stands in what would go.
+        """
+        from turbofix import layout
+
+        tree = self._tree(site)
+        self._splice(tree, [layout.cut(tree, tree.node(site), tree.node(part))])
+
+    def argument(
+        self, call: Site, name: str, value: str, position: int | None = None, *, keyword_only: bool = False
+    ) -> None:
         """Give the call the keyword ``name``; replaces it, or its positional form (index ``position``), where present.
 
-        Raises Refuse on ``*``/``**`` that may hold it, and Conflict where this edit gave it another value.
+        Raises Refuse on ``*``/``**`` that may hold it (``keyword_only``: on ``**``), and Conflict where this edit gave
+        it another value.
         """
         from turbofix import layout
 
@@ -199,7 +212,7 @@ class Edit:
         if present is not None:
             self._splice(tree, layout.replaced(tree, node.args[present].value, value))
             return
-        layout.refuse_unpacking(node, name)
+        layout.refuse_unpacking(node, name, keyword_only=keyword_only)
         self._add(tree, node, _LAST, name, f"{name}{layout.equals_sign(node)}{value}")
 
     def drop_argument(self, call: Site, name: str, position: int | None = None) -> None:

@@ -60,6 +60,16 @@ def extended(tree: Tree, node: cst.CSTNode, text: str) -> list[Change]:
     return [*opening, Change(end, end, right, Role.SUFFIX, depth, anchor=start)]
 
 
+def cut(tree: Tree, node: cst.CSTNode, part: cst.CSTNode) -> Change:
+    """Nothing instead of what follows on the part of an expression that it begins with."""
+    (start, end), (first, last) = tree.span[node], tree.outer(part)
+    if first != start or not last < end:
+        raise Refuse(f"line {tree.site(node).line} does not begin with what is to stay of it")
+    if tree.comments_in(last, end):
+        raise Refuse(f"a comment stands in what would go of line {tree.site(node).line}")
+    return Change(last, end, "", depth=tree.depth(node))
+
+
 def _fitting(tree: Tree, node: cst.BaseExpression, pattern: str, part: str, candidates: Iterable[str]) -> str:
     """The first way to write ``pattern``, ``part`` in its hole, that keeps its meaning in the place of ``node``."""
     root = node
@@ -167,11 +177,11 @@ def argument_index(call: cst.Call, name: str, position: int | None) -> int | Non
     return None
 
 
-def refuse_unpacking(call: cst.Call, name: str) -> None:
+def refuse_unpacking(call: cst.Call, name: str, *, keyword_only: bool = False) -> None:
     """Raise Refuse where an unpacked argument may hold ``name`` already."""
     if any(argument.star == "**" for argument in call.args):
         raise Refuse(f"the call unpacks a mapping that may hold `{name}` already")
-    if any(argument.star for argument in call.args):
+    if any(argument.star for argument in call.args) and not keyword_only:
         raise Refuse(f"the call unpacks positional arguments, and `{name}` may be one of them")
 
 

@@ -201,6 +201,30 @@ class Transfer:
     in_evaluation: bool = False
 
 
+@dataclass(frozen=True)
+class Creation:
+    """A tensor that torch makes on the host in a step or an evaluation, and that the same expression copies to a GPU.
+
+    ``site`` is the expression (``torch.zeros(n).long().to(device)``), ``moved`` what is copied in it, ``call`` the call
+    that makes it. ``device`` and ``dtype`` are the sources of what the copy is told, None where it is told none.
+    ``draws``: its numbers are random. ``rounds``: a GPU may round them differently. ``kept``: its statement keeps it in
+    an attribute or a container. ``why_not`` says why it cannot be made on the device, in one sentence.
+    """
+
+    site: Site
+    moved: Site
+    call: Site
+    qualname: str
+    to: Placement
+    device: str | None = None
+    dtype: str | None = None
+    draws: bool = False
+    rounds: bool = False
+    guard: Guard = ALWAYS
+    kept: bool = False
+    why_not: str | None = None
+
+
 # --- what happens in a step ---------------------------------------------------------------------------------------
 
 
@@ -514,6 +538,7 @@ class Step:
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
+    creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
 
 
@@ -540,6 +565,7 @@ class Evaluation:
     )
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
+    creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
 
 
 # --- objects ------------------------------------------------------------------------------------------------------

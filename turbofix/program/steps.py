@@ -20,6 +20,7 @@ from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.branches import without_excluded
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
+from turbofix.program.factories import creations
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
@@ -400,6 +401,7 @@ def _step(
         stale=stale(analysis, record, backwards, updates, events),
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
+        creations=creations(analysis, training, loop),
         reached=any(_is_called(analysis, backward) for backward in backwards),
     )
 
@@ -1026,6 +1028,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         waits=_waits(analysis, events, loop),
         chores=chores(analysis, events, record),
+        creations=creations(analysis, events, loop),
     )
 
 

@@ -1,0 +1,116 @@
+"""Make the tensors of a step on the device, not on the host with a copy behind it.
+
+Why slow
+    ``torch.zeros(n, m).to(device)`` fills memory of the host and copies it from there. The memory is pageable, so that
+    the host waits for the copy, and with it for whatever the GPU was doing before. Made on the device it is one kernel
+    that the host launches and leaves.
+
+Example
+    ::
+
+        for images in train_loader:
+            valid = torch.ones(images.size(0), 1).to(device)
+            noise = torch.randn(images.size(0), 100).cuda()
+
+Use instead
+    ::
+
+        for images in train_loader:
+            valid = torch.ones(images.size(0), 1, device=device)
+            noise = torch.randn(images.size(0), 100, device="cuda")
+
+    Views and casts in between stay where they are: ``torch.arange(n).unsqueeze(0).to(device)`` becomes
+    ``torch.arange(n, device=device).unsqueeze(0)``.
+
+When refused
+    It speaks of ``zeros``, ``ones``, ``full``, ``empty``, ``eye``, ``arange``, ``linspace``, ``logspace``, their
+    ``..._like`` and of ``rand``, ``randn``, ``randint``, ``randperm`` and ``normal``, where one expression makes the
+    tensor and copies it to a GPU, in a training step, an evaluation, or a function or forward pass that these call. In
+    set-up code it costs nothing, and neither where a condition lets it happen once, to be kept in an attribute.
+
+    Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like ``torch.FloatTensor``:
+    what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same copy. Nor of computed
+    tensors (``(torch.ones(n) * 0.9).to(device)``), of ``.type_as(x)`` and ``.to(x)``, which change the type of the
+    numbers as well, and of device expressions that call something.
+
+    It is refused where the tensor takes gradients (the leaf would be another tensor), where a generator of the host's
+    draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where
+    ``.cuda(gpu)`` may be given None (the current GPU to it, the host to a factory), where what it is copied to may be
+    something else than a device, and where the call unpacks a mapping that may hold the device already.
+
+Risk
+    exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than
+    the host's, and ``linspace`` and ranges of fractions may be rounded differently there: these are equivalent. On a
+    CPU everything stays as it was.
+
+Measured
+    Not measured in isolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_device, of_loop
+from turbofix.program.model import Creation, Evaluation, Step, TrainingProgram
+from turbofix.records import dataclass
+
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, unlocks=("pin-memory", "non-blocking"))
+
+OFTEN = 10
+"""A test that lets every tenth step by, or fewer, is no matter of every step."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is copied, the call that makes it, and what it is told: a device (None: the current GPU) and a type."""
+
+    moved: Site
+    call: Site
+    device: str | None
+    dtype: str | None
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Tensors that steps and evaluations make on the host and copy at once."""
+    if not program.complete or not program.trains:
+        return
+    told: set[Site] = set()
+    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
+    for loop in loops:
+        for made in loop.creations:
+            if made.site in told or not made.to.reaches_cuda or is_seldom(made):
+                continue
+            told.add(made.site)
+            name = made.qualname.rpartition(".")[2]
+            where = "training step" if isinstance(loop, Step) else "step of the evaluation"
+            message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU in every {where}"
+            seen = (of_loop(loop), Evidence("made on the host", made.call), *of_device(made.to, made.site))
+            risk = Risk.EQUIVALENT if made.draws or made.rounds else Risk.EXACT
+            if made.why_not is not None:
+                yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
+            else:
+                plan = Plan(made.moved, made.call, made.device, made.dtype)
+                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen)
+
+
+def is_seldom(made: Creation) -> bool:
+    """Whether it happens in few steps: once, to be kept, in every tenth, or where something went wrong."""
+    if made.guard.kind == "every_n":
+        return made.guard.every is None or not 0 < made.guard.every < OFTEN  # every 0: only where an option asks for it
+    return made.guard.kind in ("rank", "except") or (made.guard.kind == "condition" and made.kept)
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Tell the call the device, and take the copy away."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    if plan.dtype is not None:
+        edit.argument(plan.call, "dtype", plan.dtype, keyword_only=True)
+    edit.argument(plan.call, "device", plan.device or edit.quoted("cuda", plan.call), keyword_only=True)
+    edit.cut(finding.site, plan.moved)

@@ -1,0 +1,271 @@
+"""Tensors that torch makes on the host in a step and that the same expression copies to the device."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Arguments, Event, Passed
+from turbofix.program.libraries import words
+from turbofix.program.model import Creation
+from turbofix.program.placements import device_of
+from turbofix.program.tensors import DTYPES, is_dtype
+from turbofix.program.values import Const, External, Option, Tensor, Value, members
+from turbofix.records import dataclass
+
+_FILLED = words("zeros ones full empty eye arange zeros_like ones_like full_like empty_like")
+"""Functions of torch that compute what they make without reading memory, and the same on every device."""
+_DRAWN = words("rand randn randint randperm normal rand_like randn_like randint_like")
+_ROUNDED = words("linspace logspace")
+_FACTORIES = _FILLED | _DRAWN | _ROUNDED
+_OF_ANY_TYPE = words("zeros ones empty zeros_like ones_like empty_like")
+"""Those that make the same numbers in every type as a cast of what they made would."""
+
+_KEEPING = words(
+    """
+    unsqueeze squeeze view reshape expand repeat t transpose permute flatten contiguous clone detach tril triu
+    float double half bfloat16 long int short byte bool zero_ fill_
+    """
+)
+"""Methods that give the same numbers on every device, of a tensor there."""
+_DRAWING = words("normal_ uniform_ random_ bernoulli_ exponential_")
+_AROUND = ("torch.autograd.Variable", "torch.triu", "torch.tril", "torch.unsqueeze", "torch.squeeze", "torch.transpose")
+"""Functions that do the same to their first argument."""
+
+_PASSED = frozenset(("device", "dtype", "non_blocking", "copy"))
+
+
+@dataclass(eq=False)
+class _Making:
+    """What lies between a copy and the call that makes what is copied."""
+
+    call: ast.Call | None = None
+    draws: bool = False
+    bare: bool = True  # nothing lies between
+    leaf: bool = False  # it is told to take gradients on the way
+
+
+def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Creation, ...]:
+    """Such expressions in a loop, one for each place, in the order of the text."""
+    found: dict[ast.AST, Creation | None] = {}
+    for event in events:
+        if event.kind != "transfer" or event.name not in ("to", "cuda"):
+            continue
+        made = _creation(analysis, event, loop)
+        known = found.get(event.node, made)
+        found[event.node] = made if known is None or made is None else _merged(known, made)
+    kept = [each for each in found.values() if each is not None]
+    return tuple(sorted(kept, key=lambda each: each.site))
+
+
+def _merged(first: Creation, second: Creation) -> Creation:
+    """What is known of one place that was passed twice: what may be so on one way is so."""
+    return replace(
+        first,
+        draws=first.draws or second.draws,
+        rounds=first.rounds or second.rounds,
+        to=first.to if first.to.reaches_cuda else second.to,
+        guard=first.guard if first.guard.kind == "always" else second.guard,
+        why_not=first.why_not or second.why_not,
+    )
+
+
+def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | None:
+    node, facts = event.node, analysis.facts
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or event.arguments is None:
+        return None
+    making = _making(analysis, node.func.value)
+    arguments = event.arguments
+    if making is None or making.call is None or arguments.open or arguments.star:
+        return None
+    on_host = [isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver)]
+    if not on_host or not all(on_host) or not arguments.keywords.keys() <= _PASSED:
+        return None
+    made = next(each for each in facts.at(making.call) if each.kind == "call")
+    name = made.name.rpartition(".")[2]
+    given = made.arguments
+    if given is None or not _takes_device(name, given):
+        return None
+    place = analysis.devices.of_transfer(event)
+    passed = _device_passed(arguments)
+    if passed is not None and (passed.node is None or not _is_plain(analysis, passed.node)):
+        return None
+    if passed is None and event.name == "to":
+        return None
+    if passed is not None and any(isinstance(each, Tensor) for each in members(passed.value)):
+        return None  # `.to(x)` gives it the type of x, too
+    dtype = _dtype_passed(event, arguments)
+    return Creation(
+        site=facts.site(event),
+        moved=facts.places.site(node.func.value, event.module),
+        call=facts.places.site(making.call, event.module),
+        qualname=made.name,
+        to=place,
+        device=facts.places.text(passed.node, event.module) if passed is not None and passed.node is not None else None,
+        dtype=facts.places.text(dtype.node, event.module) if dtype is not None and dtype.node is not None else None,
+        draws=making.draws or name in _DRAWN,
+        rounds=name in _ROUNDED or (name == "arange" and not _counts(given)),
+        guard=analysis.guards.guard(event, loop),
+        kept=_is_kept(facts.places.statement(node, event.module)),
+        why_not=_why_not(making, name, given, event, passed, dtype),
+    )
+
+
+def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
+    """The call that makes what an expression gives, and what happens to it on the way; None where that is not known."""
+    found = _Making()
+    while True:
+        if isinstance(node, ast.Subscript) and _is_cut(node.slice):
+            node = node.value
+        elif isinstance(node, ast.Call):
+            names = {event.name for event in analysis.facts.at(node) if event.kind in ("call", "cast", "transfer")}
+            name = names.pop() if len(names) == 1 else ""
+            package, _, last = name.rpartition(".")
+            if package == "torch" and last in _FACTORIES:
+                found.call = node
+                return found
+            if name in _AROUND and node.args and not isinstance(node.args[0], ast.Starred):
+                found.leaf = found.leaf or (name == _AROUND[0] and len(node.args) + len(node.keywords) > 1)
+                node = node.args[0]
+            elif isinstance(node.func, ast.Attribute) and last == node.func.attr and _is_kept_by(analysis, node):
+                found.draws = found.draws or last in _DRAWING
+                found.leaf = found.leaf or last == "requires_grad_"
+                node = node.func.value
+            else:
+                return None
+        else:
+            return None
+        found.bare = False
+
+
+def _is_kept_by(analysis: Analysis, node: ast.Call) -> bool:
+    """Whether a method gives the same numbers on every device."""
+    assert isinstance(node.func, ast.Attribute)
+    name = node.func.attr
+    if name in ("to", "type"):
+        events = [event for event in analysis.facts.at(node) if event.kind == "cast" and event.arguments is not None]
+        values = [value for event in events for value in event.arguments.values()]  # type: ignore[union-attr]
+        return bool(values) and len(node.args) + len(node.keywords) == 1 and all(map(_is_type, values))
+    if name in _DRAWING:
+        return not any(each.arg in (None, "generator") for each in node.keywords)
+    return name in _KEEPING or name == "requires_grad_"
+
+
+def _is_type(value: Value) -> bool:
+    """Whether it is a type of numbers, and not one of tensors, which names a device too (``torch.ByteTensor``)."""
+    return all(isinstance(each, External) and each.qualname in DTYPES for each in members(value))
+
+
+def _is_cut(index: ast.expr) -> bool:
+    """Whether an index is written with numbers and slices alone."""
+    return all(
+        isinstance(each, (ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context))
+        or (isinstance(each, ast.Constant) and (each.value is None or each.value is ... or type(each.value) is int))
+        or isinstance(each, ast.Name)
+        for each in walk(index)
+    ) and not isinstance(index, ast.Name)
+
+
+def _takes_device(name: str, given: Arguments) -> bool:
+    """Whether the call can be told a device, and has not been."""
+    if given.keywords.keys() & {"device", "out", "layout", "pin_memory", "names"}:
+        return False
+    return name != "normal" or given.get("size", 2) is not None  # of tensors for mean and deviation it takes none
+
+
+def _device_passed(arguments: Arguments) -> Passed | None:
+    """The device that a copy is told."""
+    first = arguments.get("device", 0)
+    return arguments.get("device", 1) if first is not None and is_dtype(first.value) else first
+
+
+def _dtype_passed(event: Event, arguments: Arguments) -> Passed | None:
+    """The type that a copy is told, too."""
+    if event.name != "to":
+        return None
+    if "dtype" in arguments.keywords:
+        return arguments.keywords["dtype"]
+    return next((each for each in arguments.positions[:2] if is_dtype(each.value)), None)
+
+
+_ASKING = frozenset(("torch.device", "torch.cuda.is_available", "torch.cuda.current_device"))
+
+
+def _is_plain(analysis: Analysis, node: ast.expr) -> bool:
+    """Whether an expression may as well be read where the tensor is made: names, attributes, literals, a choice."""
+    return all(
+        isinstance(each, (ast.Name, ast.Attribute, ast.Constant, ast.IfExp, ast.expr_context))
+        or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant))
+        or (isinstance(each, ast.Call) and _asks(analysis, each))
+        for each in walk(node)
+    )
+
+
+def _asks(analysis: Analysis, call: ast.Call) -> bool:
+    """Whether a call only makes or looks up a device."""
+    events = analysis.facts.at(call)
+    return bool(events) and {event.name for event in events} <= _ASKING
+
+
+def _counts(given: Arguments) -> bool:
+    """Whether a range has whole numbers, or their sums, whatever it ends at: it starts at one and steps by one."""
+    if given.star or given.open:
+        return False
+    dtype = given.keywords.get("dtype")
+    if dtype is not None and _is_type(dtype.value) and not _is_floating(dtype.value):
+        return True
+    start = given.get("start", 0) if len(given.positions) > 1 or "start" in given.keywords else None
+    step = given.get("step", 2)
+    return all(each is None or _is_whole(each.value) for each in (start, step))
+
+
+def _is_floating(value: Value) -> bool:
+    names = [each.qualname.rpartition(".")[2] for each in members(value) if isinstance(each, External)]
+    return any("float" in name or name in ("half", "double", "dtype") or name[0] == "c" for name in names)
+
+
+def _is_whole(value: Value) -> bool:
+    return all(
+        (isinstance(each, Const) and type(each.value) is int)
+        or (isinstance(each, Option) and not each.derived and _is_whole(each.default))
+        for each in members(value)
+    )
+
+
+def _is_kept(statement: ast.AST | None) -> bool:
+    """Whether a statement keeps what it makes beyond the step: in an attribute or a container."""
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in statement.targets)
+    return isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute)
+
+
+def _why_not(  # noqa: PLR0913
+    making: _Making, name: str, given: Arguments, event: Event, passed: Passed | None, dtype: Passed | None
+) -> str | None:
+    """What makes it another program where the tensor is made on the device."""
+    takes = given.keywords.get("requires_grad")
+    off = takes is None or all(isinstance(each, Const) and each.value is False for each in members(takes.value))
+    if making.leaf or not off:
+        return "it takes gradients where it is made, on the host, and what is copied from it has none of its own"
+    if "generator" in given.keywords:
+        return "it is drawn from a generator of the host's, which cannot draw on the GPU"
+    if given.open:
+        return "the call unpacks a mapping that may hold `device` already"
+    if dtype is not None and (name not in _OF_ANY_TYPE or not making.bare or "dtype" in given.keywords):
+        return "the copy changes the type of its numbers, too"
+    if passed is not None:
+        if event.name == "cuda" and any(isinstance(each, Const) and each.value is None for each in _all(passed.value)):
+            return "the device may be None, which is the current GPU here and the host where a tensor is made"
+        if "unknown" in {device_of(each)[1] for each in members(passed.value)}:
+            return "what it is copied to may be more than a device"
+    return None
+
+
+def _all(value: Value) -> Iterator[Value]:
+    for each in members(value):
+        yield each
+        if isinstance(each, Option):
+            yield from members(each.default)
