@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from turbofix.findings import Site
 from turbofix.program.model import Argument, Framework, TrainingProgram
 
 LEFT = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
@@ -29,3 +30,17 @@ def named(argument: Argument) -> frozenset[str | None]:
     """The values that a precision may have as the program stands, as strings; with None where there may be others."""
     found = frozenset(str(each) if each is not None else None for each in argument.values)
     return found if argument.state == "value" and found else found | {None}
+
+
+def where(program: TrainingProgram) -> Site | None:
+    """Where a person would set the switch: in the process that trains.
+
+    The ranks that a framework starts run the script, or the function with its set-up, anew.
+    """
+    script = program.script
+    return (starts_processes(program) and script.trains_at) or script.setup
+
+
+def starts_processes(program: TrainingProgram) -> bool:
+    """Whether what the script sets is lost to processes that it starts itself."""
+    return program.processes and program.framework not in NAMES

@@ -63,6 +63,14 @@ def models_of(program: TrainingProgram, step: Step) -> tuple[Model, ...]:
     return tuple(model for site in step.models if (model := program.model(site)) is not None)
 
 
+def in_use(program: TrainingProgram) -> tuple[Model, ...]:
+    """The models that the steps call: `model.encoder(x)` calls the encoder alone. All where a step's are not known."""
+    if not program.steps or not all(step.models for step in program.steps):
+        return program.models
+    sites = {site for step in program.steps for site in step.models}
+    return tuple(model for model in program.models if model.site in sites)
+
+
 def may_contain(models: Iterable[Model], steps: Iterable[Step], layers: frozenset[str], calls: frozenset[str]) -> bool:
     """Whether the work of some steps holds one of these layers or calls; yes where a part of it was not seen."""
     known = tuple(models)

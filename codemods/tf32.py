@@ -78,13 +78,13 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.model import Model, Setting, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
 
-from ._frameworks import LEFT, NAMES, is_open, named, precisions
-from ._precision import MATMULS, autocast_of, called, deterministic, requote, said, version
+from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
+from ._precision import MATMULS, autocast_of, called, deterministic, in_use, requote, said, version
 
 codemod = Codemod(
     __name__,
@@ -144,20 +144,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield codemod.finding(place, message, plan=newer, evidence=seen)
 
 
-def where(program: TrainingProgram) -> Site | None:
-    """Where a person would set the switch: in the process that trains.
-
-    The ranks that a framework starts run the script, or the function with its set-up, anew.
-    """
-    script = program.script
-    return (starts_processes(program) and script.trains_at) or script.setup
-
-
-def starts_processes(program: TrainingProgram) -> bool:
-    """Whether what the script sets is lost to processes that it starts itself."""
-    return program.processes and program.framework not in NAMES
-
-
 def judge(setting: Setting) -> InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
@@ -215,14 +201,6 @@ def called_in(program: TrainingProgram) -> list[list[Model]]:
         return [[model] for model in models]
     choices = dict.fromkeys(choice for step in program.steps for choice in step.choices)
     return [[model for model in models if model.site in choice] for choice in choices]
-
-
-def in_use(program: TrainingProgram) -> tuple[Model, ...]:
-    """The models that the steps call: `model.encoder(x)` calls the encoder alone. All where a step's are not known."""
-    if not program.steps or not all(step.models for step in program.steps):
-        return program.models
-    sites = {site for step in program.steps for site in step.models}
-    return tuple(model for model in program.models if model.site in sites)
 
 
 def is_float64(model: Model) -> bool:

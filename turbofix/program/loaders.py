@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -15,8 +15,9 @@ from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
 from turbofix.program.libraries import LOADER_PARAMETERS
-from turbofix.program.model import Evaluation, Loader, Step, Transfer
+from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 from turbofix.program.names import dotted, targets
+from turbofix.program.shapes import sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.unread import worker_option
 from turbofix.program.values import (
@@ -109,6 +110,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
     dataset = passed.get("dataset")
+    data = dataset_of(analysis, dataset.value if dataset is not None else None)
     collate = passed.get("collate_fn")
     subclass = None if made.qualname == _TORCH else made.qualname
     if subclass is None and isinstance(node, ast.Call) and _is_super(node):
@@ -117,7 +119,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     return Loader(
         site=facts.places.site(node, module),
         arguments=arguments,
-        dataset=dataset_of(analysis, dataset.value if dataset is not None else None),
+        dataset=data,
         role="unused",
         open_mapping=any(each.open or each.star for each in all_arguments),
         unpacks=_unpacks(analysis, node, module),
@@ -129,8 +131,17 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         subclass=subclass,
         name=_name(analysis, event),
         elsewhere=is_chosen_elsewhere(analysis, events),
+        sizes=_sizes(made, passed, arguments, data),
         comments=facts.places.comments_at(node, module),
     )
+
+
+def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset) -> Sizes:
+    """Whether its batches have one size: of torch's own loader, for others put together what they like."""
+    if made.qualname != _TORCH or made.arguments.open or made.arguments.star:
+        return Sizes()
+    read = passed["dataset"].value if "dataset" in passed else None
+    return sizes_of(passed, arguments.get("batch_size", ABSENT), data, read)
 
 
 def _is_super(node: ast.Call) -> bool:

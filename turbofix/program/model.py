@@ -142,6 +142,18 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Whether batches have one size, the last one of a pass left out; ``why`` not, or not known: one clause.
+
+    ``site``: where the program changes them on their way through a loop.
+    """
+
+    state: Literal["fixed", "varies", "unknown"] = "unknown"
+    why: str | None = None
+    site: Site | None = None
+
+
+@dataclass(frozen=True)
 class Loader:
     """One ``torch.utils.data.DataLoader(...)`` construction.
 
@@ -175,6 +187,7 @@ class Loader:
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
     elsewhere: bool = False  # whether it is built at all is decided by what nobody here passes: `args.task == "..."`
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
+    sizes: Sizes = Sizes()  # of its batches
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
@@ -540,6 +553,7 @@ class Step:
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
+    resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
 
 
 @dataclass(frozen=True)
@@ -566,6 +580,7 @@ class Evaluation:
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
+    resized: Sizes | None = None  # as in a step
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -626,6 +641,25 @@ class Products:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A convolution of a model over ``dims`` dimensions, or (``whole``) a network of a library that is made of them.
+
+    The numbers are those that literals tell, the largest of several; None where none does. ``cuts``: it only cuts its
+    input into patches (its kernel is as large as its stride), each of which it multiplies by a matrix.
+    """
+
+    layer: str
+    dims: int
+    inputs: int | None = None
+    outputs: int | None = None
+    kernel: int | None = None
+    stride: int | None = None
+    groups: int | None = None
+    whole: bool = False
+    cuts: bool = False
+
+
+@dataclass(frozen=True)
 class Model:
     """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it.
 
@@ -646,6 +680,7 @@ class Model:
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
     ends_in_sigmoid: bool = False
     products: Products = Products()
+    convolutions: tuple[Convolution, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from turbofix.program.acts import act_of, concerned, is_model, is_module_class, 
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
+from turbofix.program.convolutions import convolutions_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
@@ -355,6 +356,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         wrapped=wrapped,
         ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
         products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
+        convolutions=convolutions_of(layers.parts, layers.bases),
     )
 
 

@@ -151,7 +151,7 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
         qualname = _short(part.qualname)
         if qualname == "torch.nn.Module" or id(part) in idle:
             continue
-        if _is_convolutional(part):
+        if is_convolutional(part):
             names.add("torch.nn.Conv2d")
             channels.append(None)
             beside_network = True
@@ -424,7 +424,7 @@ def _has_default_widths(made: Made) -> bool:
     return True
 
 
-def _is_convolutional(part: Made) -> bool:
+def is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
     names = _names(part)
     return bool(names) and all(name.startswith(_FAMILIES) for name in names)
@@ -435,7 +435,7 @@ def _never_called(part: Made) -> list[Made]:
 
     ``model.classifier = ...`` is for the DenseNets among the networks of a choice, and not for the ResNets.
     """
-    if not part.qualname.startswith("torchvision.models.") or not _is_convolutional(part):
+    if not part.qualname.startswith("torchvision.models.") or not is_convolutional(part):
         return []
     kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in _names(part)}
     lacking = {"classifier", "fc"} - kinds

@@ -56,6 +56,7 @@ from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.script import script
+from turbofix.program.shapes import resized
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
@@ -403,6 +404,7 @@ def _step(
         chores=chores(analysis, training, record),
         creations=creations(analysis, training, loop),
         reached=any(_is_called(analysis, backward) for backward in backwards),
+        resized=resized(analysis, record, training),
     )
 
 
@@ -1029,6 +1031,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         waits=_waits(analysis, events, loop),
         chores=chores(analysis, events, record),
         creations=creations(analysis, events, loop),
+        resized=resized(analysis, record, events),
     )
 
 

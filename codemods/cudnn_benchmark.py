@@ -1,0 +1,186 @@
+"""Let cuDNN measure which of its algorithms is fastest for each convolution.
+
+Why slow
+    cuDNN has several algorithms for a convolution, and picks one by rules of thumb. With
+    ``torch.backends.cudnn.benchmark`` it runs them once for each size of input, and keeps to the fastest.
+
+Example
+    ::
+
+        torch.manual_seed(0)
+        model = Net().to(device)
+
+Use instead
+    ::
+
+        torch.backends.cudnn.benchmark = True
+        torch.manual_seed(0)
+        model = Net().to(device)
+
+When refused
+    Every new size of input is measured anew, which takes longer than it saves where a size comes once. So it needs
+    batches that are known to have one size (the last of a pass may be smaller). They are known for where
+
+    - they come from one of torchvision's data sets of small pictures, or from a ``TensorDataset``;
+    - torch's own loader puts two samples or more together by ``torch.stack``, in its own ``default_collate`` or in a
+      ``collate_fn`` that does nothing else: that takes tensors of one size only, from data that it draws in any order;
+    - nothing on the way through the loop and the layers takes a part by a mask, or of a size that is drawn at random.
+
+    It is refused where a training loop reads other batches: of another ``collate_fn``, a batch sampler of the program's
+    own, a stream, one sample at a time, data that change meanwhile, a loader that is built in a loop; and where an
+    evaluation does, for it would be slower than it was. It is refused where the script asks for determinism, and where
+    it sets the switch itself: to False, or by an option. Processes that a script starts do not inherit it: where all
+    training is in the function that they run, it is set there, and refused where that is not known.
+
+    Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
+    matrices, whatever its name), where the program never reaches a GPU or trains nothing, where its batches come from
+    elsewhere than a loader, and under frameworks that have a switch of their own (Lightning's ``benchmark=``). Under
+    Accelerate and Fabric it is the script's.
+
+Risk
+    equivalent: another algorithm rounds differently, and some add up in an order that differs from run to run. On a
+    CPU nothing changes.
+
+Measured
+    No isolated figure is known that could be trusted, so none is claimed. The first iterations take longer: all of
+    the algorithms are run for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.program.evidence import of_loop
+from turbofix.program.model import Evaluation, Model, Setting, Step, TrainingProgram
+
+from ._frameworks import LEFT, starts_processes, where
+from ._precision import called, deterministic, in_use, requote, said
+
+codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True)
+
+SWITCH = "torch.backends.cudnn.benchmark"
+NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")
+CHOSEN = "cuDNN picks the algorithms of the convolutions by rules of thumb"
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Convolutions over batches of one size, whose algorithms are never measured."""
+    if program.framework not in LEFT or not program.trains or not program.device.reaches_cuda:
+        return
+    convolving = tuple(model for model in in_use(program) if convolves(model))
+    if not convolving:
+        return
+    if switches := program.setting(SWITCH):
+        judged = [judge(program, setting) for setting in switches]
+        yield from [each for each in judged if isinstance(each, InPlace)] or judged
+        return
+    place = where(program)
+    if place is None or any(program.setting(name) for name in NEIGHBOURS):
+        return
+    loops = [step for step in program.steps if uses(program, step, convolving)]
+    if not loops or not all(step.loaders and step.source == "loader" for step in loops):
+        return
+    message = f"cuDNN picks the algorithms of {called(convolving)}'s convolutions by rules of thumb, without measuring"
+    seen = (*map(of_convolutions, convolving), *map(of_loop, loops[:1]))
+    reason = why_not(program, loops, convolving)
+    if reason is not None:
+        yield codemod.refuse(place, message, reason, evidence=seen)
+    else:
+        yield codemod.finding(place, message, evidence=seen)
+
+
+def convolves(model: Model) -> bool:
+    """Whether a model has a convolution that is more than the product of matrices."""
+    return any(not each.cuts for each in model.convolutions)
+
+
+def of_convolutions(model: Model) -> Evidence:
+    """The model, with the kinds of its convolutions."""
+    kinds = sorted({each.layer.rpartition(".")[2] for each in model.convolutions if not each.cuts})
+    return Evidence(
+        f"{f'`{model.name}`' if model.name else 'the model'} with {', '.join(kinds[:3])}, built", model.site
+    )
+
+
+def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:
+    """Whether a loop calls one of some models, as far as it is known what it calls."""
+    return not loop.models or any(model.site in loop.models for model in models)
+
+
+def judge(program: TrainingProgram, setting: Setting) -> InPlace | Refusal:
+    """What to say of a switch that the script sets itself."""
+    value = setting.value
+    if setting.switch.option is not None and not any(setting.switch.values):
+        why = f"the script sets `cudnn.benchmark` under {said(setting.switch)}: pass it"
+        return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
+    if any(value.values) or value.state in ("unknown", "computed"):
+        return codemod.in_place(setting.site, "cuDNN measures the algorithms of convolutions")
+    if value.option is not None:
+        why = f"the script leaves `cudnn.benchmark` to {said(value)}: pass it"
+        return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
+    for name, site in deterministic(program):
+        line = site.line_from(setting.site.path)
+        why = f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+        return codemod.refuse(setting.site, CHOSEN, why)
+    why = "the script sets `cudnn.benchmark` to False itself, on purpose as it seems"
+    return codemod.refuse(setting.site, CHOSEN, why)
+
+
+def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model, ...]) -> str | None:
+    """What makes the switch unsafe or useless, if anything."""
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    for name, site in deterministic(program):
+        line = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+    if starts_processes(program) and program.script.trains_at is None:
+        own = "the script starts processes of its own, which would not inherit the switch"
+        return f"{own}, and it is not known to train in one place only"
+    if any(map(is_detector, convolving)):
+        return "a detector takes pictures as large as they are, and each new size would be measured anew"
+    evaluations = [each for each in program.evaluations if uses(program, each, convolving)]
+    loops: tuple[Step | Evaluation, ...] = (*steps, *evaluations)
+    for loop in loops:
+        reason = other_sizes(program, loop)
+        if reason is not None:
+            return reason
+    return None
+
+
+def is_detector(model: Model) -> bool:
+    """Whether it is one of torchvision's networks that take lists of pictures."""
+    return any(layer.startswith("torchvision.models.detection.") for layer in model.layers)
+
+
+def other_sizes(program: TrainingProgram, loop: Step | Evaluation) -> str | None:
+    """Why the tensors that a loop gives its models may differ in size; None where they are known not to."""
+    what = "training" if isinstance(loop, Step) else "evaluation"
+    for site in loop.loaders:
+        loader = program.loader(site)
+        sizes = loader.sizes if loader is not None else None
+        if loader is None or sizes is None or (sizes.state != "fixed" and sizes.why is None):
+            return f"the batches of the {what} are not known to have one size, and each new size would be measured anew"
+        if sizes.state != "fixed":
+            name = f"`{loader.name}`" if loader.name else "a loader"
+            line = loader.site.line_from(program.entry)
+            return f"the batches of {name} ({line}) may differ in size, each of which would be measured: {sizes.why}"
+        if loader.built_in_loop:
+            return (
+                f"a loader is built again and again ({loader.site.line_from(program.entry)}), perhaps for other sizes"
+            )
+    if loop.resized is not None and loop.resized.site is not None:
+        line = loop.resized.site.line_from(program.entry)
+        why = f"{loop.resized.why} ({line})"
+        return f"tensors may differ in size from step to step, each of which would be measured: {why}"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Set the switch before the first line that calls torch."""
+    line = f"{edit.name(SWITCH, finding.site)} = True"
+    edit.before(finding.site, requote(line, edit, finding.site), above_comments=True)

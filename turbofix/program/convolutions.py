@@ -1,0 +1,91 @@
+"""Which convolutions a model has: torch's own layers, with what literals tell of them, and networks of libraries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.facts import constants
+from turbofix.program.model import Convolution
+from turbofix.program.products import is_convolutional
+from turbofix.program.values import Const, Made, Option, members
+from turbofix.program.values import Sequence as Listed
+
+_LAYER = re.compile(r"torch\.nn\.(Lazy)?Conv(Transpose)?([123])d")
+
+_NETWORKS = re.compile(
+    r"segmentation_models_pytorch\.(Unet|UnetPlusPlus|MAnet|Linknet|FPN|PSPNet|PAN|DeepLabV3|DeepLabV3Plus)"
+    r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?"
+)
+"""Networks of other libraries that are made of 2-D convolutions."""
+
+
+def convolutions_of(parts: Sequence[Made], bases: Iterable[str]) -> tuple[Convolution, ...]:
+    """The convolutions among the layers of a model, each kind of them once; ``bases``: what its classes derive from."""
+    found: dict[Convolution, None] = {}
+    for part in parts:
+        layer = _LAYER.fullmatch(part.qualname)
+        if layer is not None:
+            found[_convolution(part.qualname, part.arguments, layer)] = None
+        elif is_convolutional(part) or _NETWORKS.fullmatch(part.qualname) or _is_vgg(part):
+            found[Convolution(part.qualname, 2, whole=True)] = None
+    for base in bases:
+        layer = _LAYER.fullmatch(base)
+        if layer is not None:
+            found[Convolution(base, int(layer[3]))] = None
+    return tuple(found)
+
+
+def _is_vgg(part: Made) -> bool:
+    """Whether it is one of torchvision's networks of plain convolutions."""
+    package, _, name = part.qualname.rpartition(".")
+    return package == "torchvision.models" and name.lower().startswith(("vgg", "alexnet"))
+
+
+def _convolution(qualname: str, arguments: Arguments, layer: re.Match[str]) -> Convolution:
+    lazy = layer[1] is not None
+    shift = -1 if lazy else 0
+    if arguments.open or arguments.star:
+        return Convolution(qualname, int(layer[3]))
+    kernel, stride = arguments.get("kernel_size", 2 + shift), arguments.get("stride", 3 + shift)
+    groups = arguments.get("groups", (7 if layer[2] else 6) + shift)
+    return Convolution(
+        qualname,
+        int(layer[3]),
+        inputs=None if lazy else _number(arguments.get("in_channels", 0)),
+        outputs=_number(arguments.get("out_channels", 1 + shift)),
+        kernel=_number(kernel),
+        stride=_number(stride) if stride is not None else 1,
+        groups=_number(groups) if groups is not None else 1,
+        cuts=_is_same(kernel, stride),
+    )
+
+
+def _is_same(kernel: Passed | None, stride: Passed | None) -> bool:
+    """Whether the kernel is as large as the stride, so that each number of the input is read once."""
+    if kernel is None or stride is None:
+        return stride is None and _number(kernel) == 1
+    if kernel.node is not None and stride.node is not None and ast.dump(kernel.node) == ast.dump(stride.node):
+        return True
+    return _number(kernel) is not None and _number(kernel) == _number(stride)
+
+
+def _number(passed: Passed | None) -> int | None:
+    """The largest number that is passed, or that stands in the tuple that is; None where that is not known."""
+    if passed is None:
+        return None
+    found: list[object] = []
+    for member in members(passed.value):
+        if isinstance(member, (Const, Option)):
+            found += constants(member)
+        elif isinstance(member, Listed) and member.items:
+            for item in member.items:
+                if not all(isinstance(each, (Const, Option)) for each in members(item)):
+                    return None
+                found += constants(item)
+        else:
+            return None
+    numbers = [each for each in found if isinstance(each, int)]
+    return max(numbers) if numbers and len(numbers) == len(found) else None
