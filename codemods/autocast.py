@@ -36,6 +36,13 @@ Use instead
                 fake_score = critic(fake).float()
             loss = fake_score.mean() - real_score.mean()
 
+    The ``Trainer`` of transformers does it all by a setting. It raises for ``bf16=True`` where no GPU computes in
+    bfloat16, so that the value asks for one::
+
+        args = TrainingArguments(
+            "out", bf16=torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+        )
+
     On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
     vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
 
@@ -82,6 +89,10 @@ When refused
     - for float16 also where gradients are read by hand or clipped more often than stepped, where the optimizer's way
       to the step could not be followed, so that the scaler could not go along, and for masks filled with -1e9.
 
+    Under the ``Trainer`` of transformers nothing is said of models in 16 bits, quantized ones and those that were not
+    seen being made, and under DeepSpeed. It is refused where the command line decides (``HfArgumentParser``: pass ``--bf16 True``), where the script reads or sets
+    ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and trainers of the script's own.
+
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
     float16 the scaler skips the first few updates, until it has found its scale.
@@ -112,6 +123,7 @@ from turbofix.program.model import (
     Scaler,
     Step,
     Sync,
+    Training,
     TrainingProgram,
 )
 from turbofix.program.sizes import batch_of, is_bound_by_launches
@@ -135,6 +147,10 @@ from ._precision import (
     version,
 )
 from ._scaler import Scaling, scale, scaling_for
+from ._trainers import CAPABLE, STEPPING, Switch, by_deepspeed, evidence, is_off, set_switch, stays_on_cpu
+from ._trainers import called as called_by
+from ._trainers import judged as judged_setting
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -229,6 +245,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Training steps whose forward pass runs in float32 on a GPU that could do better."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
@@ -260,6 +278,48 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if number
         ]
         yield codemod.finding(place, message, plan=plan, evidence=(*of_forward(step), *along))
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers, which have a switch for it: the trainer puts the model under autocast itself."""
+    for training in program.trainings:
+        if program.target.capability < VOLTA or by_deepspeed(training) or stays_on_cpu(training):
+            continue
+        name = f"{called_by(training)} leaves the model"
+        message = f"{name} in float32; the GPU is faster in bfloat16"
+        there = [
+            judged_setting(codemod, training, each, message, f"the trainer computes in mixed precision ({each})")
+            for each in ("bf16", "fp16")
+        ]
+        told = sorted((each for each in there if each is not None), key=lambda each: isinstance(each, Refusal))
+        if told:  # one of the two that is on decides
+            yield told[0]
+            continue
+        if training.precision in ("other", "unknown"):
+            continue
+        reason = why_not_under(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=evidence(training, "bf16"))
+            continue
+        yield codemod.finding(training.site, message, plan=Switch("bf16", CAPABLE), evidence=evidence(training, "bf16"))
+
+
+def why_not_under(program: TrainingProgram, training: Training) -> str | None:
+    """What makes a trainer's mixed precision unsafe, or what decides over it."""
+    reason = why_not_setting(program, training, "bf16")
+    if reason is not None:
+        return reason
+    if program.target.capability < AMPERE:
+        return "before Ampere there is only fp16, in which models that were trained in bfloat16 (T5) overflow"
+    if training.precision == "own":
+        return "the model is of the script's own, and what it computes beside its layers could not be followed"
+    own = sorted(training.overrides & STEPPING)
+    if own:
+        return f"the script's own trainer has a `{own[0]}`, which would run under autocast too"
+    for name in ("fsdp", "half_precision_backend", "fp16_backend", "fp16_opt_level"):
+        if not is_off(training.argument(name)):
+            return f"the settings choose a way of their own by `{name}`"
+    return None
 
 
 def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
@@ -584,6 +644,9 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the regions under autocast, and the scaler around backward and step."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     dtype = "torch.bfloat16" if plan.scaling is None else "torch.float16"
     for wrap in plan.wraps:

@@ -36,6 +36,11 @@ Use instead
     Without the second half where the script itself asks for another precision than fp16. DeepSpeed, FSDP (1 and 2,
     whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
 
+    The ``Trainer`` of transformers makes the optimizer itself. Its own default is the fused AdamW since torch 2.8 (and
+    transformers 4.54), so that only settings that ask for the plain one are changed; a TPU would raise::
+
+        args = TrainingArguments("out", optim="adamw_torch_fused" if torch.cuda.is_available() else "adamw_torch")
+
     ``load_state_dict`` takes ``fused`` from the checkpoint, so one that was saved without it would switch it off again.
     The loaded groups are told before they are loaded (not after: the step counters would stay on the CPU)::
 
@@ -58,7 +63,9 @@ When refused
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
     may become DTensors (FSDP2), which have no rule for these, under tensor parallelism, and where ``load_state`` or
-    ``fabric.load`` brings the groups of a checkpoint. Nothing is said under other frameworks.
+    ``fabric.load`` brings the groups of a checkpoint. Under the ``Trainer`` of transformers where the command line
+    decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch 2.4. Nothing is said under other
+    frameworks.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -78,11 +85,13 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_optimizer
-from turbofix.program.model import Framework, Optimizer, TrainingProgram
+from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._precision import requote, said, test_beside, version
+from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, set_switch, stays_on_cpu
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -98,6 +107,10 @@ SINCE = {
     "torch.optim.Adagrad": (2, 13),
 }
 """From which torch on the optimizer has a fused kernel for CUDA that can be relied on."""
+
+PLAIN = "adamw_torch"
+FUSED = ("adamw_torch_fused", "adamw_apex_fused")
+"""What the settings of transformers call AdamW without and with one kernel for all parameters."""
 
 AVAILABLE = "torch.cuda.is_available()"
 
@@ -134,6 +147,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers that could update their parameters in one kernel and do not."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     owned = program.framework not in (*LEFT, Framework.DEEPSPEED)
     if owned or not program.trains or not program.device.reaches_cuda:
         return
@@ -175,6 +190,49 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         sharded = program.framework in NAMES
         elsewhere = tuple(load.site for load in optimizer.state_loads if load.function != optimizer.function)
         yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere, sharded), evidence=seen)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers whose settings ask for AdamW without its fused kernel, the default with torch 2.8."""
+    for training in program.trainings:
+        optim = training.argument("optim")
+        if by_deepspeed(training) or stays_on_cpu(training) or training.own_optimizer:
+            continue
+        if training.overrides & OPTIMIZING or not is_off(training.argument("adafactor")):
+            continue
+        if optim.known and set(optim.values) <= set(FUSED):
+            yield codemod.in_place(optim.edit_at or training.site, "AdamW updates all parameters in one kernel")
+        if not optim.known or set(optim.values) != {PLAIN}:
+            continue
+        message = "AdamW updates the parameters with a kernel per operation; fused, one kernel does it all"
+        seen = evidence(training, "optim")
+        place = optim.edit_at or training.site
+        reason = why_not_under_trainer(program, training)
+        if reason is not None:
+            yield codemod.refuse(place, message, reason, evidence=seen)
+            continue
+        value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
+        plan = Switch("optim", value, place if place != training.site else None)
+        yield codemod.finding(place, message, plan=plan, evidence=seen)
+
+
+def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
+    """What makes the trainer's fused AdamW unsafe, or what decides over it."""
+    optim, half = training.argument("optim"), training.argument("fp16")
+    if optim.option is not None and not training.parsed:
+        return f"the script leaves it to {said(optim)}: pass {FUSED[0]}"
+    if program.target.torch < ON_CPU:
+        return f"the project serves torch {version(program.target.torch)}, where the trainer's fused AdamW needs a GPU"
+    reason = why_not_setting(program, training, "optim", FUSED[0])
+    if reason is not None:
+        return reason
+    if not is_off(half):
+        return (
+            "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
+        )
+    if optim.reads:
+        return f"the name is read for something else too (line {optim.reads[0].line})"
+    return None
 
 
 def is_plain(optimizer: Optimizer) -> bool:
@@ -326,6 +384,9 @@ def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``fused`` to the construction, and to the groups of every state that is loaded."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     if AVAILABLE in plan.value:
         asked = f"{edit.name('torch.cuda.is_available', finding.site)}()"

@@ -20,6 +20,11 @@ Use instead
     A script that uses torch's newer switches already gets the newer one:
     ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. The two kinds cannot be read side by side.
 
+    The ``Trainer`` of transformers has a setting for it, which raises where there are no such tensor cores; the value
+    asks transformers itself::
+
+        args = TrainingArguments("out", tf32=is_torch_tf32_available())
+
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
     and where no float32 product is known to take noticeable time. Known are widths that are literals or the defaults of
@@ -63,6 +68,10 @@ When refused
     it is not known in which. Under Accelerate and Fabric it is refused also where the caller passes their arguments on,
     and beside torch's newer switches, since both read the older ones.
 
+    Under the ``Trainer`` of transformers nothing is said beside ``bf16``, ``fp16``, ``torch_compile`` (which switches
+    it on) and DeepSpeed; it is refused where the command line decides (pass ``--tf32 True``), where the settings are
+    read or changed elsewhere, and beside ``full_determinism``.
+
 Risk
     equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
     nothing changes, except on the few that have TF32 units of their own.
@@ -80,11 +89,13 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
-from turbofix.program.model import Model, Setting, TrainingProgram
+from turbofix.program.model import Framework, Model, Setting, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._precision import MATMULS, autocast_of, called, deterministic, in_use, requote, said, version
+from ._trainers import Switch, evidence, is_off, judged, set_switch, stays_on_cpu
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -119,6 +130,8 @@ OTHERS = frozenset(
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Matrix products in full float32 on a GPU that could do them in TF32."""
+    if program.framework is Framework.TRANSFORMERS and program.target.capability >= AMPERE:
+        yield from under_trainer(program)
     if program.framework not in LEFT or not program.trains or program.target.capability < AMPERE:
         return
     if not program.device.reaches_cuda:
@@ -142,6 +155,52 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
     yield codemod.finding(place, message, plan=newer, evidence=seen)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers, whose settings have a switch for it."""
+    switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
+    if switches:
+        yield from map(judge, switches)
+        return
+    for training in program.trainings:
+        others = ("bf16", "fp16", "torch_compile", "torch_compile_backend", "torch_compile_mode", "deepspeed")
+        if training.precision == "other" or stays_on_cpu(training):
+            continue
+        if any(not is_off(training.argument(name)) for name in others):
+            continue  # another precision, or `torch_compile`, beside which the trainer switches TF32 on
+        models = [model for model in training.models if not is_float64(model)]
+        if not models or not all(has_noticeable(model.products, None) for model in models):
+            continue
+        message = (
+            f"the float32 matrix products of {called(models)} run without the tensor cores: "
+            "torch keeps full precision unless told otherwise"
+        )
+        there = judged(codemod, training, "tf32", message, "the trainer lets matrix products use TF32")
+        if there is not None:
+            yield there
+            continue
+        seen = evidence(training, "tf32")
+        reason = why_not_under(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            continue
+        plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()")
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+
+
+def why_not_under(program: TrainingProgram, training: Training) -> str | None:
+    """What makes a trainer's switch unsafe, or what decides over it."""
+    for name, site in deterministic(program):
+        place = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {place})"
+    if not is_off(training.argument("full_determinism")):
+        return "the script asks for reproducible results (full_determinism)"
+    if any(program.setting(name) for name in NEW_NEIGHBOURS):
+        return (
+            "older versions of transformers use torch's older switches, which cannot be read beside the newer one here"
+        )
+    return why_not_setting(program, training, "tf32")
 
 
 def judge(setting: Setting) -> InPlace | Refusal:
@@ -234,6 +293,9 @@ def why_not(program: TrainingProgram) -> str | None:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
+    if isinstance(finding.plan, Switch):
+        set_switch(finding.plan, finding.site, edit)
+        return
     if finding.plan:
         line = f'{edit.name("torch.backends.cuda.matmul.fp32_precision", finding.site)} = "tf32"'
     else:

@@ -203,7 +203,18 @@ class Names:
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names:
             return replace(self._beside_standard_library(module), standard=True)
-        return self._above(top)
+        return self._behind_its_package(module) or self._above(top)
+
+    def _behind_its_package(self, module: str) -> Insertion | None:
+        """Below the ``from package import x`` lines that sort before a submodule, where its imports begin so."""
+        behind: ast.stmt | None = None
+        for statement in self._body():
+            own = statement.module if isinstance(statement, ast.ImportFrom) and not statement.level else None
+            if own is not None and module.startswith(f"{own}."):
+                behind = statement
+            elif behind is not None or module.partition(".")[0] in _imports_of(statement):
+                break
+        return Insertion(_line_below(behind)) if behind is not None else None
 
     def _above(self, top: str) -> Insertion:
         """Directly above the first import of the package, else where other packages' imports start."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from turbofix.findings import Evidence, Site
 from turbofix.records import dataclass
@@ -788,6 +788,39 @@ class Owner:
         return self.arguments.get(name, ABSENT)
 
 
+Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
+"""What a model is made in; "other": 16 bits or quantized; "own": a class of the project, which may compute anything."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that a framework runs by itself, by the settings that it is given: ``TrainingArguments(...)``.
+
+    ``site`` is the construction of the settings. ``arguments`` are what they are given and what the project's own class
+    of settings (``own``) has as fields. ``parsed``: they come from the command line, which may set all of them.
+    ``reads`` and ``changed`` are the places that read a setting or set it afterwards ("": that may set any).
+    ``overrides`` are the methods of the project's own class of trainer.
+    """
+
+    site: Site
+    qualname: str
+    arguments: Mapping[str, Argument]
+    open_mapping: bool = False
+    parsed: bool = False
+    own: bool = False
+    reads: tuple[tuple[str, Site], ...] = ()
+    changed: tuple[tuple[str, Site], ...] = ()
+    models: tuple[Model, ...] = ()
+    precision: Precision = "unknown"
+    overrides: frozenset[str] = frozenset()
+    own_optimizer: bool = False  # the trainer is, or may be, given an optimizer
+    dataset: Dataset | None = None  # what it trains on, where it is given that
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; ``absent`` when nothing passes it."""
+        return self.arguments.get(name, ABSENT)
+
+
 @dataclass(frozen=True)
 class Setting:
     """A global switch that the program sets: ``torch.backends.cuda.matmul.allow_tf32``,
@@ -879,6 +912,7 @@ class TrainingProgram:
     thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
     stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
     owners: tuple[Owner, ...] = ()  # the framework's objects
+    trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
 from turbofix.findings import Site
@@ -296,6 +296,17 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
         replace(model, device=PLACED) if model.site in taken and model.device.where in ("cpu", "unknown") else model
         for model in found
     )
+
+
+def models_given(analysis: Analysis, values: Iterable[Value]) -> tuple[Model, ...]:
+    """The models that values are, or wrap, wherever these go."""
+    kept: dict[Site, list[Made | Instance]] = {}
+    for model in (each for value in values for each in models_in(value)):
+        site = analysis.facts.origin_site(model.origin)
+        if site is not None and not isinstance(model, Opaque):
+            kept.setdefault(site, []).append(model)
+    default = _default_dtype(analysis) if kept else None
+    return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept))
 
 
 def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:

@@ -60,6 +60,7 @@ from turbofix.program.shapes import resized
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
+from turbofix.program.trainings import trainings
 from turbofix.program.transfers import transfers
 from turbofix.program.values import (
     Const,
@@ -130,6 +131,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         if complete
         else None,
         owners=holders,
+        trainings=trainings(analysis, framework),
         hands_over=hands_over(analysis, holders),
         placed=placed(analysis),
     )

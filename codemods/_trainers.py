@@ -1,0 +1,121 @@
+"""What the settings of a framework's own trainer say (``TrainingArguments(...)``), and how a codemod changes them."""
+
+from __future__ import annotations
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, InPlace, Refusal, Site
+from turbofix.program.evidence import of_value
+from turbofix.program.model import Argument, Training, TrainingProgram
+from turbofix.records import dataclass
+
+from ._precision import requote, said
+
+CAPABLE = "{torch.cuda.is_available}() and {torch.cuda.get_device_capability}() >= (8, 0)"
+"""A test for a GPU that computes in bfloat16: transformers raises for ``bf16=True`` where there is none."""
+
+STEPPING = frozenset(
+    ("compute_loss", "training_step", "train", "_inner_training_loop", "autocast_smart_context_manager")
+)
+"""Methods of a trainer that run the model."""
+
+OPTIMIZING = frozenset(("create_optimizer", "create_optimizer_and_scheduler", "get_optimizer_cls_and_kwargs"))
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One setting and the value that it is to get; qualified names in braces are written as the file calls them.
+
+    ``value_at`` is where the value stands, outside the call or in it; None where it is added.
+    """
+
+    name: str
+    value: str
+    value_at: Site | None = None
+
+
+def called(training: Training) -> str:
+    """How a message calls the settings."""
+    return f"`{training.qualname.rpartition('.')[2]}`"
+
+
+def is_off(given: Argument) -> bool:
+    """Whether a setting is certainly off: not passed, or None, False or an empty text."""
+    return given.state == "absent" or (given.state == "value" and given.known and not any(given.values))
+
+
+def is_on(given: Argument) -> bool:
+    """Whether a setting is certainly on, unless the user of the script says otherwise."""
+    return given.state in ("value", "option") and bool(given.values) and all(given.values)
+
+
+def stays_on_cpu(training: Training) -> bool:
+    """Whether the trainer is told to leave the GPU alone."""
+    return any(is_on(training.argument(name)) for name in ("use_cpu", "no_cuda", "use_mps_device"))
+
+
+def by_deepspeed(training: Training) -> bool:
+    """Whether DeepSpeed may step the model, with a configuration of its own."""
+    return not is_off(training.argument("deepspeed"))
+
+
+def judged(codemod: Codemod, training: Training, name: str, slow: str, right: str) -> Refusal | InPlace | None:
+    """What to say of a switch that the settings have; None where nothing sets it."""
+    given = training.argument(name)
+    site = given.edit_at or given.site or training.site
+    if is_on(given):
+        return codemod.in_place(site, right)
+    seen = (of_value(name, given, training.site),)
+    if training.parsed:
+        return None
+    if given.option is not None and given.state == "option":
+        return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
+    if given.state in ("computed", "unknown", "may") and given.site is not None:
+        return codemod.in_place(site, f"{right}, where `{given.text or '...'}` says so")
+    if given.state == "value" and given.values != (None,):
+        reason = f"the script sets {name}={given.text or given.values[0]} itself, on purpose as it seems"
+        return codemod.refuse(site, slow, reason, evidence=seen)
+    return None
+
+
+def why_not(program: TrainingProgram, training: Training, name: str, value: str = "True") -> str | None:
+    """Why a setting cannot be changed where it stands, whichever it is."""
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    if training.parsed:
+        return f"the command line decides over the settings: pass --{name} {value}"
+    if training.open_mapping:
+        return f"the call unpacks a mapping that may already hold {name}"
+    for setting, site in training.changed:
+        if setting in ("", name):
+            return f"the script changes the settings afterwards ({site.line_from(program.entry)})"
+    for setting, site in training.reads:
+        if setting == name:
+            return f"the script reads {name} for something else too ({site.line_from(program.entry)})"
+    for setting in ("use_cpu", "no_cuda", "use_mps_device"):
+        given = training.argument(setting)
+        if not is_off(given) and not is_on(given):
+            return f"whether it trains on a GPU is left to `{setting}={given.text or '...'}`"
+    return None
+
+
+def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
+    """The settings in question, and the model."""
+    made = tuple(
+        Evidence(f"`{model.name}`, built" if model.name else "the model, built", model.site)
+        for model in training.models[:2]
+    )
+    return (*(of_value(name, training.argument(name), training.site) for name in names), *made)
+
+
+def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
+    """Write a setting's value."""
+    value = requote(switch.value, edit, call)
+    for part in switch.value.split("{")[1:]:
+        dotted = part.partition("}")[0]
+        module = dotted.rpartition(".")[0] if dotted.startswith("transformers.") else None
+        value = value.replace("{" + dotted + "}", edit.name(dotted, switch.value_at or call, module))
+    if switch.value_at is not None:
+        edit.replace(switch.value_at, value)
+    else:
+        edit.argument(call, switch.name, value)

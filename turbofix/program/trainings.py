@@ -1,0 +1,218 @@
+"""The trainings that a framework runs by itself: what its trainer is told, which model it is given, who decides."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_from, reads_in
+from turbofix.program.datasets import dataset_of
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.model import Dataset, Framework, Precision, Training
+from turbofix.program.objects import models_given
+from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
+
+_CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
+"""What tells a trainer of transformers how to train."""
+
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
+_STARTS = tuple(f"{name}.train" for name in _TRAINERS)
+
+_READ = ("bf16", "tf32", "dataloader_num_workers")
+"""Settings that scripts read for something else, too: ``torch_dtype=torch.bfloat16 if args.bf16 else None``."""
+
+SETTINGS = ("bf16", "fp16", "tf32", "optim", "dataloader_num_workers", "dataloader_persistent_workers")
+"""Settings that are looked after: an assignment to one of them decides, wherever it stands."""
+
+_SETTERS = ("set_training", "set_optimizer", "set_dataloader", "set_evaluate")
+"""Methods of the settings that change them afterwards."""
+
+_PRECISIONS = ("torch_dtype", "dtype")
+_QUANTIZING = ("quantization_config", "load_in_8bit", "load_in_4bit")
+_FULL = ("torch.float32", "torch.float", "float32", "None")
+
+
+def trainings(analysis: Analysis, framework: Framework) -> tuple[Training, ...]:
+    """Every training that a trainer of transformers is asked for, by its settings."""
+    if framework is not Framework.TRANSFORMERS:
+        return ()
+    found: dict[Site, Training] = {}
+    for trainer, overrides in _started(analysis):
+        settings = trainer.arguments.get("args", 1)
+        for each in members(settings.value) if settings is not None else ():
+            training = _training(analysis, each, trainer.arguments, overrides)
+            if training is not None:
+                known = found.get(training.site)
+                found[training.site] = training if known is None else _joined(known, training)
+    parsed = sorted(site for site in found if found[site].parsed)
+    for site in parsed[:-1]:  # from the command line or from a file: the same settings, filled in another way
+        del found[site]
+    return tuple(found[site] for site in sorted(found))
+
+
+def _started(analysis: Analysis) -> Iterator[tuple[Made, frozenset[str]]]:
+    """The trainers that are told to train, with the methods of the project's own class; others only evaluate."""
+    started = [event for event in analysis.facts.of("call") if event.name in _STARTS]
+    if not started:
+        return
+    own = {
+        id(each.base): _methods(each)
+        for event in analysis.facts.of("construct")
+        for each in members(event.result)
+        if isinstance(each, Instance)
+    }
+    for event in started:
+        for trainer in members(event.receiver):
+            made = trainer.base if isinstance(trainer, Instance) else trainer
+            if isinstance(made, Made) and made.qualname in _TRAINERS:
+                yield made, own.get(id(made), frozenset())
+
+
+def _methods(trainer: Instance) -> frozenset[str]:
+    """The methods that the project's own class of trainer brings."""
+    return frozenset(
+        name
+        for base in trainer.cls.mro()
+        if isinstance(base, Class)
+        for name, value in base.names.items()
+        if any(isinstance(each, Function) for each in members(value))
+    )
+
+
+def _class_of(settings: Value) -> str | None:
+    """The class of settings, if it is one: of the library, or what the project's own class derives from."""
+    names: tuple[str, ...] = (settings.qualname,) if isinstance(settings, Made) else ()
+    if isinstance(settings, Instance):
+        names = settings.cls.externals()
+    return next((name for name in names if name in _CLASSES), None)
+
+
+def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: frozenset[str]) -> Training | None:
+    facts = analysis.facts
+    qualname = _class_of(settings)
+    if qualname is None or not isinstance(settings, (Made, Instance)):
+        return None
+    origin = settings.origin
+    site = facts.origin_site(origin)
+    if site is None:
+        return None
+    passed = settings.arguments
+    call = origin.node
+    is_parsed = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr[:5] == "parse"
+    bound: dict[str, Passed] = dict(passed.keywords) if passed is not None else {}
+    if isinstance(settings, Instance):  # what the project's own class sets by its fields
+        for name, value in settings.attributes.items():
+            if name not in bound and settings.cls.find(name) is not None:
+                bound[name] = Passed(value)
+    arguments = {
+        name: argument_from(each, origin.module, facts, analysis.reads) for name, each in sorted(bound.items())
+    }
+    model = given.get("model", 0)
+    values = list(members(model.value)) if model is not None else []
+    models = models_given(analysis, values)
+    data = given.get("train_dataset", 3)
+    optimizers = (given.get("optimizers"), given.get("optimizer_cls_and_kwargs"))
+    return Training(
+        site=site,
+        qualname=qualname,
+        arguments=arguments,
+        open_mapping=passed is None or passed.open or passed.star or len(passed.positions) > 1,
+        parsed=is_parsed,
+        own=isinstance(settings, Instance),
+        reads=_reads(analysis, call),
+        changed=_changed(analysis, settings),
+        models=models,
+        precision="other" if any(each.half for each in models) else _precision_of(values),
+        overrides=overrides,
+        own_optimizer=given.open or given.star or any(_is_given(each) for each in optimizers),
+        dataset=dataset_of(analysis, data.value) if data is not None else None,
+    )
+
+
+def _joined(first: Training, second: Training) -> Training:
+    """The same settings, given to two trainers."""
+    same = first.precision == second.precision
+    return replace(
+        first,
+        models=tuple(dict.fromkeys((*first.models, *second.models))),
+        precision=first.precision if same else "unknown",
+        overrides=first.overrides | second.overrides,
+        own_optimizer=first.own_optimizer or second.own_optimizer,
+        dataset=first.dataset if first.dataset == second.dataset else Dataset("unknown"),
+    )
+
+
+def _is_given(passed: Passed | None) -> bool:
+    """Whether an argument that is None by default may be something else."""
+    if passed is None:
+        return False
+    return any(
+        not isinstance(each, Sequence)
+        or each.items is None
+        or any(not _is_none(one) for item in each.items for one in members(item))
+        for each in members(passed.value)
+        if not _is_none(each)
+    )
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def _changed(analysis: Analysis, settings: Value) -> tuple[tuple[str, Site], ...]:
+    """What is set on settings after they were made, by name; "" where a method may set anything."""
+    found: set[tuple[str, Site]] = set()
+    for name in SETTINGS:
+        for node, _, module in analysis.facts.attribute_writes(name):
+            found.add((name, analysis.facts.places.site(node, module)))
+    for event in analysis.facts.of("call", "unknown_call"):
+        if event.name.rpartition(".")[2] in _SETTERS and any(each is settings for each in members(event.receiver)):
+            found.add(("", analysis.facts.site(event)))
+    return tuple(sorted(found))
+
+
+def _reads(analysis: Analysis, call: ast.AST) -> tuple[tuple[str, Site], ...]:
+    """Where settings are read, by name, other than in the call that makes them."""
+    inside = {id(node) for node in walk(call)}
+    return tuple(
+        (name, analysis.facts.places.site(node, module))
+        for name in _READ
+        for module in analysis.execution.modules.values()
+        for node in reads_in(module.tree).attributes.get(name, ())
+        if id(node) not in inside
+    )
+
+
+# --- the model's own precision ------------------------------------------------------------------------------------
+
+
+def _precision_of(values: list[Value]) -> Precision:
+    found = {_made_in(each) for each in values}
+    return found.pop() if len(found) == 1 else "unknown"
+
+
+def _made_in(model: Value) -> Precision:
+    """The precision that a model of transformers is made in; "own" for a class of the project."""
+    if isinstance(model, Instance):
+        return "own"
+    if not isinstance(model, Made) or model.kind != "module" or not model.qualname.startswith("transformers."):
+        return "unknown"
+    if model.arguments.open:
+        return "unknown"
+    for name in _QUANTIZING:
+        passed = model.arguments.get(name)
+        if passed is not None and not all(isinstance(each, Const) and not each.value for each in members(passed.value)):
+            return "other"
+    named = {
+        each.qualname if isinstance(each, External) else str(each.value) if isinstance(each, Const) else "?"
+        for name in _PRECISIONS
+        if (passed := model.arguments.get(name)) is not None
+        for each in members(passed.value)
+    }
+    if named <= set(_FULL):
+        return "float32"
+    return "unknown" if "?" in named or named & set(_FULL) else "other"
