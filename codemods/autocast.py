@@ -90,8 +90,9 @@ When refused
       to the step could not be followed, so that the scaler could not go along, and for masks filled with -1e9.
 
     Under the ``Trainer`` of transformers nothing is said of models in 16 bits, quantized ones and those that were not
-    seen being made, and under DeepSpeed. It is refused where the command line decides (``HfArgumentParser``: pass ``--bf16 True``), where the script reads or sets
-    ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and trainers of the script's own.
+    seen being made, and under DeepSpeed. It is refused where the command line decides (``HfArgumentParser``: pass
+    ``--bf16 True``), where the script reads or sets ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and
+    trainers of the script's own.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
