@@ -582,6 +582,26 @@ def test_deleted_statement_leaves_comments_and_a_body(before: str, gone: list[st
     assert rewritten(before, *map(delete, gone)) == after
 
 
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [
+        ("import torch\nfrom a import x\n\nf()\n", "x", "import torch\n\nf()\n"),
+        ("from a import x, y as z\nf()\n", "x", "from a import y as z\nf()\n"),
+        ("from a import x, y as z\nf()\n", "y", "from a import x\nf()\n"),
+        ("from a import x, y, z\n", "y", "from a import x, z\n"),
+        ("from a import (\n    x,\n    y,\n)\n", "x", "from a import (\n    y,\n)\n"),
+        ("from a import (\n    x,\n    y,\n)\n", "y", "from a import (\n    x,\n)\n"),
+        ("from a import (\n    x,  # why\n    y,\n)\n", "x", "from a import (\n    x,  # why\n    y,\n)\n"),
+    ],
+)
+def test_unimported_name_takes_its_comma_or_the_statement(before: str, name: str, after: str) -> None:
+    def take(edit: Edit, text: str) -> None:
+        aliases = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.alias)]
+        edit.unimport(next(site_of(each, text) for each in aliases if each.name == name))
+
+    assert rewritten(before, take) == after
+
+
 def test_replaced_lines_keep_comment_lines() -> None:
     before = """
     def f():

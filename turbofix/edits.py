@@ -282,6 +282,20 @@ class Edit:
         tree = self._tree(site)
         self._log(_Deleted(tree.path, tree.statement(site)))
 
+    def unimport(self, alias: Site) -> None:
+        """Take a name out of the ``from ... import`` that brings it, and the whole statement with its last name.
+
+        Where a comment stands between the names it stays as it is.
+        """
+        from turbofix import layout
+
+        tree = self._tree(alias)
+        statement, change = layout.unimported(tree, tree.node(alias))
+        if statement is not None:
+            self._log(_Deleted(tree.path, statement))
+        elif change is not None:
+            self._splice(tree, [change])
+
     def wrap(self, first: Site, last: Site, header: str, above_comments: bool = False) -> None:
         """Put ``first`` to ``last`` (statements of one block) under ``header``, one unit deeper; strings stay.
 

@@ -677,6 +677,24 @@ def replaced_lines(tree: Tree, statements: Sequence[Statement], lines: Sequence[
     return [Change(start, end, text[len(pad) :], depth=depth, rewrites=True)]
 
 
+def unimported(tree: Tree, alias: cst.CSTNode) -> tuple[cst.ImportFrom | None, Change | None]:
+    """The statement to delete with its only name, or the change that takes one name out of several."""
+    statement = tree.parent.get(alias)
+    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+        raise Refuse(f"line {tree.line_column(tree.span[alias][0])[0]} imports no name to take out")
+    spans = [tree.span[each] for each in statement.names]
+    if len(spans) == 1:
+        return statement, None
+    index = next(number for number, each in enumerate(statement.names) if each is alias)
+    if index + 1 < len(spans):
+        start, end = spans[index][0], spans[index + 1][0]
+    else:
+        start, end = spans[index - 1][1], spans[index][1]
+    if tree.comments_in(start, end):
+        return None, None
+    return None, Change(start, end, "", depth=tree.depth(alias))
+
+
 def deleted(tree: Tree, gone: Sequence[cst.CSTNode]) -> list[Change]:
     """Statements taken out, with their lines; comments stay, and a block that would be empty gets ``pass``."""
     changes: list[Change] = []

@@ -917,6 +917,21 @@ def is_autocast_decorator(node: ast.expr, module: ModuleFile) -> bool:
     )
 
 
+def autocasts_around(analysis: Analysis, event: Event) -> Iterator[Site]:
+    """The autocast regions that an event happens under: where each is entered, or decorates a function."""
+    places = analysis.facts.places
+    for level in event.control.upwards():
+        if level.kind == "with" and isinstance(level.detail, tuple) and level.module is not None:
+            item, value = level.detail
+            place = item if item is not None else level.node
+            if place is not None and any(isinstance(each, Made) and each.kind == "autocast" for each in members(value)):
+                yield places.site(place, level.module)
+    for frame in analysis.facts.frames(event):
+        for decorator in getattr(frame.scope, "decorator_list", ()):
+            if is_autocast_decorator(decorator, frame.module):
+                yield places.site(decorator, frame.module)
+
+
 def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
     position = None
     if made.kind == "autocast":

@@ -44,7 +44,7 @@ from turbofix.program.model import (
 )
 from turbofix.program.names import body_of, dotted, loaded, names_of
 from turbofix.program.objects import (
-    is_autocast_decorator,
+    autocasts_around,
     model_choices,
     model_sites,
     models,
@@ -52,9 +52,11 @@ from turbofix.program.objects import (
     precision,
     settings,
 )
+from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
+from turbofix.program.scalers import scalings
 from turbofix.program.script import script
 from turbofix.program.shapes import resized
 from turbofix.program.sites import FUNCTIONS, LOOPS
@@ -134,6 +136,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trainings=trainings(analysis, framework),
         hands_over=hands_over(analysis, holders),
         placed=placed(analysis),
+        old_names=old_names(analysis) if trains else (),
+        scalings=scalings(analysis),
     )
 
 
@@ -835,7 +839,7 @@ def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
     found: set[Site] = set()
     for event in events:
         if event.kind in ("forward", "criterion", "unknown_call"):
-            sites = _autocasts_around(analysis, event)
+            sites = autocasts_around(analysis, event)
             (quiet if no_grad(event) else found).update(sites)
         elif event.kind == "enter" and "autocast" in _kinds(event.receiver):
             quiet.add(analysis.facts.site(event))
@@ -845,20 +849,6 @@ def _autocast(analysis: Analysis, events: list[Event]) -> Site | None:
 def _kinds(value: Value | None) -> set[str]:
     """The kinds of the objects that a value can be."""
     return {member.kind for member in members(value) if isinstance(member, Made)}
-
-
-def _autocasts_around(analysis: Analysis, event: Event) -> Iterator[Site]:
-    places = analysis.facts.places
-    for level in event.control.upwards():
-        if level.kind == "with" and isinstance(level.detail, tuple) and level.module is not None:
-            item, value = level.detail
-            place = item if item is not None else level.node
-            if place is not None and "autocast" in _kinds(value):
-                yield places.site(place, level.module)
-    for frame in analysis.facts.frames(event):
-        for decorator in getattr(frame.scope, "decorator_list", ()):
-            if is_autocast_decorator(decorator, frame.module):
-                yield places.site(decorator, frame.module)
 
 
 def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:

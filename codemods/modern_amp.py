@@ -1,0 +1,243 @@
+"""Use ``torch.amp`` in place of the deprecated ``torch.cuda.amp``.
+
+Why slow
+    It is not slower by itself: since torch 2.4 each ``torch.cuda.amp.autocast()`` warns, and the names will go. What
+    does cost time is a gradient scaler beside bfloat16, which needs none: it looks at every gradient for infinities
+    and makes the host wait for the answer in every step.
+
+Example
+    ::
+
+        from torch.cuda.amp import GradScaler, autocast
+
+        scaler = GradScaler(enabled=args.amp)
+        ...
+            with autocast(args.amp):
+                loss = criterion(model(images), labels)
+
+Use instead
+    ::
+
+        from torch.amp import GradScaler, autocast
+
+        scaler = GradScaler("cuda", enabled=args.amp)
+        ...
+            with autocast("cuda", enabled=args.amp):
+                loss = criterion(model(images), labels)
+
+    The import changes together with all that uses it. ``custom_fwd`` and ``custom_bwd`` get ``device_type="cuda"``.
+
+    Where a region may be entered inside another one, or the framework puts one around it, or the program sets torch's
+    defaults, ``dtype=torch.float16`` is written out: the old name always means that, the new one what is in force.
+
+    A scaler whose every autocast is bfloat16 goes::
+
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = criterion(model(images), labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+When refused
+    Nothing is said where the oldest torch to be served does not have the new name: ``torch.amp.autocast`` came with
+    1.12, ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4. Nor where the program itself asks which torch it
+    has (``hasattr``, ``torch.__version__``, an ``except``): there the old name is the fallback. It is refused
+
+    - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
+    - where the name is bound to something else too, as in a fallback for old versions;
+    - where the import brings other things that have no new name, or another file of the project takes it from there;
+    - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place:
+      in checkpoints, as a parameter, or where its scale is read.
+
+Risk
+    exact: the old classes are the new ones with their device filled in. Taking a scaler away is equivalent: it
+    multiplies by powers of two and divides by them again, which bfloat16 and float32 do without rounding, but it also
+    leaves out steps whose gradients are infinite or not a number, and those are made then.
+
+Measured
+    Nothing was measured.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
+from turbofix.records import dataclass
+
+codemod = Codemod(__name__, group="precision", risk=Risk.EXACT)
+
+SINCE = {"autocast": (1, 12), "GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4)}
+"""The torch that first had each name in ``torch.amp``."""
+
+REGION = ("enabled", "dtype", "cache_enabled")
+"""The parameters of the old autocast, in their order; the new one has the device and the dtype first."""
+
+DECORATORS = ("custom_fwd", "custom_bwd")
+FULL_NAME = re.compile(r"[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*")
+OLD_NAME = re.compile(r"([A-Za-z_]\w*)\.cuda\.amp(?:\.\w+)?\.\w+")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The uses that change together, and those of them that must say their dtype."""
+
+    uses: tuple[OldName, ...]
+    dtypes: frozenset[Site]
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Every use of a deprecated name of ``torch.cuda.amp``."""
+    going: set[Site] = set()
+    for scaling in program.scalings if only_bfloat16(program) else ():
+        said = beside_bfloat16(program, scaling)
+        if isinstance(said, Finding):
+            going.add(scaling.site)
+        yield said
+    groups: dict[Site, list[OldName]] = {}
+    for use in program.old_names:
+        if use.site in going:
+            continue
+        groups.setdefault(use.brought or use.site, []).append(use)
+    for uses in groups.values():
+        if any(use.guarded or program.target.torch < SINCE[use.name] for use in uses):
+            continue
+        reason = next((use.why_not for use in uses if use.why_not is not None), None)
+        dtypes = frozenset(use.site for use in uses if needs_dtype(program, use))
+        for use in uses:
+            message = (
+                f"`torch.cuda.amp.{use.name}` is deprecated since torch 2.4; `torch.amp.{use.name}` takes the device"
+            )
+            seen = tuple(
+                Evidence("brought by this import", place) for place in (use.brought,) if place is not None
+            ) or (Evidence("called by its full name", use.site),)
+            if reason is not None:
+                yield codemod.refuse(use.site, message, reason, evidence=seen)
+            else:
+                yield codemod.finding(use.site, message, plan=Plan(tuple(uses), dtypes), evidence=seen)
+    for part in program.precision:
+        if part.qualname == "torch.amp.GradScaler":
+            yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")
+
+
+def only_bfloat16(program: TrainingProgram) -> bool:
+    """Whether all that computes in 16 bits does so in bfloat16, as far as the whole text tells."""
+    parts = [part for part in program.precision if part.kind != "scaler" and not part.disabled]
+    known = {place for part in program.precision for place in (part.site, *part.entered)}
+    if not parts or program.framework is not Framework.PYTORCH or not program.complete:
+        return False
+    if any(use.name == "autocast" and not use.named and use.site not in known for use in program.old_names):
+        return False
+    return all(part.kind == "autocast" and part.dtype == "bfloat16" for part in parts)
+
+
+def beside_bfloat16(program: TrainingProgram, scaling: Scaling) -> Finding | Refusal | InPlace:
+    """What to say of a scaler that has nothing to scale for."""
+    message = "the gradient scaler does nothing for bfloat16 but wait for the GPU in every step"
+    part = program.part(scaling.site)
+    if part is not None and part.off:
+        return codemod.in_place(scaling.site, "the gradient scaler is off, as bfloat16 needs none")
+    regions = [each.site for each in program.precision if each.kind == "autocast" and not each.disabled]
+    seen = (Evidence("every autocast is bfloat16", regions[0]),)
+    reason = scaling.why_not
+    if any(use.site == scaling.site and set(use.takes) - {"enabled"} for use in program.old_names):
+        reason = "its scale is chosen by hand"
+    if reason is not None:
+        reason = f"{reason}; `enabled=False` takes it out of the way"
+        return codemod.refuse(scaling.site, message, reason, risk=Risk.EQUIVALENT, evidence=seen)
+    return codemod.finding(scaling.site, message, plan=scaling, risk=Risk.EQUIVALENT, evidence=seen)
+
+
+def needs_dtype(program: TrainingProgram, use: OldName) -> bool:
+    """Whether the new autocast would take over another dtype than float16."""
+    if use.name != "autocast" or use.bare or use.named or {"dtype", "**"} & set(use.takes):
+        return False
+    return use.nested or program.framework is not Framework.PYTORCH
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Give every use of the import its device, and the module its new name."""
+    plan = finding.plan
+    if isinstance(plan, Scaling):
+        take_away(plan, edit)
+        return
+    assert isinstance(plan, Plan)
+    for use in plan.uses:
+        place, _ = use.spelled
+        text = edit.text(use.site)
+        if use.brought is not None:
+            edit.replace(place, use.spelled[1])
+            name = text[: len(text) - len(behind(text))]
+        else:
+            name = respelled(use, edit)
+        if use.named:
+            edit.replace(use.site, name)
+        else:
+            edit.replace(use.site, name + with_device(use, text, edit, dtype=use.site in plan.dtypes))
+
+
+def take_away(scaling: Scaling, edit: Edit) -> None:
+    """The training without its scaler."""
+    for call, loss in scaling.scaled:
+        edit.replace(call, edit.text(loss))
+    for call, optimizer in scaling.steps:
+        edit.replace(call, f"{edit.text(optimizer)}.step()")
+    for call in scaling.others:
+        edit.delete(call)
+    if scaling.statement is not None:
+        edit.delete(scaling.statement)
+    if scaling.brought is not None:
+        edit.unimport(scaling.brought)
+
+
+def behind(text: str) -> str:
+    """What follows on the name in a use: its call."""
+    return text[len(FULL_NAME.match(text)[0]) :]  # type: ignore[index]
+
+
+def respelled(use: OldName, edit: Edit) -> str:
+    """The full name of the new module, as the file calls torch."""
+    place, name = use.spelled
+    found = OLD_NAME.fullmatch(edit.text(place))
+    return f"{found[1]}.amp.{use.name}" if found is not None else edit.name(name, use.site)
+
+
+def with_device(use: OldName, text: str, edit: Edit, *, dtype: bool) -> str:
+    """The arguments of a use, the device first. What had a place of its own in autocast's arguments gets its name."""
+    device = edit.quoted("cuda", use.site)
+    if use.name in DECORATORS:
+        device = f"device_type={device}"
+    if dtype:
+        device = f"{device}, dtype={edit.name('torch.float16', use.site)}"
+    rest = behind(text)
+    if use.bare or not use.takes:
+        return f"({device})"
+    call = ast.parse(f"f{rest}", mode="eval").body
+    assert isinstance(call, ast.Call)
+    lines = rest.splitlines(keepends=True)
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    places = [offset(each, lines) for each in given]
+    names = REGION if use.name == "autocast" else ()
+    for at, name in reversed(list(zip(places[: len(call.args)], names, strict=False))):
+        rest = f"{rest[:at]}{name}={rest[at:]}"
+    if use.name in DECORATORS and call.args:
+        return f"{rest[:-1].rstrip().rstrip(',')}, {device})"
+    first = min(places)
+    above = rest[:first].rpartition("\n")
+    gap = f"\n{above[2]}" if above[1] else " "
+    return f"{rest[:first]}{device},{gap}{rest[first:]}"
+
+
+def offset(node: ast.expr | ast.keyword, lines: list[str]) -> int:
+    """Where an argument starts in the lines of a call, before which one letter was put."""
+    line = lines[node.lineno - 1]
+    column = node.col_offset - (node.lineno == 1)
+    before = len(line.encode()[:column].decode())
+    return sum(map(len, lines[: node.lineno - 1])) + before
