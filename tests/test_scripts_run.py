@@ -59,6 +59,7 @@ TRAININGS = [
     expect("rnn_lm.py", r"valid loss (\S+)", 3, "model.pt"),
     expect("unet_segmentation.py", r": loss (\S+)", 3, "unet.pth"),
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
+    expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
     expect("vae_cuda.py", r"Average loss: (\S+)", 3, "vae.pth", needs_cuda=True),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth"),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth", args=("--model", "gru")),

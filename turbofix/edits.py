@@ -478,7 +478,22 @@ class Edit:
             if isinstance(moved, _Moved) and moved.statements and all(each in gone for each in moved.statements):
                 raise _conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
         changes += layout.deleted(tree, gone)
-        return composed(tree.text, changes, shifts)
+        return composed(tree.text, _one_group(changes), shifts)
+
+
+def _one_group(changes: Iterable[Change]) -> list[Change]:
+    """The changes, where several imports that come to one place share the blank lines around them."""
+    found = list(dict.fromkeys(changes))
+    places: dict[tuple[int, int], list[int]] = {}
+    for number, change in enumerate(found):
+        if change.role is Role.IMPORT:
+            places.setdefault((change.start, change.depth), []).append(number)
+    for numbers in places.values():
+        for number in numbers[1:]:
+            found[number] = replace(found[number], text=re.sub(r"\A(\r\n|\n|\r)", "", found[number].text))
+        for number in numbers[:-1]:
+            found[number] = replace(found[number], text=re.sub(r"(\r\n|\n|\r)\1\Z", r"\1", found[number].text))
+    return found
 
 
 def _ranges(step: _Step, tree: Tree) -> Iterator[tuple[int, int]]:

@@ -345,6 +345,10 @@ class Facts:
                     self._recordings.setdefault(control.detail.node, []).append(scope)
         return join_all(settled_name(scope.names.get(name)) for scope in self._recordings.get(owner, ()))
 
+    def parameter(self, name: str, frames: tuple[Frame, ...]) -> Value | None:
+        """What a parameter of the innermost frame's function is given there."""
+        return self._evaluate_parameter(name, frames, _DEPTH)
+
     def _evaluate_parameter(self, name: str, frames: tuple[Frame, ...], depth: int) -> Value | None:
         frame = frames[-1]
         if len(frames) > 1 and isinstance(frame.call, ast.Call):

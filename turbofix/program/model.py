@@ -863,6 +863,49 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Part:
+    """An object with a state of its own (``state_dict``): how it is called at the loop, what it is, its last name."""
+
+    text: str
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Parser:
+    """Where a script says which options it has: its last ``add_argument``, and how the loop calls the parsed ones."""
+
+    last: Site
+    name: str
+    options: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outermost loop of a training that keeps nothing before its end, and whose result is saved behind it.
+
+    ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
+    ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
+    that a round leaves to the next, ``generators`` the modules beside torch that draw random numbers. ``why_not`` is
+    what a checkpoint of these would lack.
+    """
+
+    loop: Site
+    counter: str
+    counted: Site
+    start: str | None
+    start_site: Site | None
+    rounds: int | None
+    samples: int | None
+    result: Site
+    parts: tuple[Part, ...]
+    carried: tuple[str, ...]
+    generators: tuple[str, ...]
+    parser: Parser | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Setting:
     """A global switch that the program sets: ``torch.backends.cuda.matmul.allow_tf32``,
     ``torch.set_float32_matmul_precision``, ``torch.use_deterministic_algorithms``,
@@ -958,6 +1001,7 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
+    run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -56,6 +56,7 @@ from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
+from turbofix.program.runs import run
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
 from turbofix.program.shapes import resized
@@ -103,6 +104,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     # A program that trains nothing is not sped up: its loops, which may be many, need not be known.
     evaluations = tuple(sorted(_evaluations(analysis, steps, known_models), key=_place) if trains else ())
     made = optimizers(analysis, steps, known_models)
+    read = with_use(analysis, loaders(analysis), steps, evaluations)
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     return TrainingProgram(
@@ -116,7 +118,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         target=_fitting(execution, target),
         steps=steps,
         evaluations=evaluations,
-        loaders=with_use(analysis, loaders(analysis), steps, evaluations),
+        loaders=read,
         optimizers=made,
         models=known_models,
         precision=precision(analysis),
@@ -138,6 +140,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
+        run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
     )
 
 

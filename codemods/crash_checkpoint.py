@@ -1,0 +1,211 @@
+"""Keep what a long training has learned when it is interrupted, and let it go on from there.
+
+Why slow
+    A training that saves its result at its end alone loses everything when it is stopped before: by Ctrl-C, by the
+    SIGTERM of a scheduler whose time is up, by an error in the hundredth epoch. All of it is then trained again.
+
+Example
+    ::
+
+        for epoch in range(args.epochs):
+            train(model, train_loader, optimizer)
+        torch.save(model.state_dict(), "model.pt")
+
+Use instead
+    ::
+
+        epoch = 0
+        if args.resume:
+            checkpoint = torch.load(args.resume, map_location="cpu", weights_only=False)
+            model.load_state_dict(checkpoint["model"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+            torch.set_rng_state(checkpoint["rng"])
+            epoch = checkpoint["epoch"]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        try:
+            for epoch in range(epoch, args.epochs):
+                train(model, train_loader, optimizer)
+        except BaseException:  # Ctrl-C, SIGTERM, an error: --resume interrupted-<epoch>.pt goes on from here
+            checkpoint = {
+                "epoch": epoch,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+            }
+            torch.save(checkpoint, "interrupted.pt.tmp")
+            os.replace("interrupted.pt.tmp", f"interrupted-{epoch}.pt")  # whole, or not there
+            raise
+        torch.save(model.state_dict(), "model.pt")
+
+    A script without options of its own reads the name of the file from the environment: ``RESUME=interrupted-7.pt
+    python train.py``. Schedulers, scalers, the generators that the script imports, and the numbers and lists that one
+    epoch leaves to the next are saved too. The epoch that was interrupted begins anew, with the weights as they were.
+    The file is loaded with ``weights_only=False``, as it holds more than weights: name only files of your own.
+
+When refused
+    Nothing is said of a training that is short: known to have fewer than five million samples in all (epochs times
+    samples, with torchvision's small data sets known by their sizes), or fewer than 20 epochs where the number of
+    samples is not known, or fewer than 10,000 steps where it has no epochs. Nothing of one that saves anything before
+    its end, or nothing at its end (a result that nobody keeps need not be kept in between), nor where a word of the
+    program tells that it handles an interruption or can resume. Nothing where the outermost loop is no
+    ``for ... in range(...)``, stands in a ``try`` or ``with``, or where a framework
+    trains, nor in a notebook, whose kernel keeps everything when a cell is interrupted.
+
+    It is refused where several processes train, where the models or optimizers go by no one name at the loop, where
+    something else goes from one epoch to the next (an iterator, an object of the program's own, a tensor), where the
+    learning rate is scheduled by batches (an epoch that begins anew would have too many of them), and where the script
+    has options, but the loop does not see them.
+
+Risk
+    exact: as long as nothing interrupts it, the training is the same.
+
+Measured
+    Nothing: it makes no step faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.program.model import Framework, Run, TrainingProgram
+from turbofix.records import dataclass
+
+from ._precision import requote
+
+codemod = Codemod(__name__, group="safety", risk=Risk.EXACT, once=True)
+
+SAMPLES = 5_000_000
+"""A training of fewer samples than this is short: an hour or so at the speed of a small network."""
+
+ROUNDS = 20
+"""So many epochs over nobody knows how many samples may take hours."""
+
+STEPS = 10_000
+"""So many steps without epochs may."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loop, and whether the training draws numbers on a GPU."""
+
+    run: Run
+    on_gpu: bool
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """A long training that keeps nothing before its end."""
+    run = program.run
+    if program.framework is not Framework.PYTORCH or not program.complete or not program.script.starts:
+        return
+    if run is None or is_short(run) or run.loop.path != program.entry or program.entry.suffix == ".ipynb":
+        return
+    message = (
+        f"all that this training has learned is lost when it is interrupted: {run.result.line_from(run.loop.path)}"
+    )
+    message += " saves it at the end alone"
+    seen = (Evidence(f"runs {run.rounds:,} times", run.counted), Evidence("the result is saved", run.result))
+    reason = run.why_not
+    if program.distributed or program.processes:
+        reason = "several processes train, and which of them is to save what is yours to say"
+    if reason is not None:
+        yield codemod.refuse(run.loop, message, reason, evidence=seen)
+        return
+    yield codemod.finding(run.loop, message, plan=Plan(run, program.device.reaches_cuda), evidence=seen)
+
+
+def is_short(run: Run) -> bool:
+    """Whether a training is known to be over soon, or nothing tells that it is not."""
+    if run.rounds is None:
+        return True
+    if run.samples is None:
+        return run.rounds < ROUNDS
+    if run.samples == 1:  # a loop over steps
+        return run.rounds < STEPS
+    return run.rounds * run.samples < SAMPLES
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Put the loop under a ``try``, with what it takes to go on above it."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    run, at = plan.run, plan.run.loop
+    if run.counter in [part.key for part in run.parts]:
+        raise Refuse(f"`{run.counter}` is the name of something else too")
+    environ = edit.name("os.environ", at) if run.parser is None else ""
+    move = edit.name("os.replace", at)
+    checkpoint = edit.free_name("checkpoint", at)
+    saved, loaded = [(run.counter, run.counter)], []
+    for part in run.parts:
+        saved.append((part.key, f"{part.text}.state_dict()"))
+        loaded.append(f'{part.text}.load_state_dict({checkpoint}["{part.key}"])')
+    for name in run.carried:
+        saved.append((name, name))
+        loaded.append(f'{name} = {checkpoint}["{name}"]')
+    for key, get, put in states(run, plan.on_gpu, edit):
+        saved.append((key, f"{get}()"))
+        loaded.append(f'{put}({checkpoint}["{key}"])')
+    if len({key for key, _ in saved}) != len(saved):
+        raise Refuse("two of the things to save go by one name")
+    load, save = edit.name("torch.load", at), edit.name("torch.save", at)
+    word = "--resume"
+    if run.parser is not None:
+        option = f'{run.parser.name}.add_argument("--resume", help="a checkpoint of an interrupted run to go on from")'
+        edit.after(run.parser.last, requote(option, edit, at))
+        resume, test = f"{run.parser.options}.resume", f"if {run.parser.options}.resume:"
+    else:
+        word, resume = "RESUME", edit.free_name("resume", at)
+        test = f"if {resume}:"
+    lines = [f"{run.counter} = {run.start or 0}"]
+    if run.parser is None:
+        lines.append(f'{resume} = {environ}.get("RESUME")')
+    indented = [
+        f'{checkpoint} = {load}({resume}, map_location="cpu", weights_only=False)',
+        *loaded,
+        f'{run.counter} = {checkpoint}["{run.counter}"]',
+    ]
+    signals, term = edit.name("signal.signal", at), edit.name("signal.SIGTERM", at)
+    leave = edit.name("sys.exit", at)
+    edit.before(
+        at,
+        *(requote(line, edit, at) for line in lines),
+        test,
+        *(requote(f"    {line}", edit, at) for line in indented),
+        f"{signals}({term}, lambda *_: {leave}(143))",
+    )
+    edit.wrap(at, at, "try:")
+    if run.start_site is not None:
+        edit.replace(run.start_site, run.counter)
+    else:
+        inner = edit.text(run.counted)
+        head, _, rest = inner.partition("(")
+        edit.replace(run.counted, f"{head}({run.counter}, {rest.lstrip()}")
+    way = f"{word} interrupted-<{run.counter}>.pt" if run.parser else f"{word}=interrupted-<{run.counter}>.pt"
+    edit.after(
+        at,
+        f"except BaseException:  # Ctrl-C, SIGTERM, an error: {way} goes on from here",
+        f"    {checkpoint} = {{",
+        *(requote(f'        "{key}": {value},', edit, at) for key, value in saved),
+        "    }",
+        requote(f'    {save}({checkpoint}, "interrupted.pt.tmp")', edit, at),
+        requote(f'    {move}("interrupted.pt.tmp", f"interrupted-{{{run.counter}}}.pt")', edit, at)
+        + "  # whole, or not there",
+        "    raise",
+    )
+
+
+def states(run: Run, on_gpu: bool, edit: Edit) -> Iterator[tuple[str, str, str]]:
+    """The generators of random numbers: the key, what gives a state and what takes one."""
+    at = run.loop
+    yield "rng", edit.name("torch.get_rng_state", at), edit.name("torch.set_rng_state", at)
+    if on_gpu:
+        get, put = edit.name("torch.cuda.get_rng_state_all", at), edit.name("torch.cuda.set_rng_state_all", at)
+        yield "cuda_rng", get, put
+    if "random" in run.generators:
+        yield "random_rng", edit.name("random.getstate", at), edit.name("random.setstate", at)
+    if "numpy" in run.generators:
+        yield "numpy_rng", edit.name("numpy.random.get_state", at), edit.name("numpy.random.set_state", at)

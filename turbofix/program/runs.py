@@ -1,0 +1,461 @@
+"""The loop of a whole training, where it keeps nothing before its end: what a checkpoint of it would have to hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.acts import concerned, is_module_class, optimizers_in
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Facts, Frame, settled
+from turbofix.program.model import Loader, Parser, Part, Run, Step
+from turbofix.program.names import dotted, loads, parameters, stored, walk_here
+from turbofix.program.objects import called_through, models_in, outermost
+from turbofix.program.sites import FUNCTIONS
+from turbofix.program.switches import switch_of
+from turbofix.program.syntax import Glance
+from turbofix.program.values import Class, Const, Instance, Iterated, Made, Namespace, Value, members
+
+_RESUMES = re.compile(
+    r"resum|KeyboardInterrupt|\bsignal\b|SIGTERM|SIGINT|BaseException|atexit|excepthook", re.IGNORECASE
+)
+"""Words of a script that has something for the case already."""
+
+_KEEPING = re.compile(r"save|dump|checkpoint|ckpt|snapshot|export|write_weights", re.IGNORECASE)
+"""Words of calls that keep something."""
+
+_CHANGING = frozenset(
+    (
+        *("append", "extend", "insert", "add", "update", "setdefault", "push", "put"),
+        *("pop", "popleft", "appendleft", "remove", "clear", "record"),
+    )
+)
+"""Methods that change what they are called on."""
+
+_STATEFUL = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scaler"}
+
+
+def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]) -> Run | None:
+    """The outermost loop of the training, where all its result is saved behind it alone; None where it is not."""
+    facts = analysis.facts
+    saves = facts.of("save")
+    if not steps or not saves or any(_RESUMES.search(each.text) for each in analysis.execution.modules.values()):
+        return None
+    found = {id(record.node): record for each in facts.of("backward") for record in facts.loops(each)[:1]}
+    outermost = next(iter(found.values())) if len(found) == 1 else None
+    if outermost is None or not isinstance(outermost.node, ast.For) or outermost.node.orelse:
+        return None
+    loop, module = outermost.node, outermost.module
+    if any(facts.inside(each, loop) for each in saves) or any(map(_keeps, facts.events_in(loop))):
+        return None
+    text = facts.places.text(loop, module)
+    behind = [each for each in saves if each.order > facts.events_in(loop)[-1].order]
+    result = next((each for each in behind if _is_on(analysis, each)), None)
+    counted = _counted(loop)
+    if result is None or counted is None or _KEEPING.search(_calls_in(loop)):
+        return None
+    frames = _frames_at(analysis, facts.events_in(loop)[0], loop)
+    scope = frames[-1].scope if frames else None
+    if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, facts.events_in(loop)[0])):
+        return None
+    if isinstance(scope, FUNCTIONS) and Glance().is_generator(scope, module):
+        return None
+    above = list(facts.places.ancestors(loop, module))
+    if any(isinstance(each, (ast.Try, ast.With)) for each in above) or "yield" in text.split():
+        return None
+    numbers = [_number(analysis, each, frames) for each in counted.args[:2]]
+    first, last = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    rounds = last - first if first is not None and last is not None else None
+    survey = Survey(analysis, loop, module, frames)
+    parts, why = survey.parts()
+    carried, left = survey.carried({part.text for part in parts})
+    why = why or left or _scheduled_by_batch(steps, facts.places.site(loop, module))
+    parser, hidden = _parser(analysis, frames, loop, module)
+    return Run(
+        loop=facts.places.site(loop, module),
+        counter=facts.places.text(loop.target, module),
+        counted=facts.places.site(counted, module),
+        start=facts.places.text(counted.args[0], module) if len(counted.args) == 2 else None,
+        start_site=facts.places.site(counted.args[0], module) if len(counted.args) == 2 else None,
+        rounds=rounds,
+        samples=_samples(steps, loaders) if any(each.epoch_loop is not None for each in steps) else 1,
+        result=facts.site(result),
+        parts=parts,
+        carried=carried,
+        generators=_generators(module),
+        parser=parser,
+        why_not=why or hidden,
+    )
+
+
+def _is_on(analysis: Analysis, event: Event) -> bool:
+    """Whether something is saved as the program stands: not under a switch that is off."""
+    switch = switch_of(analysis, event)
+    return not switch.values or bool(switch.values[0])
+
+
+def _keeps(event: Event) -> bool:
+    return event.kind in ("call", "unknown_call") and _KEEPING.search(event.name.rpartition(".")[2]) is not None
+
+
+def _calls_in(loop: ast.For) -> str:
+    """The names of all that is called in a loop's own text."""
+    return " ".join(dotted(node.func) or "" for node in walk(loop) if isinstance(node, ast.Call))
+
+
+def _counted(loop: ast.For) -> ast.Call | None:
+    """The call of ``range`` that a loop runs over, with one or two arguments, perhaps in a progress bar."""
+    node = loop.iter
+    if not isinstance(loop.target, ast.Name) or loop.target.id == "_":
+        return None
+    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] == "tqdm" and node.args:
+        node = node.args[0]
+    plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    if not plain or not isinstance(node, ast.Call) or not 1 <= len(node.args) <= 2 or node.keywords:
+        return None
+    return node if not any(isinstance(each, ast.Starred) for each in node.args) else None
+
+
+def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> int | None:
+    """The whole number that an expression is as the program stands."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        left, right = (_number(analysis, each, frames) for each in (node.left, node.right))
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    value = settled(analysis.facts.evaluate(node, frames))
+    return value if type(value) is int else None
+
+
+def _frames_at(analysis: Analysis, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
+    """The frames at a loop, given something that happens in it."""
+    frames = analysis.facts.frames(event)
+    for index, frame in enumerate(frames):
+        if any(loop is each for each in frame.loops):
+            return frames[: index + 1]
+    return ()
+
+
+def _scheduled_by_batch(steps: Iterable[Step], loop: Site) -> str | None:
+    """A schedule that goes on with every batch would have too many steps, if an epoch were begun anew."""
+    for step in steps:
+        if step.scheduler_steps and step.loop.site != loop:
+            line = step.scheduler_steps[0].site.line_from(loop.path)
+            return f"the learning rate is scheduled by batches ({line}), and an epoch that was interrupted begins anew"
+    return None
+
+
+_KNOWN = {"MNIST": 60_000, "FashionMNIST": 60_000, "KMNIST": 60_000, "QMNIST": 60_000, "CIFAR10": 50_000,
+          "CIFAR100": 50_000, "SVHN": 73_257, "STL10": 5_000, "USPS": 7_291}  # fmt: skip
+"""Samples of torchvision's data sets."""
+
+
+def _samples(steps: Iterable[Step], loaders: Iterable[Loader]) -> int | None:
+    """How many samples an epoch has; None where that is not known."""
+    total = 0
+    for site in {site for step in steps for site in step.loaders}:
+        loader = next((each for each in loaders if each.site == site), None)
+        if loader is None:
+            return None
+        name = loader.dataset.qualname or ""
+        known = _KNOWN.get(name.rpartition(".")[2]) if name.startswith("torchvision.") else None
+        length = loader.dataset.length or known
+        if length is None:
+            return None
+        total += length
+    return total or None
+
+
+def _generators(module: ModuleFile) -> tuple[str, ...]:
+    """The modules with a generator of random numbers beside torch's that a file imports."""
+    found = {alias.name for node in every(ast.Import, module.tree) for alias in node.names}
+    return tuple(name for name in ("random", "numpy") if name in found)
+
+
+def _parser(
+    analysis: Analysis, frames: tuple[Frame, ...], loop: ast.For, module: ModuleFile
+) -> tuple[Parser | None, str | None]:
+    """Where an option could be added, and how the loop would read it; a sentence where that is not to be seen."""
+    facts = analysis.facts
+    if "argparse" not in module.text:
+        return None, "the script reads its options in a way of its own" if _reads_options(analysis) else None
+    for node in every(ast.Assign, module.tree):
+        call = node.value
+        parsed = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "parse_args"
+        if not parsed or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        target, receiver = node.targets[0], call.func.value
+        if not isinstance(target, ast.Name) or not isinstance(receiver, ast.Name):
+            continue
+        block = facts.places.block(node, module)
+        added = [each for each in block if _adds_option(each, receiver.id)]
+        name = _named(facts.evaluate(target, _frame_of(analysis, node, module, frames)), facts, frames, loop)
+        if added and name is not None:
+            return Parser(facts.places.site(added[-1], module), receiver.id, name), None
+    return None, "the loop does not see the options of the script, so that none can say from where to go on"
+
+
+def _reads_options(analysis: Analysis) -> bool:
+    """Whether options come from a library, or from another file."""
+    words = re.compile(r"\b(argparse|click|typer|fire|hydra|absl|HfArgumentParser|tyro|simple_parsing)\b")
+    return any(words.search(each.text) for each in analysis.execution.modules.values())
+
+
+def _frame_of(analysis: Analysis, node: ast.AST, module: ModuleFile, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames at a node: those of the loop as far as they lead to its function, else the file alone."""
+    scope = analysis.facts.places.scope(node, module)
+    for index, frame in enumerate(frames):
+        if frame.scope is scope:
+            return frames[: index + 1]
+    return (Frame(module.tree, module, node, None, ()),)
+
+
+def _named(value: Value | None, facts: Facts, frames: tuple[Frame, ...], loop: ast.For) -> str | None:
+    """How a loop's function calls the parsed options."""
+    (only,) = members(value) if len(members(value)) == 1 else (None,)
+    if not isinstance(only, Namespace):
+        return None
+    for each in _candidates(frames[-1].scope, loop):
+        found = members(facts.evaluate(each, frames))
+        if len(found) == 1 and found[0] is only and isinstance(each, ast.Name):
+            return each.id
+    return None
+
+
+def _adds_option(statement: ast.stmt, parser: str) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and dotted(call.func) == f"{parser}.add_argument"
+
+
+def _candidates(scope: ast.AST, loop: ast.For) -> Iterator[ast.Name | ast.Attribute]:
+    """The names that a function's text reads, each once, with their beginnings (``self.model`` of ``self.model.fc``).
+
+    Those that the loop itself reads come first.
+    """
+    seen: set[str] = set()
+    for part in (loop, scope):
+        for each in loads(part):
+            chain: list[ast.Name | ast.Attribute] = [each]
+            while isinstance(chain[-1], ast.Attribute) and isinstance(chain[-1].value, (ast.Name, ast.Attribute)):
+                chain.append(chain[-1].value)
+            for node in reversed(chain):
+                text = dotted(node) or ""
+                if text.count(".") <= 1 and text not in seen:
+                    seen.add(text)
+                    yield node
+
+
+class Survey:
+    """What goes from one round of a loop to the next."""
+
+    def __init__(self, analysis: Analysis, loop: ast.For, module: ModuleFile, frames: tuple[Frame, ...]) -> None:
+        self.analysis = analysis
+        self.loop = loop
+        self.module = module
+        self.frames = frames
+        self.scope = frames[-1].scope
+        self.inside = stored(loop.body)
+        self.events = analysis.facts.events_in(loop)
+        forwards = [each for each in self.events if each.kind == "forward"]
+        self.outer = {id(each) for each in outermost(analysis, forwards)}
+        self.texts: dict[int, str] = {}
+        self.values: dict[str, Value] = {}
+        for node in _candidates(self.scope, loop):
+            text = dotted(node) or ""
+            found = members(analysis.facts.evaluate(node, frames))
+            if text.partition(".")[0] in self.inside or text in self.inside:
+                continue
+            if len(found) == 1 and isinstance(found[0], (Made, Instance, Iterated)):
+                self.texts.setdefault(id(found[0]), text)
+                self.values[text] = found[0]
+
+        for text, value in self._own().items():
+            if text not in self.inside:
+                self.texts.setdefault(id(value), text)
+                self.values.setdefault(text, value)
+
+    def _own(self) -> dict[str, Value]:
+        """The attributes of the object whose method holds the loop, which its other methods use."""
+        first = [each.arg for each in parameters(self.scope)[:1]]
+        cls = self.frames[-1].function.cls if self.frames[-1].function is not None else None
+        if not first or cls is None:
+            return {}
+        owner = self.analysis.facts.parameter(first[0], self.frames)
+        found: dict[str, Value] = {}
+        for member in members(owner):
+            if isinstance(member, Instance) and len(members(owner)) == 1:
+                for name, value in member.attributes.items():
+                    (only,) = members(value) if len(members(value)) == 1 else (None,)
+                    if isinstance(only, (Made, Instance, Iterated)):
+                        found[f"{first[0]}.{name}"] = only
+        return found
+
+    def parts(self) -> tuple[tuple[Part, ...], str | None]:
+        """All that has a state of its own and is used in the loop; a sentence where something cannot be named."""
+        found: dict[str, Part] = {}
+        for event in self.events:
+            kinds = self._stateful(event)
+            if not kinds:
+                continue
+            for value, kind in kinds:
+                text = self.texts.get(id(value))
+                line = self.analysis.facts.site(event).line_from(self.module.path)
+                if text is None:
+                    return (), f"what is used as {kind} on {line} has no one name before the loop"
+                found.setdefault(text, Part(text, kind, text.rpartition(".")[2]))
+            if any(getattr(value, "qualname", "").endswith("OneCycleLR") for value, _ in kinds):
+                return (), "OneCycleLR ends with an error where a step that was interrupted is counted twice"
+        parts = tuple(found.values())
+        keys = [part.key for part in parts]
+        if len(set(keys)) != len(keys):
+            return parts, "two of its objects go by one name"
+        if not {"model", "optimizer"} <= {part.kind for part in parts}:
+            return parts, "the model or the optimizer is not known at the loop"
+        return parts, None
+
+    def _stateful(self, event: Event) -> list[tuple[Value, str]]:
+        """The objects with a state that an event uses, each with what it is."""
+        given = members(event.receiver)
+        if event.kind in ("step", "update", "scale"):
+            known = [
+                (each, _STATEFUL[each.kind]) for each in given if isinstance(each, Made) and each.kind in _STATEFUL
+            ]
+            if event.kind == "step" and len(known) != len(given):
+                return [*known, (event.receiver or Const(None), "optimizer")]
+            stepped = optimizers_in(concerned(event)) if event.kind == "step" else ()
+            return list(dict.fromkeys([*known, *((each, "optimizer") for each in stepped)]))
+        if event.kind == "criterion":  # a loss of the project's own may have weights
+            return [(each, "model") for each in given if isinstance(each, Instance) and is_module_class(each)]
+        if event.kind != "forward" or id(event) not in self.outer:
+            return []
+        owner = called_through(self.analysis, event, self.loop)
+        models = [owner] if owner is not None else list(models_in(event.receiver))
+        return [(each, "model") for each in models or [event.receiver or Const(None)]]
+
+    def carried(self, known: set[str]) -> tuple[tuple[str, ...], str | None]:
+        """The plain variables that one round leaves to the next; a sentence where something else does."""
+        target = dotted(self.loop.target)
+        found: list[str] = []
+        before = self._before()
+        for name in sorted(self.inside - {target}):
+            root = name.partition(".")[0]
+            if root in known or name in known:
+                return (), f"`{name}` is set anew in the loop"
+            start = before.get(name)
+            if start is None:
+                if "." in name and name.partition(".")[0] not in self.inside:
+                    return (), f"the loop sets `{name}`"
+                continue
+            if self._set_first(name):
+                continue
+            if not _is_plain(start):
+                return (), f"the loop goes on with `{name}` from one round to the next"
+            found.append(name)
+        for name, start in before.items():
+            if name in found or name in self.inside or name not in self._read_in_loop():
+                continue
+            if isinstance(start, (ast.List, ast.Dict)) and _is_plain(start):
+                found.append(name)
+            elif isinstance(start, ast.Call) and dotted(start.func) in ("iter", "deque", "collections.deque"):
+                return (), f"the loop goes on with `{name}` from one round to the next"
+        return tuple(found), self._hidden(known)
+
+    def _hidden(self, known: set[str]) -> str | None:
+        """Whether something keeps a state that is not in sight."""
+        glance = Glance()
+        for module in self.analysis.execution.modules.values():
+            names = glance.changing_names(module)
+            if names:
+                return f"functions change the global `{min(names)}`"
+        for text, value in self.values.items():
+            if text in known or text not in self._read_in_loop():
+                continue
+            if isinstance(value, Instance) and not is_module_class(value):
+                if text == "self":
+                    return self._own_state(value.cls, known)
+                if glance.changing_attributes(value.cls.node):
+                    return f"`{text}` may keep a state that a checkpoint would have to hold"
+            if isinstance(value, Iterated) and value.wrapper in ("iter", "cycle", "generator"):
+                return f"the loop goes on with `{text}` from one round to the next"
+            if isinstance(value, Made) and value.kind == "generator":
+                return f"`{text}` has a state that a checkpoint would have to hold"
+        for node in walk(self.loop):
+            call = node.func if isinstance(node, ast.Call) else None
+            if not isinstance(call, ast.Attribute) or call.attr not in _CHANGING:
+                continue
+            name = dotted(call.value)
+            if name is None or name.partition(".")[0] in self.inside or name in known:
+                continue
+            start = self._before().get(name)
+            if start is not None and _is_plain(start):
+                continue
+            changed = self.values.get(name)
+            if isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler"):
+                continue
+            return f"`{name}` may keep a state that a checkpoint would have to hold"
+        return None
+
+    def _own_state(self, cls: Class, known: set[str]) -> str | None:
+        changing = Glance().changing_attributes(cls.node)
+        left = sorted(name for name in changing if f"self.{name}" not in known)
+        return f"the class changes `self.{left[0]}` while it trains" if left else None
+
+    def _before(self) -> dict[str, ast.expr]:
+        """What plain names of the loop's scope are first set to, above the loop."""
+        found: dict[str, ast.expr] = {}
+        for node in getattr(self.scope, "body", ()):
+            for each in walk_here(node):
+                if not isinstance(each, (ast.Assign, ast.AnnAssign)) or each.value is None:
+                    continue
+                if each.lineno >= self.loop.lineno:
+                    continue
+                for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+                    singles = [target]
+                    values: list[ast.expr] = [each.value]
+                    if isinstance(target, ast.Tuple):
+                        singles = list(target.elts)
+                        same = isinstance(each.value, ast.Tuple) and len(each.value.elts) == len(singles)
+                        values = list(each.value.elts) if same else [each.value] * len(singles)  # type: ignore[attr-defined]
+                    for single, value in zip(singles, values, strict=True):
+                        name = dotted(single)
+                        if name is not None:
+                            found[name] = value
+        for parameter in parameters(self.scope):
+            found.setdefault(parameter.arg, ast.Name(parameter.arg, ast.Load()))
+        return found
+
+    def _read_in_loop(self) -> set[str]:
+        return {text for each in _candidates(self.loop, self.loop) if (text := dotted(each)) is not None}
+
+    def _set_first(self, name: str) -> bool:
+        """Whether every round sets a name before it reads it: by a statement of the loop's own body."""
+        for statement in self.loop.body:
+            read = {dotted(each) for each in loads(statement)}
+            if isinstance(statement, ast.Assign) and name not in read and name in stored([statement]):
+                return True
+            if isinstance(statement, ast.For) and name in {dotted(each) for each in walk(statement.target)}:
+                return name not in {dotted(each) for each in loads(statement.iter)}
+            if name in read or name in stored([statement]):
+                return False
+        return False
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Whether a value is a number, a string, None, or a list or dict without anything in it."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_plain(node.operand)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return not node.elts
+    if isinstance(node, ast.Dict):
+        return not node.keys
+    if isinstance(node, ast.Call):
+        text = dotted(node.func)
+        infinite = text == "float" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+        return infinite or (text in ("list", "dict") and not node.args and not node.keywords)
+    return isinstance(node, ast.Constant) or dotted(node) in ("math.inf", "np.inf", "numpy.inf", "torch.inf")
