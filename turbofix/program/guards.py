@@ -224,7 +224,7 @@ class Guards:
             return max((part[0] for part in parts), key=_ORDER.index), None
         modulo = modulo_of(test)
         if modulo is not None and self.varies(modulo[0].left, frames) and not self.varies(modulo[0].right, frames):
-            if modulo[1] == holds and self._counts(modulo[0].left, frames, loop):
+            if modulo[1] == holds and self.counts(modulo[0].left, frames, loop):
                 count = settled(self.facts.evaluate(modulo[0].right, frames))
                 return "every_n", count if isinstance(count, int) else None
             return "condition", None
@@ -248,7 +248,7 @@ class Guards:
             return None
         return argument_for(name.id, frame, frame.call)
 
-    def _counts(self, node: ast.expr, frames: tuple[Frame, ...], loop: ast.AST) -> bool:
+    def counts(self, node: ast.expr, frames: tuple[Frame, ...], loop: ast.AST) -> bool:
         """Whether an expression changes from one iteration of this very loop to the next."""
         inside = tuple(Frame(f.scope, f.module, f.anchor, f.call, f.loops, f.function, f.opener) for f in frames)
         start = next((i for i, frame in enumerate(inside) if any(loop is each for each in frame.loops)), 0)
@@ -349,7 +349,7 @@ class Guards:
 
     def _global_varies(self, name: str, module: ModuleFile) -> bool:
         """Whether a function declares the module's name global and writes it."""
-        return name in _globals_written(module.tree)
+        return name in globals_written(module.tree)
 
     def _attribute_varies(self, name: str, frames: tuple[Frame, ...]) -> bool:
         """Whether an attribute of this name may be written while the frames' outermost loop runs."""
@@ -448,7 +448,7 @@ class Guards:
 
 
 @once_per_node
-def _globals_written(tree: ast.Module) -> frozenset[str]:
+def globals_written(tree: ast.Module) -> frozenset[str]:
     """The names that some function of a file declares global (or nonlocal) and writes."""
     found: set[str] = set()
     for scope in (*every(ast.FunctionDef, tree), *every(ast.AsyncFunctionDef, tree)):

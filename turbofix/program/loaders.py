@@ -324,7 +324,7 @@ def _reads(analysis: Analysis) -> tuple[set[Site], set[Site]]:
     for event in analysis.facts.of("iterate", "next"):
         sites = loader_sites(analysis, event.receiver)
         read.update(sites)
-        if not _is_first_batch(event.node):
+        if not is_first_batch(event.node):
             run_through.update(sites)
     return read, run_through
 
@@ -356,7 +356,7 @@ def _cycled(analysis: Analysis) -> set[Site]:
     return found
 
 
-def _is_first_batch(node: ast.AST) -> bool:
+def is_first_batch(node: ast.AST) -> bool:
     """``next(iter(loader))``, which starts the loader anew, or ``iter(loader).next()``."""
     if not isinstance(node, ast.Call):
         return False

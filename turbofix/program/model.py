@@ -552,6 +552,7 @@ class Step:
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
+    first_batches: tuple[FirstBatch, ...] = ()
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
 
@@ -581,6 +582,34 @@ class Evaluation:
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     resized: Sizes | None = None  # as in a step
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew."""
+
+    site: Site
+    loader: Site
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A loader, a criterion or data that a loop builds anew in every round from what stays the same.
+
+    ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it. ``above``
+    is the loop in front of which they can stand, ``loop`` the one that holds them. ``data``: data are built with it.
+    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``why_not`` says what is in the way.
+    """
+
+    site: Site
+    statements: tuple[Site, ...]
+    loop: Site
+    above: Site
+    kind: Literal["loader", "criterion", "dataset"]
+    name: str
+    data: bool = False
+    lasting: bool = False
+    why_not: str | None = None
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -998,6 +1027,7 @@ class TrainingProgram:
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
+    rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()

@@ -55,6 +55,7 @@ from turbofix.program.objects import (
 from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
+from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.runs import run
 from turbofix.program.scalers import scalings
@@ -141,6 +142,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
+        rebuilt=rebuilts(analysis) if trains else (),
     )
 
 
@@ -412,6 +414,7 @@ def _step(
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
         creations=creations(analysis, training, loop),
+        first_batches=first_batches(analysis, training, loop),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         resized=resized(analysis, record, training),
     )

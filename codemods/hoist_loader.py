@@ -1,0 +1,137 @@
+"""Build a loader, its data or a criterion once, not in every round of a loop.
+
+Why slow
+    A loader that is built anew in every epoch cannot keep its workers (``persistent_workers``), and data that are built
+    with it are read again. A criterion that is built in every step costs the host a module, and its class weights a
+    copy to the GPU.
+
+Example
+    ::
+
+        for epoch in range(epochs):
+            train_set = MNIST("data", train=True, transform=ToTensor())
+            train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+            for images, labels in train_loader:
+                criterion = nn.CrossEntropyLoss()
+
+Use instead
+    ::
+
+        train_set = MNIST("data", train=True, transform=ToTensor())
+        train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
+        criterion = nn.CrossEntropyLoss()
+        for epoch in range(epochs):
+            for images, labels in train_loader:
+
+    The statements move as they are, out of all loops in which nothing changes that they read.
+
+When refused
+    It speaks of assignments that stand right in the body of a loop that trains or evaluates, and that are the only ones
+    of their name. Nothing is said where an argument changes in the loop (the epoch, a fold, a name that is set in it).
+    It is refused where the construction calls what may read or draw (a dataset of the project's own,
+    ``random_split``, a folder of images that the loop may fill, a ``Generator`` that starts its sequence again), where
+    a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``, whose ``set_epoch``
+    counts on it), and where a comment on its lines may say why. Loops that ask a loader for a first batch again and
+    again, ``next(iter(loader))`` in every training step, start its workers each time; an iterator that is kept would
+    draw other samples, none of them twice in a pass, so that is refused, and without shuffling, too: it is the same
+    batch each time.
+
+Risk
+    exact: what a loader draws, it draws when it is read, and a criterion without state gives the same. Equivalent where
+    the workers of the loader shall stay (``persistent_workers``): they draw on where they would have begun anew.
+
+Measured
+    Not measured in isolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.evidence import of_loop
+from turbofix.program.model import Rebuilt, TrainingProgram
+from turbofix.records import dataclass
+
+codemod = Codemod(__name__, group="data", risk=Risk.EXACT, unlocks=("loader-workers",))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The statements that move, and the loop in front of which they go."""
+
+    statements: tuple[Site, ...]
+    above: Site
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """What loops build anew in every round."""
+    if not program.complete or not program.trains:
+        return
+    for each in program.rebuilt:
+        message = f"`{each.name}` is built anew in every {round_of(program, each)}{consequence(each)}"
+        seen = (Evidence("the loop that builds it", each.loop), Evidence("built", each.site))
+        risk = Risk.EQUIVALENT if each.lasting else Risk.EXACT
+        if each.why_not is not None:
+            if each.kind != "dataset":
+                yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
+        else:
+            plan = Plan(each.statements, each.above)
+            yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
+    yield from first_batches(program)
+
+
+def round_of(program: TrainingProgram, each: Rebuilt) -> str:
+    """What one round of its loop is."""
+    if any(step.loop.site == each.loop for step in program.steps):
+        return "training step"
+    if any(evaluation.loop.site == each.loop for evaluation in program.evaluations):
+        return "step of the evaluation"
+    return "epoch" if any(step.epoch_loop and step.epoch_loop.site == each.loop for step in program.steps) else "round"
+
+
+def consequence(each: Rebuilt) -> str:
+    """What that costs."""
+    if each.kind == "loader":
+        return ", with its data" if each.data else ": its workers cannot stay"
+    return ""
+
+
+def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
+    """Loaders that every training step asks for a first batch."""
+    for step in program.steps:
+        for asked in step.first_batches:
+            loader = program.loader(asked.loader)
+            if loader is None:
+                continue
+            name = f"`{loader.name}`" if loader.name else "the loader"
+            shuffle = loader.argument("shuffle")
+            same = shuffle.state == "absent" and loader.argument("sampler").state == "absent"
+            reason = (
+                "without shuffling it is the same batch in each step: take it once, above the loop, if that is meant"
+                if same or (shuffle.state == "value" and not shuffle.values[0])
+                else "an iterator that is kept draws other samples, none twice in a pass"
+            )
+            message = f"{name} is started anew in every training step for one batch, its workers too"
+            seen = (of_loop(step), Evidence("asked here", asked.site), Evidence("built", loader.site))
+            yield codemod.refuse(asked.site, message, reason, risk=Risk.RECIPE, evidence=seen)
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Move the statements in front of the loop."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    lines: list[str] = []
+    for site in plan.statements:
+        first, *more = edit.text(site).splitlines()
+        if any(mark in line for line in (first, *more) for mark in ('"""', "'''")):
+            raise Refuse("a text that may have several lines stands in it")
+        indent = " " * site.column
+        lines += [first, *(line.removeprefix(indent) for line in more)]
+    edit.before(plan.above, *lines)
+    for site in plan.statements:
+        edit.delete(site)
