@@ -949,6 +949,31 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class DebugAid:
+    """Something that helps to find errors and slows every step while it is on.
+
+    ``anomaly``: ``torch.autograd.set_detect_anomaly``, ``detect_anomaly``, Lightning's ``detect_anomaly=``, whose
+    argument ``value`` turns it on (ABSENT: it is on). ``blocking``: ``os.environ["CUDA_LAUNCH_BLOCKING"]``.
+    ``gradcheck``: in every step. ``profiler``: a context around the backward pass; ``scheduled`` if it records some of
+    the steps, ``read`` where the program uses what it recorded. ``switch`` and ``guard`` are as those of a setting.
+    ``flag``: an on/off switch for debugging that the user of the script has, off by default, as it is written at this
+    place (``args.debug``). ``caught``: the handler that would take an error which only this aid raises.
+    """
+
+    site: Site
+    kind: Literal["anomaly", "blocking", "gradcheck", "profiler"]
+    name: str
+    value: Argument = ABSENT
+    guard: Guard = ALWAYS
+    switch: Argument = ABSENT
+    comments: tuple[str, ...] = ()
+    flag: str | None = None
+    caught: Site | None = None
+    scheduled: bool = False
+    read: Site | None = None
+
+
+@dataclass(frozen=True)
 class Script:
     """The entry file as a script.
 
@@ -1016,6 +1041,7 @@ class TrainingProgram:
     models: tuple[Model, ...] = ()
     precision: tuple[Scaler, ...] = ()
     settings: tuple[Setting, ...] = ()
+    debugging: tuple[DebugAid, ...] = ()  # what was left on from looking for errors
     distributed: bool = False  # torch.distributed is initialised somewhere
     processes: bool = False  # starts processes of its own (Hogwild, mp.spawn)
     incomplete_because: str | None = None

@@ -25,6 +25,7 @@ from turbofix.program.model import (
     ALWAYS,
     Act,
     Argument,
+    Guard,
     Model,
     Optimizer,
     Passing,
@@ -982,35 +983,44 @@ def _dtype_text(arguments: Arguments) -> str | None:
 
 def settings(analysis: Analysis) -> tuple[Setting, ...]:
     """The global switches that the program sets."""
-    facts = analysis.facts
     found: dict[tuple[Site, str], Setting] = {}
-    for event in facts.of("set"):
-        value: Argument = Argument("unknown")
-        if event.arguments is not None and (event.arguments.positions or event.arguments.keywords):
-            first = (*event.arguments.positions, *event.arguments.keywords.values())[0]
-            value = argument_from(first, event.module, facts, analysis.reads)
-        elif event.result is not None:
-            node = event.node.value if isinstance(event.node, ast.Assign) else None
-            value = argument_of(Passed(event.result, True, node), facts, analysis.reads, event.module)
-        elif event.arguments is not None:
-            value = ABSENT
-        frames = facts.frames(event)
-        conditions = []
-        for index in range(len(frames)):
-            anchor = event.node if index == len(frames) - 1 else frames[index].anchor
-            conditions += [
-                each
-                for each in analysis.guards.tests_around(
-                    anchor, frames[index].scope, frames[: index + 1], returns=False
-                )
-                if not (each.test is not None and is_main_test(each.test))
-            ]
-        loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
-        guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
-        switch = switch_of(analysis, event) if conditions else ABSENT
-        setting = Setting(event.name, value, facts.site(event), guard, switch)
+    for event in analysis.facts.of("set"):
+        setting = setting_of(analysis, event)
         found.setdefault((setting.site, setting.name), setting)
     return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1])))
+
+
+def setting_of(analysis: Analysis, event: Event) -> Setting:
+    """What one event sets, and when."""
+    facts = analysis.facts
+    value: Argument = Argument("unknown")
+    if event.arguments is not None and (event.arguments.positions or event.arguments.keywords):
+        first = (*event.arguments.positions, *event.arguments.keywords.values())[0]
+        value = argument_from(first, event.module, facts, analysis.reads)
+    elif event.result is not None:
+        node = event.node.value if isinstance(event.node, ast.Assign) else None
+        value = argument_of(Passed(event.result, True, node), facts, analysis.reads, event.module)
+    elif event.arguments is not None:
+        value = ABSENT
+    guard, switch = circumstances(analysis, event)
+    return Setting(event.name, value, facts.site(event), guard, switch)
+
+
+def circumstances(analysis: Analysis, event: Event) -> tuple[Guard, Argument]:
+    """Under which tests an event happens in the program as a whole, and what they say as the program stands."""
+    facts = analysis.facts
+    frames = facts.frames(event)
+    conditions = []
+    for index in range(len(frames)):
+        anchor = event.node if index == len(frames) - 1 else frames[index].anchor
+        conditions += [
+            each
+            for each in analysis.guards.tests_around(anchor, frames[index].scope, frames[: index + 1], returns=False)
+            if not (each.test is not None and is_main_test(each.test))
+        ]
+    loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
+    guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
+    return guard, switch_of(analysis, event) if conditions else ABSENT
 
 
 def is_main_test(test: ast.expr) -> bool:

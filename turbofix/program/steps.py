@@ -18,6 +18,7 @@ from turbofix.program.acts import accumulation, acts, concerned, is_model, optim
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.branches import without_excluded
+from turbofix.program.debugging import debugging
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
@@ -124,6 +125,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         models=known_models,
         precision=precision(analysis),
         settings=settings(analysis),
+        debugging=debugging(analysis, steps) if trains else (),
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
         processes=_starts_processes(facts.events),
         incomplete_because=reason,

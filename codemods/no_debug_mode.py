@@ -1,0 +1,179 @@
+"""Turn off what was left on from looking for an error.
+
+Why slow
+    Anomaly detection keeps a traceback of every operation of the forward pass, and looks for NaN in every gradient,
+    for which the host waits each time. With ``CUDA_LAUNCH_BLOCKING=1`` the host waits for every single kernel. A
+    profiler writes down every operation of every step. They are made for a few steps; torch's own pages say of anomaly
+    detection that it is for debugging only, since it slows a program down.
+
+Example
+    ::
+
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+        torch.autograd.set_detect_anomaly(True)
+
+Use instead
+    ::
+
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
+        torch.autograd.set_detect_anomaly(False)
+
+    In a script with a switch for debugging it is that: ``torch.autograd.set_detect_anomaly(args.debug)``. ``with
+    torch.autograd.detect_anomaly():`` has no switch and becomes ``with torch.autograd.set_detect_anomaly(False):``,
+    ``with torch.autograd.profiler.profile():`` and ``emit_nvtx()`` get ``enabled=False``; Lightning's
+    ``Trainer(detect_anomaly=True)`` is told ``False``. Where a constant or an option's default decides and serves
+    nothing else, that is changed.
+
+When refused
+    Nothing is said of what is off unless the user asks for it, of what is switched on under a test of the loss or the
+    step, of profilers with a schedule, and of ``CUDA_LAUNCH_BLOCKING`` in programs that never reach a GPU.
+
+    It is refused where a handler around the backward pass takes the error that a NaN raises under anomaly detection
+    alone, and training goes on; where a comment says something else than that it is for debugging; where a name or
+    option that decides it serves other things too, or is a switch of the script's own that is on; where a profiler's
+    records are read, or written by ``torch.profiler.profile`` without a schedule (give it one, so that it records a few
+    steps); and where ``gradcheck`` runs in every step (it belongs into a test: taken out here, random numbers might be
+    drawn in another order).
+
+Risk
+    exact: no number changes. A gradient that becomes NaN no longer ends the program with an error: look for it with
+    the switch on.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.program.debugging import BLOCKING, DETECTING, SETTING
+from turbofix.program.evidence import of_guard, of_loop
+from turbofix.program.model import DebugAid, TrainingProgram
+from turbofix.records import dataclass
+
+from ._pages import page_of
+
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT)
+
+MESSAGES = {
+    "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",
+    "blocking": "the host waits for every kernel, one by one",
+    "gradcheck": "gradients are checked by differences, one number after another, in every step",
+    "profiler": "a profiler writes down every operation of every step",
+}
+
+FOR_DEBUGGING = re.compile(
+    r"debug|remove|delete|disabl|\boff\b|slow|temporar|todo|fixme|turbofix|trace ?back|find (the|nan|out)|troubleshoot",
+    re.IGNORECASE,
+)
+
+CELL = re.compile(r"In ?\[|%%|[^\w]*$")
+"""What marks a cell or draws a line, and gives no reason."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The aid, and the place whose text is to change (None: the call as a whole)."""
+
+    aid: DebugAid
+    place: Site | None
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Aids for debugging that are on."""
+    if not program.complete:
+        return
+    for aid in program.debugging:
+        if not is_on(aid, program):
+            continue
+        message = MESSAGES[aid.kind]
+        seen = (*map(of_loop, program.steps[:1]), *of_guard(aid.guard))
+        reason = why_not(aid)
+        if reason is not None:
+            yield codemod.refuse(aid.site, message, reason, evidence=seen)
+            continue
+        place = aid.value.edit_at if aid.value.state != "absent" else None
+        if place is not None and (place != aid.value.site or not seen):
+            seen = (*seen, Evidence("it is turned on", place))
+        yield codemod.finding(place or aid.site, message, plan=Plan(aid, place), evidence=seen)
+
+
+def is_on(aid: DebugAid, program: TrainingProgram) -> bool:
+    """Whether an aid is known to be on while the program trains, unless its user says otherwise."""
+    if aid.guard.kind not in ("always", "config", "rank"):
+        return False
+    if aid.switch.state == "unknown" or (aid.switch.state != "absent" and not any(aid.switch.values)):
+        return False
+    if aid.kind == "blocking":
+        return program.device.reaches_cuda and aid.value.state in ("value", "option") and aid.value.values == ("1",)
+    if aid.kind == "profiler" and aid.scheduled:
+        return False
+    if aid.kind == "gradcheck" or aid.value.state == "absent":
+        return True
+    return aid.value.state in ("value", "option") and aid.value.values == (True,)
+
+
+def why_not(aid: DebugAid) -> str | None:
+    """What is in the way of turning an aid off."""
+    if aid.kind == "gradcheck":
+        return "it belongs into a test; taken out here, random numbers might be drawn in another order"
+    if aid.caught is not None:
+        line = aid.caught.line_from(aid.site.path)
+        return f"{line} catches the error that a NaN raises only with it, and training goes on"
+    if aid.kind == "profiler":
+        if aid.read is not None:
+            line = aid.read.line_from(aid.site.path)
+            return f"what it records is used on {line}; let it record a few steps, by a schedule"
+        if aid.name == "torch.profiler.profile":
+            return "what it records may be kept; give it a schedule, so that it records a few steps"
+    if aid.switch.state != "absent":
+        return f"a switch of the script's own is on: {said(aid.switch.option, aid.switch.text)}"
+    if not all(FOR_DEBUGGING.search(comment) or CELL.match(comment) for comment in aid.comments):
+        return "the comment beside it may say what it is there for"
+    value = aid.value
+    if value.state == "absent" or value.edit_at == value.site:
+        return None
+    if value.edit_at is None or value.reads:
+        return (
+            f"{said(value.option, value.text)} decides it, and other things too"
+            if value.reads
+            else (f"the script has a switch for it: {said(value.option, value.text)}")
+        )
+    return None
+
+
+def said(option: str | None, text: str | None) -> str:
+    """How the user knows a switch."""
+    return option or f"`{text}`"
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Put ``False`` (or the script's switch) where ``True`` is."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    aid, place = plan.aid, plan.place
+    if place is not None:
+        literal = edit.text(place)
+        if literal not in ("True", '"1"', "'1'"):
+            raise Refuse("what turns it on is not written as a plain value")
+        off = "False" if aid.kind != "blocking" else literal.replace("1", "0")
+        if aid.flag is not None and place == aid.value.site:
+            off = f"{literal} if {aid.flag} else {off}" if aid.name == BLOCKING else aid.flag
+        edit.replace(place, off)
+    elif aid.kind == "profiler":
+        edit.argument(aid.site, "enabled", aid.flag or "False", position=0)
+    elif aid.name == DETECTING:
+        page = page_of(edit, aid.site)
+        call = page.node(aid.site)
+        if not isinstance(page.parent(call), ast.withitem) or not isinstance(call, ast.Call):
+            raise Refuse("it is no context of a `with` statement")
+        rest = "".join(f", {page.text(each)}" for each in call.args)
+        rest += "".join(f", {each.arg}={page.text(each.value)}" for each in call.keywords)
+        edit.replace(aid.site, f"{edit.name(SETTING, aid.site)}({aid.flag or 'False'}{rest})")
+    else:
+        raise Refuse("what turns it on is not written as a plain value")
