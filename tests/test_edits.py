@@ -985,7 +985,7 @@ def test_files_that_cannot_be_edited_say_so() -> None:
     with pytest.raises(Refuse, match="cannot be read"):
         edit_of("x\n").text(nowhere)
     with pytest.raises(Unreadable, match="line endings"):
-        Tree(PATH, "x = 1\r")
+        Tree(PATH, "x = 1\r").node(Site(PATH, 1, 0, 1, 1, "Name"))
     with pytest.raises(Unreadable, match="syntax"):
         Tree(PATH, "x = (\n")
     with pytest.raises(Refuse, match="no Call stands at line 1"):
@@ -1001,6 +1001,33 @@ def test_trees_are_parsed_once_per_text() -> None:
     trees.get(PATH, "x = 2\n")
     trees.get(PATH, "x = 3\n")
     assert trees.get(PATH, "x = 1\n") is not tree
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("import os\n\n# about x\nx = 1\ny = 2\n", 3),
+        ("x = 1; y = 2\nz = 3\n", 2),
+        ("x = 1; \\\ny = 2\n", 1),
+        ("x = 1 \\\n\ny = 2\n", 1),
+        ("x = 1\n@wrapped(\n    1\n)\ndef f():\n    pass\n    # the end\ny = 2\n", 3),
+        ('"""Two\nlines."""; x = 1\ny = 2\n', 2),
+        ("\ufeffx = 1\ny = 2\n", 2),
+        ("# nothing\n", 1),
+    ],
+)
+def test_a_file_is_parsed_by_its_top_level_statements(text: str, parts: int) -> None:
+    tree = Tree(PATH, text)
+    assert len(tree._parts) == parts
+    assert not tree.span  # nothing was asked for
+    assert "".join(tree._module(line).code for line in tree._parts) == text.removeprefix("\ufeff")
+
+
+def test_a_part_that_cannot_be_edited_leaves_the_others() -> None:
+    tree = Tree(PATH, "x = 1\n\nif x:\n\ty = 2\n        \nz = 3\r")
+    assert tree.source(tree.node(Site(PATH, 1, 0, 1, 1, "Name"))) == "x"
+    with pytest.raises(Unreadable, match="line endings"):
+        tree.node(Site(PATH, 6, 0, 6, 1, "Name"))
 
 
 def test_vocabulary_is_imported_without_the_parser() -> None:

@@ -149,6 +149,7 @@ class Edit:
         self._trees = trees
         self._open: dict[Path, Tree] = {}
         self._steps: list[_Step] = []
+        self._changes: Mapping[Path, tuple[Change, ...]] | None = None  # what the steps come to, until the next one
 
     # --- questions
     def text(self, site: Site) -> str:
@@ -381,6 +382,7 @@ class Edit:
     def rollback(self, mark: int) -> None:
         """Forget everything asked for since ``mark``."""
         del self._steps[mark:]
+        self._changes = None
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -396,9 +398,11 @@ class Edit:
     # --- results
     def changes(self) -> Mapping[Path, tuple[Change, ...]]:
         """The changes of every file, in order; their ranges count in the text as it was. Raises Conflict."""
-        paths = dict.fromkeys(step.path for step in self._steps)
-        found = {path: self._changes_of(self._open[path]) for path in paths}
-        return {path: changes for path, changes in found.items() if changes}
+        if self._changes is None:
+            paths = dict.fromkeys(step.path for step in self._steps)
+            found = {path: self._changes_of(self._open[path]) for path in paths}
+            self._changes = {path: changes for path, changes in found.items() if changes}
+        return self._changes
 
     def apply(self) -> Mapping[Path, str]:
         """The new text of every changed file. Raises Conflict."""
@@ -427,6 +431,7 @@ class Edit:
             _refuse_marks(tree.text[start:end], moved=isinstance(step, _Moved))
         if step not in self._steps:
             self._steps.append(step)
+            self._changes = None
 
     def _splice(self, tree: Tree, changes: Iterable[Change]) -> None:
         """Log changes; one that leaves the text as it is counts for nothing."""

@@ -335,7 +335,7 @@ def _added_items(tree: Tree, inside: Bracket, index: int, texts: Sequence[str]) 
     if not inside.items:
         if "\n" not in tree.text[inside.open : inside.close] or not tree.starts_line(inside.close):
             return [added(inside.open, ", ".join(texts))]
-        pad = tree.indentation(inside.close) + tree.module.default_indent
+        pad = tree.indentation(inside.close) + tree.default_indent
         return [added(tree.line_start(inside.close), "".join(f"{pad}{text},{newline}" for text in texts), lines=True)]
 
     item, is_last = inside.items[index], index == len(inside.items) - 1
@@ -438,7 +438,7 @@ def one_per_line(tree: Tree, node: cst.Tuple, texts: Iterable[str]) -> list[Chan
     if tree.code_end(end) - tree.line_start(start) + grown <= min(max(WHOLE, tree.width), MOST):
         return []
     newline, outer, depth = tree.newline(start), tree.indentation(start), tree.depth(node)
-    pad = newline + outer + tree.module.default_indent
+    pad = newline + outer + tree.default_indent
     changes = [Change(start, start, f"({pad}", Role.OPEN, depth, anchor=start)]
     for element, following in itertools.pairwise(node.elements):
         assert isinstance(element.comma, cst.Comma)
@@ -646,7 +646,7 @@ def _siblings(tree: Tree, statement: Statement) -> list[Statement]:
     if not isinstance(block, (cst.IndentedBlock, cst.Module)):
         return [statement]
     found: list[Statement] = []
-    for line in block.body:
+    for line in tree.body() if isinstance(block, cst.Module) else block.body:
         if isinstance(line, cst.SimpleStatementLine):
             found += line.body
         elif isinstance(line, cst.BaseCompoundStatement):

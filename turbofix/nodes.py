@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 _BYTE_ORDER_MARK = "\ufeff"
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+_STRING_STARTS = tuple(
+    getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
+)
+_STRING_ENDS = tuple(getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name))
+_WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tokenize.OP)
 
 
 @lru_cache(maxsize=128)
@@ -40,8 +48,53 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
     return tuple(tokenize.generate_tokens(lines.readline))
 
 
+class Word(NamedTuple):
+    """A token of a text that means something, with its place; an f-string is one."""
+
+    start: int
+    end: int
+    text: str
+    is_string: bool
+    is_comment: bool
+
+
+@lru_cache(maxsize=32)
+def words(text: str) -> tuple[Word, ...]:
+    """The words of a text in order.
+
+    Raises:
+        SyntaxError, tokenize.TokenError: as ``tokens``.
+    """
+    shift = 1 if text.startswith(_BYTE_ORDER_MARK) else 0
+    starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
+    found: list[Word] = []
+    depth, first = 0, 0
+    for kind, string, (line, column), (end_line, end_column), _ in tokens(text):
+        if kind in _STRING_STARTS:
+            first = first if depth else starts[line - 1] + column
+            depth += 1
+        elif kind in _STRING_ENDS:
+            depth -= 1
+            if not depth:
+                end = starts[end_line - 1] + end_column
+                found.append(Word(first, end, text[first:end], is_string=True, is_comment=False))
+        elif not depth and kind in _WORDS:
+            start, end = starts[line - 1] + column, starts[end_line - 1] + end_column
+            found.append(Word(start, end, string, kind == tokenize.STRING, kind == tokenize.COMMENT))
+    return tuple(found)
+
+
+def indent(text: str) -> str:
+    """The first indentation of a text, four spaces where it has none.
+
+    Raises:
+        SyntaxError, tokenize.TokenError: as ``tokens``.
+    """
+    return next((each.string for each in tokens(text) if each.type == tokenize.INDENT), "    ")
+
+
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """The direct children of a node, in source order, without the contexts (``Load``, ``Store``): marks, no parts."""
+    """The direct children of a node, in source order, without the marks that nodes share (``Load``, ``Add``)."""
     values = node.__dict__
     kept: tuple[ast.AST, ...] | None = values.get("_turbofix_children")
     if kept is None:
@@ -61,9 +114,12 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 _NO_PARTS = frozenset(
-    ("ctx", "id", "attr", "arg", "kind", "level", "module", "simple", "is_async", "conversion", "type_comment")
+    (
+        *("ctx", "op", "ops"),
+        *("id", "attr", "arg", "kind", "level", "module", "simple", "is_async", "conversion", "type_comment"),
+    )
 )
-"""Fields that never hold a node, and the contexts, which are a third of all nodes."""
+"""Fields that never hold a node, and those with the contexts and operators: one object each for all that have it."""
 
 _PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
 """The other fields of each class of nodes, as they come up."""

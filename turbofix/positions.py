@@ -2,6 +2,9 @@
 
 ``Tree`` is read-only. It knows the span of every node (with and without its parentheses), its parent, and which node a
 ``Site`` of the model means. Offsets are characters of the text, the byte-order mark included.
+
+An edit touches few of a file's top-level statements, and LibCST takes ten times as long as ``ast`` for each: hence one
+is parsed, by itself, when something in it is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import gc
 import re
 from bisect import bisect_right
 from collections import OrderedDict
+from itertools import pairwise
 from pathlib import Path
 
 import libcst as cst
@@ -19,6 +23,7 @@ from libcst._nodes.internal import CodegenState
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
+from turbofix.nodes import indent, parse, words
 
 Span = tuple[int, int]
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
@@ -75,7 +80,6 @@ _PLACED = (
     cst.FormattedStringExpression,
     cst.Slice,
 )
-_STRINGS = (cst.SimpleString, cst.FormattedString, cst.TemplatedString)
 
 
 class Unreadable(Refuse):
@@ -148,42 +152,85 @@ class _Recording:
 
 
 class Tree:
-    """One parse of one text. Raises ``Unreadable``."""
+    """One text, parsed where it is asked about. Raises ``Unreadable``, as everything does that looks for a node."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self.text = text
-        start = 1 if text.startswith(_BOM) else 0
-        collecting = gc.isenabled()
-        gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
-        try:
-            self.module = _parsed(path, text[start:])
-            counter = _Counter(self.module.default_indent, self.module.default_newline, start)
-            self.module._codegen(counter)
-        finally:
-            if collecting:
-                gc.enable()
-        if "".join(counter.tokens) != text[start:]:
-            raise Unreadable(f"{path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
-        self.span = counter.span
-        self.full = counter.full
-        self.parent = counter.parent
+        self.span: dict[cst.CSTNode, Span] = {}
+        self.full: dict[cst.CSTNode, Span] = {}
+        self.parent: dict[cst.CSTNode, cst.CSTNode] = {}
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
-        self._first_column = start
-        self._index: dict[Span, list[cst.CSTNode]] | None = None
+        self._first_column = 1 if text.startswith(_BOM) else 0
+        self._parts = self._parted()
+        self._modules: dict[int, cst.Module] = {}
+        self._index: dict[Span, list[cst.CSTNode]] = {}
         self._strings: list[Span] | None = None
         self._comments: list[Span] | None = None
         self._names: Names | None = None
+
+    # --- parts: the lines of a top-level statement, and those above it
+    def _parted(self) -> list[int]:
+        """The first line of every part. Statements that share a line are one part."""
+        try:
+            statements = parse(self.text).body
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            raise Unreadable(f"{self.path} cannot be edited: its syntax stops the parser at line {line}.") from error
+        except (RecursionError, MemoryError) as error:
+            raise Unreadable(f"{self.path} cannot be edited: it is nested too deeply.") from error
+        firsts = [1]
+        for statement, following in pairwise(statements):
+            last = statement.end_lineno or statement.lineno
+            decorated = [each.lineno for each in getattr(following, "decorator_list", ())]
+            if last < min((following.lineno, *decorated)) and not self._goes_on(last):
+                firsts.append(last + 1)
+        return firsts
+
+    def _goes_on(self, line: int) -> bool:
+        """Whether a backslash joins the line with the next one."""
+        return self.text[: self.starts[line]].rstrip("\r\n").endswith("\\")
+
+    def _module(self, line: int) -> cst.Module:
+        """The part that holds a line, parsed. Raises ``Unreadable``."""
+        number = bisect_right(self._parts, line) - 1
+        module = self._modules.get(number)
+        if module is None:
+            module = self._modules[number] = self._read(number)
+        return module
+
+    def _read(self, number: int) -> cst.Module:
+        first = self._parts[number]
+        start = self.starts[first - 1] + (self._first_column if first == 1 else 0)
+        end = self.starts[self._parts[number + 1] - 1] if number + 1 < len(self._parts) else len(self.text)
+        collecting = gc.isenabled()
+        gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
+        try:
+            module = _parsed(self.path, self.text[start:end], first)
+            counter = _Counter(module.default_indent, module.default_newline, start)
+            module._codegen(counter)
+        finally:
+            if collecting:
+                gc.enable()
+        if "".join(counter.tokens) != self.text[start:end]:
+            raise Unreadable(f"{self.path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
+        self.span |= counter.span
+        self.full |= counter.full
+        self.parent |= counter.parent
+        for node in counter.span:
+            if _is_placed(type(node)):
+                self._index.setdefault(self._as_ast(node), []).append(node)
+        return module
+
+    def body(self) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
+        """All top-level lines of code and compound statements."""
+        return [each for line in self._parts for each in self._module(line).body]
 
     # --- nodes and their places
     def node(self, site: Site) -> cst.CSTNode:
         """The node that ``site`` means. Raises ``Lost``."""
         start, end = self.range(site)
-        if self._index is None:
-            self._index = {}
-            for node in self.span:
-                if _is_placed(type(node)):
-                    self._index.setdefault(self._as_ast(node), []).append(node)
+        self._module(site.line)
         kinds = _KINDS.get(site.kind)
         for node in self._index.get((start, end), ()):
             if kinds is None or isinstance(node, kinds):
@@ -296,8 +343,9 @@ class Tree:
     def block_unit(self, statement: cst.CSTNode) -> str:
         """One unit of indentation as the block of the statement has it (the file's at module level)."""
         block = self.up(statement, cst.IndentedBlock)
-        own = block.indent if isinstance(block, cst.IndentedBlock) else None
-        return own or self.module.default_indent
+        if not isinstance(block, cst.IndentedBlock):
+            return self.default_indent
+        return block.indent or self._module(self.line_column(self.span[statement][0])[0]).default_indent
 
     # --- text
     def source(self, node: cst.CSTNode) -> str:
@@ -341,21 +389,27 @@ class Tree:
             for ending in ("\r\n", "\n", "\r"):
                 if self.text.endswith(ending, 0, end):
                     return ending
-        return self.module.default_newline
+        first = _NEWLINE.search(self.text)
+        return first.group() if first else "\n"
+
+    @property
+    def default_indent(self) -> str:
+        """The file's unit of indentation: its first one."""
+        return indent(self.text)
 
     @property
     def strings(self) -> list[Span]:
         """The strings that span several lines, in order."""
         if self._strings is None:
-            spans = {self.span[node] for node in self.span if type(node) in _STRINGS}
-            self._strings = sorted(span for span in spans if _NEWLINE.search(self.text, *span))
+            strings = ((word.start, word.end) for word in words(self.text) if word.is_string)
+            self._strings = [span for span in strings if _NEWLINE.search(self.text, *span)]
         return self._strings
 
     @property
     def comments(self) -> list[Span]:
         """The comments, in order."""
         if self._comments is None:
-            self._comments = sorted(self.span[node] for node in self.span if type(node) is cst.Comment)
+            self._comments = [(word.start, word.end) for word in words(self.text) if word.is_comment]
         return self._comments
 
     def comments_in(self, start: int, end: int) -> list[Span]:
@@ -408,10 +462,12 @@ SHARED = Trees()
 """The parses that all edits of this process share unless they are given others."""
 
 
-def _parsed(path: Path, text: str) -> cst.Module:
+def _parsed(path: Path, text: str, first: int) -> cst.Module:
+    """A part of a file that begins at line ``first``."""
     try:
         return cst.parse_module(text)
     except cst.ParserSyntaxError as error:
-        raise Unreadable(f"{path} cannot be edited: its syntax stops the parser at line {error.raw_line}.") from error
+        line = first + error.raw_line - 1
+        raise Unreadable(f"{path} cannot be edited: its syntax stops the parser at line {line}.") from error
     except RecursionError as error:
         raise Unreadable(f"{path} cannot be edited: it is nested too deeply.") from error

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MASKED
-from turbofix.nodes import children, parse, tokens, walk
+from turbofix.nodes import Word, children, parse, walk, words
 from turbofix.notebook import split
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _BOM = "\ufeff"
-_STRING_STARTS = tuple(
-    getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
-)
-_STRING_ENDS = tuple(getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name))
 _UNDER_AUTOCAST = ("backward", "step")
-
-_WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tokenize.OP)
 
 
 def check(edit: Edit) -> str | None:
@@ -121,40 +113,9 @@ def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     return None
 
 
-class Word(NamedTuple):
-    """A token of a text that means something, with its place; an f-string is one."""
-
-    start: int
-    end: int
-    text: str
-    is_string: bool
-    is_comment: bool
-
-
 def _meet(word: Word, ranges: Sequence[tuple[int, int]]) -> bool:
     """Whether one of the ranges overlaps with the word; a string may also have something put into it."""
     return any(start < word.end and word.start < end and (word.is_string or start < end) for start, end in ranges)
-
-
-def words(text: str) -> list[Word]:
-    """The words of a text in order."""
-    shift = 1 if text.startswith(_BOM) else 0
-    starts = [shift, *(match.end() for match in _NEWLINE.finditer(text, shift))]
-    found: list[Word] = []
-    depth, first = 0, 0
-    for kind, string, (line, column), (end_line, end_column), _ in tokens(text):
-        if kind in _STRING_STARTS:
-            first = first if depth else starts[line - 1] + column
-            depth += 1
-        elif kind in _STRING_ENDS:
-            depth -= 1
-            if not depth:
-                end = starts[end_line - 1] + end_column
-                found.append(Word(first, end, text[first:end], is_string=True, is_comment=False))
-        elif not depth and kind in _WORDS:
-            start, end = starts[line - 1] + column, starts[end_line - 1] + end_column
-            found.append(Word(start, end, string, kind == tokenize.STRING, kind == tokenize.COMMENT))
-    return found
 
 
 def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:

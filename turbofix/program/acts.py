@@ -103,20 +103,25 @@ def is_module_class(instance: Instance) -> bool:
 
 
 def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instance]:
-    """The optimizers that a value is, wraps or holds."""
-    for member in members(value):
-        if isinstance(member, Made):
-            if member.kind == "optimizer":
-                yield member
-            elif depth and member.inner is not None:
-                yield from optimizers_in(member.inner, depth - 1)
-        elif isinstance(member, Instance):
-            if member.base is not None and member.base.kind == "optimizer":
-                yield member.base
-            elif depth:
-                for held in member.attributes.values():
-                    if isinstance(held, (Made, Instance, Union)):  # most are none of these
-                        yield from optimizers_in(held, depth - 1)
+    """The optimizers that a value is, wraps or holds, each once."""
+    looked: dict[Value, int] = {}  # how far down from there: the parts of models hold each other many times over
+    waiting: list[tuple[Value, int]] = [(member, depth) for member in members(value)]
+    for member, left in waiting:  # grows meanwhile
+        if not isinstance(member, (Made, Instance)):
+            continue
+        made = member if isinstance(member, Made) else member.base
+        if made is not None and made.kind == "optimizer":
+            if made not in looked:
+                looked[made] = left
+                yield made
+        elif looked.get(member, 0) < left:
+            looked[member] = left
+            held = (member.inner,) if isinstance(member, Made) else member.attributes.values()
+            waiting += [(part, left - 1) for each in held if each.__class__ in _HOLDERS for part in members(each)]
+
+
+_HOLDERS = (Made, Instance, Union)
+"""What may be or hold an optimizer: most attributes are none of these."""
 
 
 def concerned(event: Event) -> Value | None:

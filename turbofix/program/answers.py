@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from turbofix.nodes import children
 
@@ -41,23 +41,43 @@ def kept(node: ast.AST, what: str, answer: Callable[[], Answer]) -> Answer:
 
 
 @once_per_node
+def index(tree: ast.Module) -> Index:
+    """A file's nodes, each looked at once."""
+    parents: dict[ast.AST, ast.AST] = {}
+    by_type: dict[type[ast.AST], list[ast.AST]] = {}
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # grows meanwhile
+        by_type.setdefault(node.__class__, []).append(node)
+        below = children(node)
+        if below:
+            nodes += below
+            parents.update(dict.fromkeys(below, node))
+    return Index(tuple(nodes), by_type, parents)
+
+
+class Index(NamedTuple):
+    """The nodes of a file in the order of ``walk``, the same by their exact type, and the parent of each."""
+
+    nodes: tuple[ast.AST, ...]
+    by_type: dict[type[ast.AST], list[ast.AST]]
+    parents: dict[ast.AST, ast.AST]
+
+
 def everything(tree: ast.Module) -> tuple[ast.AST, ...]:
     """All nodes of a file, in the order of ``walk``."""
-    found: list[ast.AST] = [tree]
-    for node in found:  # grows meanwhile
-        found += children(node)
-    return tuple(found)
+    return index(tree).nodes
+
+
+def by_type(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
+    """The nodes of a file by their exact type, each type in the order of ``walk``."""
+    return index(tree).by_type
+
+
+def parents_in(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    """The parent of every node of a file."""
+    return index(tree).parents
 
 
 def every(kind: type[Node], tree: ast.Module) -> Sequence[Node]:
     """The nodes of a file of exactly this type, in the order of ``walk``."""
-    return by_type(tree).get(kind, ())  # type: ignore[return-value]
-
-
-@once_per_node
-def by_type(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
-    """The nodes of a file by their exact type, each type in the order of ``walk``."""
-    found: dict[type[ast.AST], list[ast.AST]] = {}
-    for node in everything(tree):
-        found.setdefault(node.__class__, []).append(node)
-    return found
+    return index(tree).by_type.get(kind, ())  # type: ignore[return-value]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
 from turbofix.program.names import ASSIGNING, Bindings, default_of, parameters, written
 from turbofix.program.scopes import Lazy, Scope
-from turbofix.program.sites import LOOPS, SCOPES, Places, contains, parents_in
+from turbofix.program.sites import LOOPS, SCOPES, Places, contains
 from turbofix.program.values import (
     NUMBER,
     UNKNOWN,
@@ -96,7 +96,7 @@ class Facts:
     _by_function: dict[int, list[Event]] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
-    _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
+    _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] = field(default_factory=dict)
     _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
     _values: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
 
@@ -240,12 +240,15 @@ class Facts:
 
     def attribute_writes(self, name: str) -> list[tuple[ast.AST, ast.AST, ModuleFile]]:
         """Every write in the program of an attribute with this (last) name: the writing node, its scope, its file."""
-        if self._attributes is None:
-            self._attributes = {}
-            for module in self.execution.modules.values():
-                for attribute, node, scope in attribute_writes_in(module.tree):
-                    self._attributes.setdefault(attribute, []).append((node, scope, module))
-        return self._attributes.get(name, [])
+        found = self._attributes.get(name)
+        if found is None:
+            found = self._attributes[name] = [
+                (node, scope, module)
+                for module in self.execution.modules.values()
+                if name in module.text
+                for node, scope in attribute_writes_in(module.tree).get(name, ())
+            ]
+        return found
 
     def changes_in_loops(self) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
         """What may change an object in some loop's text: method calls, and attributes that are assigned to."""
@@ -409,10 +412,10 @@ class Facts:
 
 
 @once_per_node
-def attribute_writes_in(tree: ast.Module) -> list[tuple[str, ast.AST, ast.AST]]:
-    """Every write of an attribute in the functions and on the top level of a file, not right in a class: its last
-    name, the writing node, its scope."""
-    found: list[tuple[str, ast.AST, ast.AST]] = []
+def attribute_writes_in(tree: ast.Module) -> dict[str, list[tuple[ast.AST, ast.AST]]]:
+    """Every write of an attribute in the functions and on the top level of a file, not right in a class, by its last
+    name: the writing node, its scope."""
+    found: dict[str, list[tuple[ast.AST, ast.AST]]] = {}
     parents = parents_in(tree)
     for kind in ASSIGNING:
         for node in every(kind, tree):
@@ -423,7 +426,8 @@ def attribute_writes_in(tree: ast.Module) -> list[tuple[str, ast.AST, ast.AST]]:
             while scope is not None and not isinstance(scope, SCOPES):
                 scope = parents.get(scope)
             if scope is not None and not isinstance(scope, ast.ClassDef):
-                found += [(name.rpartition(".")[2], node, scope) for name in names]
+                for name in names:
+                    found.setdefault(name.rpartition(".")[2], []).append((node, scope))
     return found
 
 

@@ -15,8 +15,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
-from turbofix.nodes import children, tokens
-from turbofix.program.answers import once_per_node
+from turbofix.nodes import tokens
+from turbofix.program.answers import parents_in
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Module)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-_UNPLACED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _NEWLINE = re.compile("\r\n|\r|\n")
 
 
@@ -173,20 +172,6 @@ class Places:
                 if any(each is statement for each in block):
                     return block
         return [statement]
-
-
-@once_per_node
-def parents_in(tree: ast.Module) -> dict[ast.AST, ast.AST]:
-    """The parent of every node of a file, without the shared nodes (contexts, operators)."""
-    found: dict[ast.AST, ast.AST] = {}
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        for child in children(node):
-            if not isinstance(child, _UNPLACED):
-                found[child] = node
-                waiting.append(child)
-    return found
 
 
 def outside(child: ast.AST, scope: ast.AST) -> bool:
