@@ -424,8 +424,14 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         if kind is Sequence and (items := _joined_items(first, second)) is not None:  # type: ignore[arg-type]
             return items
         return first if identity(first) == identity(second) else Union((first, second))
-    if isinstance(first, Union) and all(new in first.values for new in members(second)):
-        return first
+    if kind is Union:
+        if all(new in first.values for new in members(second)):  # type: ignore[attr-defined]
+            return first
+        other = second.__class__
+        if other is not Union and other is not Tensor and other is not Host:
+            key = identity(second)
+            if any(each.__class__ is other and identity(each) == key for each in first.values):  # type: ignore[attr-defined]
+                return first
     found: dict[object, Value] = {}
     for member in members(first) + members(second):
         key = identity(member)
