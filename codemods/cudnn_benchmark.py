@@ -58,6 +58,7 @@ from turbofix.program.model import Evaluation, Model, Setting, Step, TrainingPro
 
 from ._frameworks import LEFT, starts_processes, where
 from ._precision import called, deterministic, in_use, requote, said
+from ._sizes import other_sizes, uses
 
 codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True)
 
@@ -106,11 +107,6 @@ def of_convolutions(model: Model) -> Evidence:
     )
 
 
-def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:
-    """Whether a loop calls one of some models, as far as it is known what it calls."""
-    return not loop.models or any(model.site in loop.models for model in models)
-
-
 def judge(program: TrainingProgram, setting: Setting) -> InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
@@ -145,7 +141,7 @@ def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model
     evaluations = [each for each in program.evaluations if uses(program, each, convolving)]
     loops: tuple[Step | Evaluation, ...] = (*steps, *evaluations)
     for loop in loops:
-        reason = other_sizes(program, loop)
+        reason = other_sizes(program, loop, "measured")
         if reason is not None:
             return reason
     return None
@@ -154,29 +150,6 @@ def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model
 def is_detector(model: Model) -> bool:
     """Whether it is one of torchvision's networks that take lists of pictures."""
     return any(layer.startswith("torchvision.models.detection.") for layer in model.layers)
-
-
-def other_sizes(program: TrainingProgram, loop: Step | Evaluation) -> str | None:
-    """Why the tensors that a loop gives its models may differ in size; None where they are known not to."""
-    what = "training" if isinstance(loop, Step) else "evaluation"
-    for site in loop.loaders:
-        loader = program.loader(site)
-        sizes = loader.sizes if loader is not None else None
-        if loader is None or sizes is None or (sizes.state != "fixed" and sizes.why is None):
-            return f"the batches of the {what} are not known to have one size, and each new size would be measured anew"
-        if sizes.state != "fixed":
-            name = f"`{loader.name}`" if loader.name else "a loader"
-            line = loader.site.line_from(program.entry)
-            return f"the batches of {name} ({line}) may differ in size, each of which would be measured: {sizes.why}"
-        if loader.built_in_loop:
-            return (
-                f"a loader is built again and again ({loader.site.line_from(program.entry)}), perhaps for other sizes"
-            )
-    if loop.resized is not None and loop.resized.site is not None:
-        line = loop.resized.site.line_from(program.entry)
-        why = f"{loop.resized.why} ({line})"
-        return f"tensors may differ in size from step to step, each of which would be measured: {why}"
-    return None
 
 
 @codemod.rewrite

@@ -44,6 +44,7 @@ def expect(
 TRAININGS = [
     expect("seq2seq.py", r"train loss (\S+),", 2, "checkpoint.pt", args=("--epochs", "2")),
     expect("mnist_flat.py", r"average loss: (\S+),", 3, "model.ckpt"),
+    expect("residual_tiles.py", r"epoch \d+: loss (\S+)", 3, "tiles.pt", args=("--epochs", "3")),
     expect("mnist_functions.py", r"average loss: (\S+),", 3),
     expect("sentiment_trainer.py", r"train_loss=(\S+)", 3, "best_model.pt"),
     expect(

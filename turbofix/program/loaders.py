@@ -14,6 +14,7 @@ from turbofix.program.datasets import collate_on_device, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
+from turbofix.program.lasting import divides
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 from turbofix.program.names import dotted, targets
@@ -132,6 +133,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         name=_name(analysis, event),
         elsewhere=is_chosen_elsewhere(analysis, events),
         sizes=_sizes(made, passed, arguments, data),
+        divides=divides(analysis, made),
         comments=facts.places.comments_at(node, module),
     )
 

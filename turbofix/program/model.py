@@ -188,6 +188,7 @@ class Loader:
     elsewhere: bool = False  # whether it is built at all is decided by what nobody here passes: `args.task == "..."`
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
+    divides: bool = False  # the batch size is known to divide the number of its samples: no batch is smaller
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
@@ -555,6 +556,7 @@ class Step:
     first_batches: tuple[FirstBatch, ...] = ()
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
+    iterations: int | None = None  # in the whole training, as far as literals and defaults tell
 
 
 @dataclass(frozen=True)
@@ -689,6 +691,32 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class Hazard:
+    """What stands in the way of something, in a clause, and where."""
+
+    why: str
+    site: Site
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """What it takes to compile a model in place.
+
+    ``after`` is the statement, of those that move or wrap it, behind which it is what the steps call, ``text`` its name
+    there and ``place`` where it is then; None where that is not known to be one statement outside of loops.
+    ``tested``: that statement stands under a test that says whether ``place`` is a GPU. ``hazard`` is the first thing
+    in its forward pass that a compiler cannot see through, ``foreign`` what else in the program does not go with it.
+    """
+
+    after: Site | None = None
+    text: str | None = None
+    place: Placement = Placement("unknown")
+    hazard: Hazard | None = None
+    tested: bool = False
+    foreign: Hazard | None = None
+
+
+@dataclass(frozen=True)
 class Model:
     """A model that is trained or evaluated. ``layers`` are the qualified names of the external layers in it.
 
@@ -710,6 +738,7 @@ class Model:
     ends_in_sigmoid: bool = False
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
+    compiling: Compiling | None = None  # None where no step calls it
 
 
 @dataclass(frozen=True)

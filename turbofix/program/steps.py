@@ -18,6 +18,7 @@ from turbofix.program.acts import accumulation, acts, concerned, is_model, optim
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.branches import without_excluded
+from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
@@ -27,6 +28,7 @@ from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
+from turbofix.program.lasting import iterations
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import inside_models, loss_of
@@ -122,7 +124,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         evaluations=evaluations,
         loaders=read,
         optimizers=made,
-        models=known_models,
+        models=with_compiling(analysis, known_models, steps),
         precision=precision(analysis),
         settings=settings(analysis),
         debugging=debugging(analysis, steps) if trains else (),
@@ -419,6 +421,7 @@ def _step(
         first_batches=first_batches(analysis, training, loop),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         resized=resized(analysis, record, training),
+        iterations=iterations(analysis, backwards[0], loop),
     )
 
 

@@ -1,0 +1,36 @@
+"""Whether the models of a loop are given tensors of one size, for codemods that do something for each size."""
+
+from __future__ import annotations
+
+from turbofix.program.model import Evaluation, Model, Step, TrainingProgram
+
+
+def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:
+    """Whether a loop calls one of some models, as far as it is known what it calls."""
+    return not loop.models or any(model.site in loop.models for model in models)
+
+
+def other_sizes(program: TrainingProgram, loop: Step | Evaluation, done: str) -> str | None:
+    """Why the tensors that a loop gives its models may differ in size; None where they are known not to.
+
+    ``done``: what would be done anew for each size ("measured", "compiled").
+    """
+    what = "training" if isinstance(loop, Step) else "evaluation"
+    for site in loop.loaders:
+        loader = program.loader(site)
+        sizes = loader.sizes if loader is not None else None
+        if loader is None or sizes is None or (sizes.state != "fixed" and sizes.why is None):
+            return f"the batches of the {what} are not known to have one size, and each new size would be {done} anew"
+        if sizes.state != "fixed":
+            name = f"`{loader.name}`" if loader.name else "a loader"
+            line = loader.site.line_from(program.entry)
+            return f"the batches of {name} ({line}) may differ in size, each of which would be {done}: {sizes.why}"
+        if loader.built_in_loop:
+            return (
+                f"a loader is built again and again ({loader.site.line_from(program.entry)}), perhaps for other sizes"
+            )
+    if loop.resized is not None and loop.resized.site is not None:
+        line = loop.resized.site.line_from(program.entry)
+        why = f"{loop.resized.why} ({line})"
+        return f"tensors may differ in size from step to step, each of which would be {done}: {why}"
+    return None

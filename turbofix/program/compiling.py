@@ -1,0 +1,231 @@
+"""What it takes to compile a model: where it is whole and on its device, and what in its forward pass is in the way.
+
+A compiled forward pass is one graph for tensors of one size. Whatever reads a tensor on the host, calls other code,
+keeps state in the model or goes on until something happens breaks that graph, or has it compiled again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every, once_per_node
+from turbofix.program.events import Event
+from turbofix.program.facts import Frame
+from turbofix.program.model import Compiling, Hazard, Model, Step
+from turbofix.program.names import dotted
+from turbofix.program.objects import called_through, models_in, outermost
+from turbofix.program.script import is_guard
+from turbofix.program.shapes import hazards_in
+from turbofix.program.sites import LOOPS
+from turbofix.program.values import Host, Instance, Made, Tensor, Value, members
+
+_READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
+
+_BUILDING = frozenset(("make", "construct", "unknown_call"))
+
+_TRACED = ("torch.", "Tensor.", "builtins.", "math.", "typing.", "list.", "dict.", "collections.OrderedDict")
+
+_UNTRACED = (
+    *("torch.utils.", "torch.autograd.", "torch.jit.", "torch.fft.", "torch.linalg.", "torch.nn.utils.", "torch.cuda."),
+    *("torch.distributed.", "torch.random.", "torch.manual_seed", "torch.stft", "torch.istft", "torch.complex"),
+    *("torch.view_as_complex", "torch.sparse", "torch.save", "torch.load", "torch.nn.init.", "torch.tensor"),
+)
+
+_CONTEXTS = ("torch.no_grad", "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+
+
+_OWN = "`compile()` of a model whose class is one of torch.nn's own, or has no `forward`, compiles nothing"
+
+
+def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Model, ...]:
+    """The models that steps call, with what compiling them would take."""
+    called = {site for step in steps for site in step.models}
+    if not called:
+        return models
+    forwards: dict[object, list[Event]] = {}
+    for event in outermost(analysis, analysis.facts.of("forward")):
+        for value in models_in(event.receiver):
+            forwards.setdefault(analysis.facts.origin_site(value.origin), []).append(event)
+    foreign = next(_uses(analysis), None)
+    return tuple(
+        replace(model, compiling=replace(_compiling(analysis, model, forwards.get(model.site, [])), foreign=foreign))
+        if model.site in called
+        else model
+        for model in models
+    )
+
+
+def _uses(analysis: Analysis) -> Iterator[Hazard]:
+    """What else a program does with its models that a compiled one does not go with."""
+    for module in analysis.execution.modules.values():
+        for node in every(ast.Call, module.tree):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if name.startswith("register_") and name.endswith("_hook"):
+                yield Hazard("has hooks", analysis.facts.places.site(node, module))
+    for event in analysis.facts.of("autograd_grad"):
+        yield Hazard("differentiates by itself, perhaps a gradient", analysis.facts.site(event))
+    for event in analysis.facts.of("call"):
+        if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
+            yield Hazard(f"calls {event.name}", analysis.facts.site(event))
+
+
+def _compiling(analysis: Analysis, model: Model, forwards: list[Event]) -> Compiling:
+    values: list[Value] = [
+        each
+        for event in forwards
+        for each in models_in(event.receiver)
+        if analysis.facts.origin_site(each.origin) == model.site
+    ]
+    hazard = next(_hazards(analysis, forwards), None)
+    if not values or not all(_has_own_forward(each) for each in values):
+        hazard = Hazard(
+            "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
+        )
+    last = _last_of_set_up(analysis, values)
+    if last is None:
+        return Compiling(hazard=hazard)
+    statement = analysis.facts.places.statement(last.node, last.module)
+    text = _name(statement, last.node)
+    placed = [each for each in (last,) if each.kind == "transfer"] or _moves(analysis, values)
+    place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
+    under = _tests_above(analysis, statement, last)
+    if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
+        return Compiling(hazard=hazard)
+    after = analysis.facts.places.site(statement, last.module)
+    return Compiling(after, text, place, hazard, tested=bool(under))
+
+
+def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -> list[Site]:
+    """The tests under which a statement stands in its function; its own place for each loop or handler around it."""
+    places = analysis.facts.places
+    found: list[Site] = []
+    for above in places.ancestors(statement, event.module) if statement is not None else ():
+        if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            break
+        if isinstance(above, ast.If) and not is_guard(above):
+            inside = any(statement is each for block in above.body for each in walk(block))
+            found.append(places.site(above.test if inside else above, event.module))
+        elif isinstance(above, (*LOOPS, ast.Try)):
+            found.append(places.site(above, event.module))
+    return found
+
+
+def _has_own_forward(value: Value) -> bool:
+    """Whether the forward pass is one that ``compile()`` compiles: not written in ``torch.nn`` (seen on torch 2.13)."""
+    if isinstance(value, Instance):
+        return value.cls.find("forward") is not None
+    if isinstance(value, Made) and value.kind == "wrapper":
+        return all(_has_own_forward(each) for each in members(value.inner))
+    return isinstance(value, Made) and value.qualname.startswith(("torchvision.models.", "timm."))
+
+
+def _moves(analysis: Analysis, values: list[Value]) -> list[Event]:
+    return [
+        event
+        for event in analysis.facts.of("transfer")
+        if event.name in ("to", "cuda") and any(each is value for each in models_in(event.receiver) for value in values)
+    ]
+
+
+def _last_of_set_up(analysis: Analysis, values: list[Value]) -> Event | None:
+    """What moves or wraps a model last, where that is in one function, once, and in no loop."""
+    facts = analysis.facts
+    wraps = [
+        event
+        for event in facts.of("wrap")
+        if any(each is value for each in models_in(event.result or event.receiver) for value in values)
+    ]
+    found = sorted((*_moves(analysis, values), *wraps), key=lambda event: event.order)
+    if not found or any(facts.loops(event) for event in found):
+        return None
+    scopes = {id(facts.frames(event)[-1].scope) for event in found if facts.frames(event)}
+    nodes = [id(event.node) for event in found]
+    return found[-1] if len(scopes) == 1 and len(set(nodes)) == len(nodes) else None
+
+
+def _name(statement: ast.stmt | None, node: ast.AST) -> str | None:
+    """What a model is called behind the statement that moves or wraps it."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return dotted(statement.targets[0])
+    if isinstance(statement, ast.Expr) and statement.value is node and isinstance(node, ast.Call):
+        return dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    return None
+
+
+# --- what stands in the way ----------------------------------------------------------------------------------------
+
+
+def _hazards(analysis: Analysis, forwards: list[Event]) -> Iterator[Hazard]:
+    """What breaks the graph of a model's forward pass, or has it compiled again and again."""
+    facts = analysis.facts
+    nodes = {id(event.node) for event in forwards}
+    for event in forwards:
+        owner = called_through(analysis, event, None)
+        if owner is not None:
+            yield Hazard("the model is called by another method than as `model(x)`", facts.site(event))
+    scopes: dict[int, Frame] = {}
+    for event in facts.events:
+        frames = facts.frames(event)
+        start = next((i for i, frame in enumerate(frames) if frame.call is not None and id(frame.call) in nodes), None)
+        if start is None:
+            continue
+        for frame in frames[start:]:
+            scopes.setdefault(id(frame.scope), frame)
+        why = _why(event)
+        if why is not None:
+            yield Hazard(why, facts.site(event))
+    for frame in scopes.values():
+        for node, why in (*hazards_in(frame.scope), *_breaks_in(frame.scope)):
+            yield Hazard(why, facts.places.site(node, frame.module))
+
+
+def _why(event: Event) -> str | None:
+    """What an event in a forward pass breaks."""
+    if event.kind in _READING:
+        return "the forward pass reads or shows a value on the host"
+    if event.kind == "test" and any(isinstance(each, (Tensor, Host)) for each in members(event.receiver)):
+        return "the forward pass goes on as the data say"
+    if event.kind in _BUILDING:
+        return "the forward pass builds or calls what is not known"
+    if event.kind == "call" and (not event.name.startswith(_TRACED) or event.name.startswith(_UNTRACED)):
+        return f"the forward pass calls {event.name}"
+    return None
+
+
+@once_per_node
+def _breaks_in(scope: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
+    """The statements of a forward pass that break its graph, or are compiled again for each number."""
+    return tuple(_breaks(scope))
+
+
+def _breaks(scope: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    for node in walk(scope):
+        if isinstance(node, (ast.Try, ast.While, ast.Global, ast.Nonlocal, ast.Yield, ast.Await, ast.Raise)):
+            yield node, f"the forward pass has a `{type(node).__name__.lower()}`"
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node, "the forward pass keeps something in the model"
+        elif isinstance(node, ast.For) and not _is_over_layers(node.iter):
+            yield node, "a loop of the forward pass is unrolled, as often as the data say"
+        elif isinstance(node, ast.With) and not all(_is_known_context(each.context_expr) for each in node.items):
+            yield node, "the forward pass enters a context that is not known"
+        elif isinstance(node, ast.Call) and (dotted(node.func) or "").partition(".")[0] in ("random", "np", "numpy"):
+            yield node, f"the forward pass calls {dotted(node.func)}"
+
+
+def _is_over_layers(iterated: ast.expr) -> bool:
+    """``self.layers``, ``range(self.depth)``, ``zip(self.convs, self.norms)``: as often each time."""
+    if isinstance(iterated, ast.Call) and dotted(iterated.func) in ("range", "enumerate", "zip", "reversed", "len"):
+        return all(_is_over_layers(each) for each in iterated.args)
+    if isinstance(iterated, ast.Constant):
+        return True
+    return (dotted(iterated) or "").startswith("self.")
+
+
+def _is_known_context(entered: ast.expr) -> bool:
+    name = dotted(entered.func) if isinstance(entered, ast.Call) else None
+    return name is not None and any(each.endswith(name) for each in _CONTEXTS)

@@ -1,0 +1,104 @@
+"""How many steps a training takes, as far as literals, defaults of options and the sizes of published data tell."""
+
+from __future__ import annotations
+
+import ast
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.datasets import dataset_of
+from turbofix.program.events import Event
+from turbofix.program.facts import Frame, constants, settled, unwrapped
+from turbofix.program.names import dotted
+from turbofix.program.sites import LOOPS
+from turbofix.program.values import Instance, Made, Value, members
+
+_LENGTHS = {
+    **{f"torchvision.datasets.{name}": ("train", True, 60_000) for name in ("MNIST", "FashionMNIST", "KMNIST")},
+    **{f"torchvision.datasets.{name}": ("train", True, 50_000) for name in ("CIFAR10", "CIFAR100")},
+    "torchvision.datasets.SVHN": ("split", "train", 73_257),
+    "torchvision.datasets.STL10": ("split", "train", 5_000),
+    "torchvision.datasets.ImageNet": ("split", "train", 1_281_167),
+}
+"""How many samples the training part of a published data set has: the parameter that asks for it, and its default."""
+
+
+def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
+    """How many steps a training takes, as far as literals and defaults of options tell; None where they do not."""
+    facts = analysis.facts
+    total = 1
+    seen = False
+    for record in facts.loops(backward):
+        frames = facts.frames(backward)
+        index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
+        if index is None or not isinstance(record.node, ast.For) or _leaves_early(record.node):
+            return None
+        count = _rounds(analysis, record.iterated, record.node.iter, frames[: index + 1])
+        if count is None:
+            return None
+        total *= count
+        if record.node is loop:
+            seen = True
+            break
+    return total if seen else None
+
+
+def _leaves_early(loop: ast.For) -> bool:
+    """Whether a loop may end before its time: a ``break`` of its own, or a ``return``."""
+    waiting: list[ast.AST] = [*loop.body]
+    for node in waiting:  # grows meanwhile
+        if isinstance(node, (ast.Break, ast.Return)):
+            return True
+        if not isinstance(node, (*LOOPS, ast.FunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+        elif isinstance(node, LOOPS):
+            waiting += [each for each in walk(node) if isinstance(each, ast.Return)]
+    return False
+
+
+def _rounds(analysis: Analysis, value: Value | None, node: ast.expr, frames: tuple[Frame, ...]) -> int | None:
+    """How often a loop runs: over a ``range`` of known numbers, or over a loader of known data."""
+    inner = node
+    while isinstance(inner, ast.Call) and dotted(inner.func) not in ("range", "trange", "tqdm.trange") and inner.args:
+        inner = inner.args[0]
+    if isinstance(inner, ast.Call) and dotted(inner.func) in ("range", "trange", "tqdm.trange"):
+        bounds = [settled(analysis.facts.evaluate(each, frames)) for each in inner.args[:2]]
+        whole = [each for each in bounds if type(each) is int]
+        if len(whole) != len(inner.args):
+            return None
+        return max(whole[-1] - (whole[0] if len(whole) > 1 else 0), 0)
+    loaders = [each for each in unwrapped(value) if isinstance(each, Made) and each.kind == "loader"]
+    if len(loaders) != 1:
+        return None
+    return batches_of(analysis, loaders[0])
+
+
+def batches_of(analysis: Analysis, loader: Made) -> int | None:
+    """How many batches one pass over a loader gives."""
+    data, size = loader.arguments.get("dataset", 0), loader.arguments.get("batch_size", 1)
+    length = _samples(analysis, data.value) if data is not None else None
+    batch = settled(size.value) if size is not None else 1
+    if length is None or type(batch) is not int or batch < 1:
+        return None
+    return length // batch
+
+
+def _samples(analysis: Analysis, value: Value) -> int | None:
+    """How many samples data hold: the training part of a published data set, or what a class of the program says."""
+    lengths: set[int | None] = set()
+    for each in members(value):
+        known = _LENGTHS.get(each.qualname) if isinstance(each, Made) else None
+        if known is None or not isinstance(each, Made):
+            lengths.add(dataset_of(analysis, each).length if isinstance(each, (Made, Instance)) else None)
+            continue
+        asked = each.arguments.get(known[0], 1)
+        lengths.add(known[2] if asked is None or list(constants(asked.value)) == [known[1]] else None)
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def divides(analysis: Analysis, loader: Made) -> bool:
+    """Whether all batches of a pass are full, the last one too."""
+    data, size = loader.arguments.get("dataset", 0), loader.arguments.get("batch_size", 1)
+    length = _samples(analysis, data.value) if data is not None else None
+    batch = settled(size.value) if size is not None else None
+    return length is not None and type(batch) is int and batch > 0 and length % batch == 0
