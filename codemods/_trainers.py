@@ -34,6 +34,31 @@ class Switch:
     value_at: Site | None = None
 
 
+MIXED = (16, "16", "bf16", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "transformer-engine")
+"""What Lightning's trainer takes for a precision other than full."""
+
+FULL = (32, "32", "32-true")
+
+
+def on_gpu(training: Training) -> bool | None:
+    """Whether Lightning trains on a GPU where there is one; None where that is left to somebody else."""
+    given = training.argument("accelerator")
+    if given.state == "absent" or (given.known and set(given.values) <= {"auto", "gpu", "cuda"}):
+        return True
+    return False if given.known and given.option is None else None
+
+
+def is_sharded(training: Training) -> bool:
+    """Whether a strategy or plugin may have a precision, and a way to step, of its own."""
+    given = training.argument("strategy")
+    plain = given.state == "absent" or (given.known and all(str(each).startswith(PLAIN) for each in given.values))
+    return not plain or not is_off(training.argument("plugins"))
+
+
+PLAIN = ("auto", "ddp", "dp")
+"""How the strategies of Lightning begin that leave the model whole."""
+
+
 def called(training: Training) -> str:
     """How a message calls the settings."""
     return f"`{training.qualname.rpartition('.')[2]}`"
@@ -83,7 +108,7 @@ def why_not(program: TrainingProgram, training: Training, name: str, value: str 
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
     if training.parsed:
-        return f"the command line decides over the settings: pass --{name} {value}"
+        return f"the command line decides over the settings: pass {training.parsed}{name} {value}"
     if training.open_mapping:
         return f"the call unpacks a mapping that may already hold {name}"
     for setting, site in training.changed:

@@ -43,6 +43,10 @@ Use instead
             "out", bf16=torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
         )
 
+    Lightning's trainer puts the steps of the module under autocast, losses included::
+
+        trainer = L.Trainer(max_epochs=10, precision="bf16-mixed" if torch.cuda.is_available() else "32-true")
+
     On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
     vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
 
@@ -94,6 +98,11 @@ When refused
     ``--bf16 True``), where the script reads or sets ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and
     trainers of the script's own.
 
+    Under Lightning it is refused for what the steps do that 16 bits break or blur: a loss or a metric that is computed
+    by hand, ``BCELoss``, numpy arrays; for modules that step by themselves, for strategies and plugins that may have a
+    precision of their own, for clipped gradients of a fused optimizer (Lightning raises), for scripts for Lightning 1,
+    and where an option or ``LightningCLI`` decides (pass ``--trainer.precision bf16-mixed``).
+
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
     float16 the scaler skips the first few updates, until it has found its scale.
@@ -118,6 +127,7 @@ from turbofix.program.model import (
     Evaluation,
     Framework,
     Model,
+    ModuleSteps,
     Output,
     Placement,
     Region,
@@ -148,7 +158,20 @@ from ._precision import (
     version,
 )
 from ._scaler import Scaling, scale, scaling_for
-from ._trainers import CAPABLE, STEPPING, Switch, by_deepspeed, evidence, is_off, set_switch, stays_on_cpu
+from ._trainers import (
+    CAPABLE,
+    FULL,
+    MIXED,
+    STEPPING,
+    Switch,
+    by_deepspeed,
+    evidence,
+    is_off,
+    is_sharded,
+    on_gpu,
+    set_switch,
+    stays_on_cpu,
+)
 from ._trainers import called as called_by
 from ._trainers import judged as judged_setting
 from ._trainers import why_not as why_not_setting
@@ -177,6 +200,9 @@ LOGIT_LOSSES = {
     "torch.nn.BCELoss": "BCEWithLogitsLoss",
     "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy_with_logits",
 }
+NETWORKS = ("torchvision.models.", "timm.", "transformers.", "segmentation_models_pytorch.", "torchaudio.models.")
+"""Libraries whose networks multiply or convolve."""
+
 FAIRSCALE_CHECKPOINT = "fairscale.nn.checkpoint_wrapper"
 FORGETS = "recomputes the forward pass without the autocast that it ran under"
 UNSAFE = (
@@ -248,6 +274,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Training steps whose forward pass runs in float32 on a GPU that could do better."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
@@ -321,6 +349,103 @@ def why_not_under(program: TrainingProgram, training: Training) -> str | None:
         if not is_off(training.argument(name)):
             return f"the settings choose a way of their own by `{name}`"
     return None
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of Lightning, whose trainer puts the module's steps under autocast, with their losses."""
+    for training in program.trainings:
+        given = training.argument("precision")
+        message = "Lightning's trainer computes in float32; the GPU is faster in bfloat16"
+        seen = evidence(training, "precision")
+        if program.target.capability < VOLTA or on_gpu(training) is False or training.module is None:
+            continue
+        if given.known and given.option is None and set(given.values) <= set(MIXED):
+            yield codemod.in_place(given.edit_at or training.site, f"the trainer computes in {given.values[0]}")
+            continue
+        if given.state in ("computed", "unknown", "may"):
+            where = f"as `{given.text or '...'}` says"
+            yield codemod.in_place(given.site or training.site, f"the trainer's precision is chosen, {where}")
+            continue
+        if given.known and not set(given.values) <= {None, *FULL}:
+            continue  # in double precision, on purpose
+        if training.precision == "other" or not is_worth_it(program, training):
+            continue
+        reason = why_not_under_lightning(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            continue
+        is_cuda = training.argument("accelerator").values == ("cuda",)
+        value = '"bf16-mixed"' if is_cuda else '"bf16-mixed" if {torch.cuda.is_available}() else "32-true"'
+        yield codemod.finding(training.site, message, plan=Switch("precision", value), evidence=seen)
+
+
+def is_worth_it(program: TrainingProgram, training: Training) -> bool:
+    """Whether a module is known to multiply or convolve, and not known to be bound by the launches of its kernels."""
+    if training.parsed:
+        return True
+    layers = {layer for model in training.models for layer in model.layers}
+    if not layers & (MATMULS | RECURRENT | CONVOLUTIONS) and not any(each.startswith(NETWORKS) for each in layers):
+        return False
+    sizes = [size for loader in program.loaders for size in loader.argument("batch_size").values]
+    batch = max((size for size in sizes if isinstance(size, int)), default=TINY_BATCH)
+    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
+    return not all(
+        is_tiny(model)
+        if model.products.beside_convolutions
+        else bool(model.products.layers)
+        and not any(each.startswith(NETWORKS) for each in model.layers)
+        and is_bound_by_launches(model.products, batch)
+        for model in whole
+    )
+
+
+def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
+    """What makes mixed precision unsafe for a module, or what decides over it."""
+    given, module = training.argument("precision"), training.module
+    assert module is not None
+    if given.option is not None:
+        return f"the script leaves it to {said(given)}: pass bf16-mixed"
+    if given.state == "value" and given.values != (None,):
+        return f"the script asks for precision={given.text} itself, on purpose as it seems"
+    if module.manual:
+        return "the module steps its optimizers itself, and its backward passes would run under autocast too"
+    reason = why_not_in_steps(module, training.site.path)
+    if reason is not None:
+        return reason
+    if program.target.capability < AMPERE:
+        return 'before Ampere there is only "16-mixed", which not every module bears'
+    if module.old is not None:
+        return f'the script is written for Lightning 1 (`{module.old}`), which calls it precision="bf16"'
+    if on_gpu(training) is None:
+        return f"whether it trains on a GPU is left to `accelerator={training.argument('accelerator').text or '...'}`"
+    if is_sharded(training):
+        return "a strategy or plugin of the trainer may have a precision of its own"
+    fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
+    clips = not is_off(training.argument("gradient_clip_val")) or module.clips is not None
+    if fused and clips:
+        return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision"
+    try:
+        refuse_program(program, training.site.path)
+        for model in training.models:
+            refuse_model(model, "bfloat16")
+    except Refuse as refuse:
+        return str(refuse)
+    return why_not_setting(program, training, "precision", "bf16-mixed")
+
+
+def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
+    """What a module's steps do that 16 bits break or blur."""
+    for name in (*module.losses, *(call.qualname for call in module.calls)):
+        if name in LOGIT_LOSSES:
+            return f"{name.rpartition('.')[2]} raises under autocast: return logits and use {LOGIT_LOSSES[name]}"
+    if not module.losses:
+        return "it could not be seen how the loss is computed"
+    if module.leaves is not None:
+        return f"{module.leaves.line_from(here)} makes a numpy array of a tensor; numpy has no bfloat16"
+    if module.by_hand is not None:
+        place = module.by_hand.line_from(here)
+        return f"{place} computes with the results of the model, which autocast leaves in 16 bits: give it `.float()`"
+    return unsafe_call(module.calls, "bfloat16", here)
 
 
 def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:

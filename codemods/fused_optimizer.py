@@ -41,6 +41,9 @@ Use instead
 
         args = TrainingArguments("out", optim="adamw_torch_fused" if torch.cuda.is_available() else "adamw_torch")
 
+    Under Lightning the module makes it, and Lightning chooses the device; the value asks for a GPU where the trainer is
+    not told to use one: ``fused=torch.cuda.is_available() or None``.
+
     ``load_state_dict`` takes ``fused`` from the checkpoint, so one that was saved without it would switch it off again.
     The loaded groups are told before they are loaded (not after: the step counters would stay on the CPU)::
 
@@ -64,7 +67,9 @@ When refused
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
     may become DTensors (FSDP2), which have no rule for these, under tensor parallelism, and where ``load_state`` or
     ``fabric.load`` brings the groups of a checkpoint. Under the ``Trainer`` of transformers where the command line
-    decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch 2.4. Nothing is said under other
+    decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch 2.4. Under Lightning beside mixed
+    precision with clipped gradients (Lightning raises) or fp16, for modules that step by themselves, and where a
+    checkpoint is passed to ``fit``; nothing is said beside its sharding strategies. Nor is anything under other
     frameworks.
 
 Risk
@@ -89,8 +94,20 @@ from turbofix.program.model import Framework, Optimizer, Training, TrainingProgr
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
+from ._loaders import is_inside
 from ._precision import requote, said, test_beside, version
-from ._trainers import OPTIMIZING, Switch, by_deepspeed, evidence, is_off, set_switch, stays_on_cpu
+from ._trainers import (
+    FULL,
+    OPTIMIZING,
+    Switch,
+    by_deepspeed,
+    evidence,
+    is_off,
+    is_sharded,
+    set_switch,
+    stays_on_cpu,
+)
+from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -149,6 +166,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers that could update their parameters in one kernel and do not."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     owned = program.framework not in (*LEFT, Framework.DEEPSPEED)
     if owned or not program.trains or not program.device.reaches_cuda:
         return
@@ -214,6 +233,55 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None)
         yield codemod.finding(place, message, plan=plan, evidence=seen)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """The optimizers that a ``LightningModule`` makes, for Lightning to step."""
+    for training in program.trainings:
+        modules = [model.cls for model in training.models if model.cls is not None]
+        if training.parsed or not trains_on_gpu(training) or training.module is None or is_sharded(training):
+            continue
+        for optimizer in program.optimizers:
+            name = (optimizer.qualname or "").rpartition(".")[2]
+            since = SINCE.get(optimizer.qualname or "")
+            if since is None or not any(is_inside(optimizer.site, each) for each in modules):
+                continue
+            if optimizer.trains == "inputs" or (name == "SGD" and is_plain(optimizer)):
+                continue
+            fused = optimizer.argument("fused")
+            if fused.state == "computed" or any(fused.values):
+                yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
+                continue
+            message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
+            seen = evidence(training, "precision")
+            reason = why_not_under_lightning(program, training, optimizer)
+            if reason is not None:
+                yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
+                continue
+            accelerator = training.argument("accelerator").values
+            anywhere = ("cuda",) if program.target.torch < ON_MPS else ("cuda", "gpu")
+            is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
+            value = "True" if is_gpu else f"{AVAILABLE} or None"
+            yield codemod.finding(optimizer.site, message, plan=Plan(value, ()), evidence=seen)
+
+
+def why_not_under_lightning(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
+    """What makes a fused optimizer unsafe in Lightning's hands, if anything."""
+    since = max(ON_CPU, SINCE[optimizer.qualname or ""])
+    if program.target.torch < since:
+        return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
+    given, module = training.argument("precision"), training.module
+    full = given.state == "absent" or (given.state == "value" and set(given.values) <= {None, *FULL})
+    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.clips is not None)
+    if not full and (clips or training.open_mapping):
+        return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision, and raises"
+    if not full and not (given.known and all("bf16" in str(each) for each in given.values)):
+        return "beside fp16 Lightning hands a fused optimizer gradients that are still scaled"
+    if module is not None and module.manual:
+        return "the module steps its optimizers itself, and may look at the gradients before"
+    if module is not None and module.resumes:
+        return "its state is loaded from a checkpoint that may switch fused off again, and cannot be told beforehand"
+    return why_not(program, optimizer)
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:

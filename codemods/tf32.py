@@ -25,6 +25,8 @@ Use instead
 
         args = TrainingArguments("out", tf32=is_torch_tf32_available())
 
+    Lightning leaves the switch to the script, which then gets the same line before its trainer is made.
+
 When refused
     Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
     and where no float32 product is known to take noticeable time. Known are widths that are literals or the defaults of
@@ -94,7 +96,7 @@ from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._precision import MATMULS, autocast_of, called, deterministic, in_use, requote, said, version
-from ._trainers import Switch, evidence, is_off, judged, set_switch, stays_on_cpu
+from ._trainers import FULL, Switch, evidence, is_off, is_sharded, judged, on_gpu, set_switch, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -132,6 +134,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Matrix products in full float32 on a GPU that could do them in TF32."""
     if program.framework is Framework.TRANSFORMERS and program.target.capability >= AMPERE:
         yield from under_trainer(program)
+    if program.framework is Framework.LIGHTNING and program.target.capability >= AMPERE:
+        yield from under_lightning(program)
     if program.framework not in LEFT or not program.trains or program.target.capability < AMPERE:
         return
     if not program.device.reaches_cuda:
@@ -187,6 +191,52 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()")
         yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of Lightning, which leaves the switch to the script, and asks for it when it starts on a GPU."""
+    switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
+    if switches:
+        yield from map(judge, switches)
+        return
+    for training in program.trainings[:1]:
+        given = training.argument("precision")
+        if training.parsed or not on_gpu(training) or training.precision == "other":
+            continue
+        if not (given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})):
+            continue  # another precision, by the script or by whoever starts it
+        models = [model for model in training.models if not is_float64(model)]
+        sizes = {size for loader in program.loaders for size in loader.argument("batch_size").values}
+        batch = max((size for size in sizes if isinstance(size, int)), default=None)
+        if not models or not any(has_noticeable(model.products, batch) for model in models):
+            continue
+        message = (
+            f"the float32 matrix products of {called(models)} run without the tensor cores: "
+            "torch keeps full precision unless told otherwise"
+        )
+        seen = (*of_models(models, MATMULS), *evidence(training, "precision"))
+        reason = why_not_under_lightning(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            continue
+        newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
+        yield codemod.finding(training.site, message, plan=newer, evidence=seen)
+
+
+def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
+    """What makes the switch unsafe beside Lightning's trainer, if anything."""
+    for name, site in deterministic(program):
+        place = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {place})"
+    if not is_off(training.argument("deterministic")):
+        return "the script asks for reproducible results (deterministic)"
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    if program.target.torch < SINCE:
+        return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
+    if is_sharded(training):
+        return "a strategy or plugin of the trainer may have a precision of its own"
+    return None
 
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.program import libraries
@@ -11,12 +12,12 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
-from turbofix.program.model import Loss
+from turbofix.program.model import Called, Loss
 from turbofix.program.names import targets
 from turbofix.program.objects import models_in
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Const, External, Function, Instance, Made, Opaque, Tensor, members
+from turbofix.program.values import Const, External, Function, Instance, Made, Opaque, Tensor, Unknown, members
 
 
 def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
@@ -305,3 +306,43 @@ def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
         found = [single for single, item in pairs if item is node]
         return [each for single in found for each in targets(single)] or list(targets(target))
     return list(targets(target))
+
+
+# --- what forward passes call ---------------------------------------------------------------------------------------
+
+
+def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
+    """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
+    found: dict[tuple[Site, str], Called] = {}
+    for event in (*events, *inside_models(analysis, events)):
+        if event.kind not in ("call", "forward", "criterion"):
+            continue
+        name = event.name
+        if event.kind != "call":
+            names = sorted(
+                member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))
+            )
+            name = names[0] if names else name
+        if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
+            continue
+        site = analysis.facts.site(event)
+        constants: tuple[object, ...] = ()
+        if event.arguments is not None:
+            constants = tuple(
+                member.value
+                for value in event.arguments.values()
+                for member in members(value)
+                if isinstance(member, Const)
+            )
+        known = found.setdefault((site, name), Called(name, site, constants))
+        if not known.of_weights and _is_given_weights(event):
+            found[site, name] = replace(known, of_weights=True)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _is_given_weights(event: Event) -> bool:
+    passed = event.arguments.values() if event.arguments is not None else ()
+    given = (each for value in (event.receiver, *passed) for each in members(value))
+    return any(
+        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown)) for each in given
+    )

@@ -887,16 +887,36 @@ class Owner:
         return self.arguments.get(name, ABSENT)
 
 
+@dataclass(frozen=True)
+class ModuleSteps:
+    """The steps of a ``LightningModule``, which Lightning puts under autocast as they are, losses included.
+
+    ``losses`` are the criteria that they call. ``by_hand`` is where the training step computes beside these and the
+    model. ``leaves`` is where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers
+    itself. ``clips`` is where it clips gradients. ``old`` is a name that only Lightning 1 knows.
+    """
+
+    calls: tuple[Called, ...] = ()
+    losses: tuple[str, ...] = ()
+    by_hand: Site | None = None
+    leaves: Site | None = None
+    manual: bool = False
+    clips: Site | None = None
+    old: str | None = None
+    resumes: bool = False  # a checkpoint may be passed, whose optimizer state is loaded
+
+
 Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
 """What a model is made in; "other": 16 bits or quantized; "own": a class of the project, which may compute anything."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training that a framework runs by itself, by the settings that it is given: ``TrainingArguments(...)``.
+    """A training that a framework runs by itself, by the settings that it is given.
 
-    ``site`` is the construction of the settings. ``arguments`` are what they are given and what the project's own class
-    of settings (``own``) has as fields. ``parsed``: they come from the command line, which may set all of them.
+    ``site`` is the construction of the settings: ``TrainingArguments(...)``, Lightning's ``Trainer(...)``.
+    ``arguments`` are what they are given and what the project's own class of settings (``own``) has as fields.
+    ``parsed``: they come from the command line, which may set them all, by options that begin so: "--", "--trainer.".
     ``reads`` and ``changed`` are the places that read a setting or set it afterwards ("": that may set any).
     ``overrides`` are the methods of the project's own class of trainer.
     """
@@ -905,7 +925,7 @@ class Training:
     qualname: str
     arguments: Mapping[str, Argument]
     open_mapping: bool = False
-    parsed: bool = False
+    parsed: str | None = None
     own: bool = False
     reads: tuple[tuple[str, Site], ...] = ()
     changed: tuple[tuple[str, Site], ...] = ()
@@ -914,6 +934,7 @@ class Training:
     overrides: frozenset[str] = frozenset()
     own_optimizer: bool = False  # the trainer is, or may be, given an optimizer
     dataset: Dataset | None = None  # what it trains on, where it is given that
+    module: ModuleSteps | None = None  # what Lightning calls in each step
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when nothing passes it."""

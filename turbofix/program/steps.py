@@ -31,9 +31,8 @@ from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
-from turbofix.program.losses import inside_models, loss_of
+from turbofix.program.losses import called_in, loss_of
 from turbofix.program.model import (
-    Called,
     Evaluation,
     Framework,
     Loop,
@@ -71,7 +70,6 @@ from turbofix.program.trainings import trainings
 from turbofix.program.transfers import transfers
 from turbofix.program.values import (
     Const,
-    External,
     Instance,
     Iterated,
     Made,
@@ -407,7 +405,7 @@ def _step(
         optimizers=tuple(concerned_optimizers),
         models=tuple(called),
         choices=tuple(choices),
-        calls=_called(analysis, training),
+        calls=called_in(analysis, training),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
@@ -862,43 +860,6 @@ def _kinds(value: Value | None) -> set[str]:
     return {member.kind for member in members(value) if isinstance(member, Made)}
 
 
-def _called(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
-    """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
-    found: dict[tuple[Site, str], Called] = {}
-    for event in (*events, *inside_models(analysis, events)):
-        if event.kind not in ("call", "forward", "criterion"):
-            continue
-        name = event.name
-        if event.kind != "call":
-            names = sorted(
-                member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))
-            )
-            name = names[0] if names else name
-        if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
-            continue
-        site = analysis.facts.site(event)
-        constants: tuple[object, ...] = ()
-        if event.arguments is not None:
-            constants = tuple(
-                member.value
-                for value in event.arguments.values()
-                for member in members(value)
-                if isinstance(member, Const)
-            )
-        known = found.setdefault((site, name), Called(name, site, constants))
-        if not known.of_weights and _is_given_weights(event):
-            found[site, name] = replace(known, of_weights=True)
-    return tuple(found[key] for key in sorted(found))
-
-
-def _is_given_weights(event: Event) -> bool:
-    passed = event.arguments.values() if event.arguments is not None else ()
-    given = (each for value in (event.receiver, *passed) for each in members(value))
-    return any(
-        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown)) for each in given
-    )
-
-
 # --- evaluations ------------------------------------------------------------------------------------------------------
 
 
@@ -1028,7 +989,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         autocast=_autocast(analysis, events),
         device=device,
         models=tuple(called),
-        calls=_called(analysis, events),
+        calls=called_in(analysis, events),
         epoch_loop=_repeating_loop(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         waits=_waits(analysis, events, loop),

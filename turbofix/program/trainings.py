@@ -12,6 +12,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
+from turbofix.program.lightning import lightning_trainings
 from turbofix.program.model import Dataset, Framework, Precision, Training
 from turbofix.program.objects import models_given
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
@@ -37,7 +38,9 @@ _FULL = ("torch.float32", "torch.float", "float32", "None")
 
 
 def trainings(analysis: Analysis, framework: Framework) -> tuple[Training, ...]:
-    """Every training that a trainer of transformers is asked for, by its settings."""
+    """Every training that a trainer of transformers or Lightning is asked for, by its settings."""
+    if framework is Framework.LIGHTNING:
+        return lightning_trainings(analysis)
     if framework is not Framework.TRANSFORMERS:
         return ()
     found: dict[Site, Training] = {}
@@ -121,7 +124,7 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         qualname=qualname,
         arguments=arguments,
         open_mapping=passed is None or passed.open or passed.star or len(passed.positions) > 1,
-        parsed=is_parsed,
+        parsed="--" if is_parsed else None,
         own=isinstance(settings, Instance),
         reads=_reads(analysis, call),
         changed=_changed(analysis, settings),

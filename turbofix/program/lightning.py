@@ -1,0 +1,247 @@
+"""The trainings of Lightning: how its trainer is made, and what the steps of the module do that it calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.arguments import argument_from
+from turbofix.program.events import Event
+from turbofix.program.libraries import LOSSES, SCALAR_LOSSES, words
+from turbofix.program.losses import called_in
+from turbofix.program.model import ModuleSteps, Training
+from turbofix.program.names import dotted
+from turbofix.program.objects import models_given
+from turbofix.program.values import Class, Function, Instance, Made, Value, members
+
+_TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
+_FITS = tuple(f"{name}.fit" for name in _TRAINERS)
+_FROM_ARGPARSE = tuple(f"{name}.from_argparse_args" for name in _TRAINERS)
+_CLI = (
+    "lightning.pytorch.cli.LightningCLI",
+    "pytorch_lightning.cli.LightningCLI",
+    "pytorch_lightning.utilities.cli.LightningCLI",
+)
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+_OLD = words(
+    """
+    gpus auto_select_gpus tpu_cores ipus auto_lr_find auto_scale_batch_size progress_bar_refresh_rate
+    checkpoint_callback weights_summary amp_backend amp_level distributed_backend resume_from_checkpoint
+    replace_sampler_ddp track_grad_norm flush_logs_every_n_steps truncated_bptt_steps terminate_on_nan
+    stochastic_weight_avg move_metrics_to_cpu multiple_trainloader_mode num_processes process_position
+    log_gpu_memory reload_dataloaders_every_epoch prepare_data_per_node
+    training_epoch_end validation_epoch_end test_epoch_end optimizer_idx
+    """
+)
+"""Arguments of the trainer and methods of modules that Lightning 2 does not have."""
+
+_SHAPING = words(
+    """
+    view reshape flatten squeeze unsqueeze transpose permute contiguous size dim argmax long float detach item to cuda
+    append items keys values get format log log_dict
+    """
+)
+"""Methods whose result is as precise as what they are called on, or that are of no tensor."""
+
+_PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "int", "dict", "list", "tuple"))
+
+
+def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
+    """Every training that is started by ``trainer.fit(module)``, or by Lightning's command line."""
+    found: dict[Site, Training] = {}
+    for event in analysis.facts.of("call", "make"):
+        if event.arguments is None:
+            continue
+        if event.name in _FITS:
+            given = event.arguments.get("model", 0)
+            modules = list(members(given.value)) if given is not None else []
+            resumes = event.arguments.get("ckpt_path", 4) is not None
+            for trainer in members(event.receiver):
+                made = trainer.base if isinstance(trainer, Instance) else trainer
+                if isinstance(made, Made):
+                    _add(found, _training(analysis, made, modules, resumes=resumes))
+        elif event.name in _CLI:
+            given = event.arguments.get("model_class", 0)
+            modules = list(members(given.value)) if given is not None else []
+            site = analysis.facts.site(event)
+            _add(found, _told(analysis, site, event.name, "--trainer.", modules))
+        elif event.name in _FROM_ARGPARSE:
+            _add(found, _told(analysis, analysis.facts.site(event), event.name, "--", []))
+    return tuple(found[site] for site in sorted(found))
+
+
+def _add(found: dict[Site, Training], training: Training | None) -> None:
+    if training is not None and training.site not in found:
+        found[training.site] = training
+    elif training is not None and found[training.site].module != training.module:
+        del found[training.site]  # one trainer for several modules: what holds for one need not for the other
+        found[training.site] = Training(training.site, training.qualname, training.arguments, training.open_mapping)
+
+
+def _told(analysis: Analysis, site: Site, qualname: str, prefix: str, modules: list[Value]) -> Training:
+    """A training whose trainer is made of the command line."""
+    return Training(
+        site,
+        qualname,
+        {},
+        parsed=prefix,
+        precision="own",
+        module=_steps(analysis, modules, {}, resumes=False),
+    )
+
+
+def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: bool) -> Training | None:
+    facts = analysis.facts
+    site = facts.origin_site(made.origin)
+    if site is None or made.qualname not in _TRAINERS:
+        return None
+    passed = made.arguments
+    arguments = {
+        name: argument_from(each, made.origin.module, facts, analysis.reads)
+        for name, each in sorted(passed.keywords.items())
+    }
+    models = models_given(analysis, modules)
+    steps = _steps(analysis, modules, arguments, resumes=resumes)
+    return Training(
+        site=site,
+        qualname=made.qualname,
+        arguments=arguments,
+        open_mapping=passed.open or passed.star or bool(passed.positions),
+        models=models,
+        precision="other" if any(each.half for each in models) else "own" if steps is not None else "unknown",
+        module=steps,
+    )
+
+
+def _steps(
+    analysis: Analysis, modules: list[Value], arguments: Mapping[str, object], *, resumes: bool
+) -> ModuleSteps | None:
+    """What the steps of the project's own modules do; None where a module comes from elsewhere."""
+    classes = [each.cls if isinstance(each, Instance) else each for each in modules]
+    if not classes or not all(isinstance(each, Class) for each in classes):
+        return None
+    owners = [base for cls in classes if isinstance(cls, Class) for base in cls.mro() if isinstance(base, Class)]
+    names = {name: value for owner in reversed(owners) for name, value in owner.names.items()}
+    steps = [each for name in _STEPS for each in members(names.get(name)) if isinstance(each, Function)]
+    training = [each for each in members(names.get("training_step")) if isinstance(each, Function)]
+    if not training:
+        return None
+    facts = analysis.facts
+    steps = [each for each in steps if facts.events_in_functions([each.node])]  # the others were not followed
+    events = facts.events_in_functions(each.node for each in steps)
+    criteria = {name for event in events if event.kind == "criterion" for name in _names(event)}
+    old = sorted(_OLD & (set(arguments) | set(names)))
+    old += sorted(_OLD & {each.arg for step in training for each in step.node.args.args})
+    return ModuleSteps(
+        calls=called_in(analysis, events),
+        losses=tuple(sorted(criteria)),
+        by_hand=_by_hand(analysis, steps, names, events),
+        leaves=_leaving(analysis, owners),
+        manual=any(_is_manual(owner) for owner in owners),
+        clips=_clipping(analysis, owners),
+        old=old[0] if old else None,
+        resumes=resumes,
+    )
+
+
+def _names(event: Event) -> Iterator[str]:
+    found = [each.qualname for each in members(event.receiver) if isinstance(each, Made)]
+    yield from found or [event.name]
+
+
+def _by_hand(analysis: Analysis, steps: list[Function], names: dict[str, Value], events: list[Event]) -> Site | None:
+    """Where a step, or a method that it calls for it, computes with what the model has returned."""
+    places = analysis.facts.places
+    criteria = {
+        id(event.node)
+        for event in events
+        if event.kind == "criterion" and all(name in LOSSES | SCALAR_LOSSES for name in _names(event))
+    }
+    own = {id(event.node) for event in events if event.kind == "criterion"} - criteria
+    called = {id(event.node) for event in events if event.kind == "forward"} | criteria
+    waiting, seen = list(steps), set()
+    while waiting:
+        function = waiting.pop()
+        if function.node in seen:
+            continue
+        seen.add(function.node)
+        losses = {
+            target.id
+            for node in walk(function.node)
+            if isinstance(node, ast.Assign) and id(node.value) in criteria
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in walk(function.node):
+            method = _own_method(node, names)
+            if method is not None:
+                waiting.append(method)
+            elif id(node) in own or _computes(node, criteria, called, losses):
+                return places.site(node, function.module)
+    return None
+
+
+def _own_method(node: ast.AST, names: dict[str, Value]) -> Function | None:
+    """The method of the module that a call calls, other than its forward pass."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr == "forward":
+        return None
+    if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "self"):
+        return None
+    return next((each for each in members(names.get(node.func.attr)) if isinstance(each, Function)), None)
+
+
+def _computes(node: ast.AST, criteria: set[int], called: set[int], losses: set[str]) -> bool:
+    """Whether an expression of a step may compute in 16 bits what the loss is made of."""
+    if isinstance(node, ast.BinOp):
+        return not all(_is_loss(each, criteria, losses) for each in (node.left, node.right))
+    if isinstance(node, ast.Call):
+        if id(node) in called or (isinstance(node.func, ast.Name) and node.func.id in _PLAIN):
+            return False
+        if isinstance(node.func, ast.Attribute):
+            on_self = (dotted(node.func) or "").startswith("self.")
+            return node.func.attr not in _SHAPING and not on_self
+        return True
+    return False
+
+
+def _is_loss(node: ast.expr, criteria: set[int], losses: set[str]) -> bool:
+    """Whether an operand is a number, a setting, or the value of a criterion, which is in 32 bits."""
+    if isinstance(node, ast.BinOp):
+        return _is_loss(node.left, criteria, losses) and _is_loss(node.right, criteria, losses)
+    if isinstance(node, ast.Name):
+        return node.id in losses
+    is_setting = (dotted(node) or "").startswith(("self.hparams.", "self.args."))
+    return isinstance(node, (ast.Constant, ast.JoinedStr)) or id(node) in criteria or is_setting
+
+
+def _leaving(analysis: Analysis, owners: list[Class]) -> Site | None:
+    """Where a file with a module makes numpy arrays of tensors, which there is no way to do in bfloat16."""
+    for owner in owners:
+        for call in every(ast.Call, owner.module.tree):
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "numpy":
+                return analysis.facts.places.site(call, owner.module)
+    return None
+
+
+def _clipping(analysis: Analysis, owners: list[Class]) -> Site | None:
+    for owner in owners:
+        for call in every(ast.Call, owner.module.tree):
+            if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(
+                ("clip_grad", "configure_gradient_c")
+            ):
+                return analysis.facts.places.site(call, owner.module)
+    return None
+
+
+def _is_manual(owner: Class) -> bool:
+    """Whether a module takes the optimizer's steps into its own hands."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in ("automatic_optimization", "manual_backward"))
+        or (isinstance(node, ast.FunctionDef) and node.name in ("automatic_optimization", "optimizer_step", "backward"))
+        for node in walk(owner.node)
+    )
