@@ -554,6 +554,7 @@ class Step:
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     first_batches: tuple[FirstBatch, ...] = ()
+    wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell

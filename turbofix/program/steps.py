@@ -68,6 +68,7 @@ from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
 from turbofix.program.trainings import trainings
 from turbofix.program.transfers import transfers
+from turbofix.program.unread import accumulation_wish
 from turbofix.program.values import (
     Const,
     Instance,
@@ -417,6 +418,7 @@ def _step(
         chores=chores(analysis, training, record),
         creations=creations(analysis, training, loop),
         first_batches=first_batches(analysis, training, loop),
+        wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),

@@ -1,9 +1,10 @@
-"""Options that a script parses and never reads, although they say how many processes load its data."""
+"""What a script says and never reads: how many processes load its data, over how many batches gradients add up."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -11,8 +12,8 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import ABSENT, Argument
-from turbofix.program.names import dotted
-from turbofix.program.values import Namespace, Option, Value, members
+from turbofix.program.names import dotted, parameters
+from turbofix.program.values import Const, Namespace, Option, Value, members
 
 _HANDS = {"cpu", "cpus", "worker", "workers", "thread", "threads", "process", "processes", "procs", "subprocesses"}
 _LOADING = {"load", "loading", "loader", "loaders", "dataloader", "dataloaders", "data", "batch", "batches"}
@@ -22,6 +23,20 @@ _COUNTS = {"n", "nb", "num", "number", "count", "max"}
 
 def worker_option(analysis: Analysis, event: Event) -> Argument:
     """The option that a loader could take its number of workers from, in words that are valid at its call."""
+    return _option(analysis, event, is_number_of_workers)
+
+
+def accumulation_wish(analysis: Analysis, event: Event) -> Argument:
+    """The option or constant that says over how many batches the gradients of a step shall add up, where nothing
+    reads it."""
+    if event.module is not analysis.execution.entry or "acc" not in event.module.text.lower():
+        return ABSENT
+    found = _option(analysis, event, is_number_of_batches)
+    return found if found.state != "absent" else _constant(analysis, event)
+
+
+def _option(analysis: Analysis, event: Event, is_told: Callable[[str, str], bool]) -> Argument:
+    """The option with such a name and help, in words that are valid at an event, where nothing reads it."""
     frames = analysis.facts.frames(event)
     if not frames or event.module is not analysis.execution.entry:
         return ABSENT
@@ -29,18 +44,38 @@ def worker_option(analysis: Analysis, event: Event) -> Argument:
     places: list[tuple[ast.AST, dict[str, Value]]] = [(event.module.tree, event.module.scope.names)]
     if frame.opener is not None and frame.scope is not event.module.tree and frame.opener in analysis.execution.scopes:
         places.insert(0, (frame.scope, analysis.execution.scopes[frame.opener].names))
+    given = {each.arg: analysis.facts.parameter(each.arg, frames) for each in parameters(frame.scope)}
+    places.insert(0, (frame.scope, {name: value for name, value in given.items() if value is not None}))
     for scope, names in places:
         for name, value in sorted(names.items()):
             parsed = [each for each in members(value) if isinstance(each, Namespace)]
             if len(parsed) != 1 or bindings.owner(name, event.node, event.module) is not scope:
                 continue
-            if not _is_set_before(analysis, scope, name, event):
+            is_given = name in given and not bindings.writes(scope, name) and scope is frame.scope
+            if not is_given and not _is_set_before(analysis, scope, name, event):
                 continue
-            found = [_told(analysis, key, option) for key, option in sorted(parsed[0].attributes.items())]
+            found = [_told(analysis, key, option, is_told) for key, option in sorted(parsed[0].attributes.items())]
             told = [(key, option, default) for key, option, default in filter(None, found)]
             if len(told) == 1 and not parsed[0].open:
                 key, option, default = told[0]
-                return Argument("option", (default,), text=f"{name}.{key}", option=option.name)
+                place = analysis.facts.origin_site(option.origin)
+                return Argument("option", (default,), text=f"{name}.{key}", option=option.name, edit_at=place)
+    return ABSENT
+
+
+def _constant(analysis: Analysis, event: Event) -> Argument:
+    """The whole number of the file's top level, set once, that says so and that no file reads."""
+    module = event.module
+    for name, value in sorted(module.scope.names.items()):
+        if not is_number_of_batches(name, "") or not isinstance(value, Const) or type(value.value) is not int:
+            continue
+        writes = analysis.facts.bindings.writes(module.tree, name)
+        if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or writes[0] not in module.tree.body:
+            continue
+        said = [each for other in analysis.execution.modules.values() for each in _said(other, name)]
+        if len(said) == 1 and value.value > 1 and writes[0].lineno < event.node.lineno:  # type: ignore[attr-defined]
+            place = analysis.facts.places.site(writes[0].value, module)
+            return Argument("value", (value.value,), text=name, edit_at=place)
     return ABSENT
 
 
@@ -54,8 +89,10 @@ def _is_set_before(analysis: Analysis, scope: ast.AST, name: str, event: Event) 
     return is_parsed and within and writes[0].lineno < event.node.lineno  # type: ignore[attr-defined]
 
 
-def _told(analysis: Analysis, key: str, value: Value) -> tuple[str, Option, int] | None:
-    """The option with its default, where it is a whole number of loading processes that nothing reads."""
+def _told(
+    analysis: Analysis, key: str, value: Value, is_told: Callable[[str, str], bool]
+) -> tuple[str, Option, int] | None:
+    """The option with its default, where it is a whole number of that kind which nothing reads."""
     default = settled(value.default) if isinstance(value, Option) and not value.derived else None
     if not isinstance(value, Option) or value.how != "argparse" or type(default) is not int or default < 1:
         return None
@@ -63,7 +100,7 @@ def _told(analysis: Analysis, key: str, value: Value) -> tuple[str, Option, int]
     given = {each.arg: each.value for each in call.keywords} if call is not None else {}
     help_ = given.get("help")
     says = help_.value if isinstance(help_, ast.Constant) and isinstance(help_.value, str) else ""
-    if dotted(given.get("type")) != "int" or "choices" in given or not is_number_of_workers(key, says):
+    if dotted(given.get("type")) != "int" or "choices" in given or not is_told(key, says):
         return None
     if any(_reads(module, key) for module in analysis.execution.modules.values()):
         return None
@@ -77,6 +114,16 @@ def is_number_of_workers(name: str, says: str) -> bool:
     if (words | told) & _OTHERS or not words & _HANDS or not (words - _HANDS - _LOADING) <= _COUNTS:
         return False
     return bool((words | told) & _LOADING) or (not told and bool(words & {"worker", "workers"}))
+
+
+_ADDING = {"acc", "accum", "accumulate", "accumulated", "accumulation"}
+_PASSES = {"grad", "grads", "gradient", "gradients", "step", "steps", "iter", "iters", "iterations", "batch", "batches"}
+
+
+def is_number_of_batches(name: str, _says: str) -> bool:
+    """Whether a name says that it is the number of batches whose gradients add up: ``grad_accum_steps``."""
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
+    return bool(words & _ADDING and words & _PASSES) and words <= _ADDING | _PASSES | _COUNTS
 
 
 def _declaration(analysis: Analysis, option: Option) -> ast.Call | None:
@@ -93,6 +140,11 @@ def _declaration(analysis: Analysis, option: Option) -> ast.Call | None:
 
 def _reads(module: ModuleFile, key: str) -> bool:
     """Whether a file says the option's name in any way in which it could be read (or set) under it."""
+    return any(True for _ in _said(module, key))
+
+
+def _said(module: ModuleFile, key: str) -> Iterator[ast.AST]:
+    """The places where a file says a name in any way in which it could be read or set."""
     for node in walk(module.tree):
         if isinstance(node, ast.Attribute):
             name: object = node.attr
@@ -103,5 +155,4 @@ def _reads(module: ModuleFile, key: str) -> bool:
         else:
             name = node.value if isinstance(node, ast.Constant) else None
         if name == key:
-            return True
-    return False
+            yield node

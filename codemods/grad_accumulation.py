@@ -1,0 +1,207 @@
+"""Add up the gradients of several batches before each update, where the script says so and does not do it.
+
+Why slow
+    An update wants a certain number of samples, and they may not fit into memory at once. A script that says how many
+    batches make up one update, and then updates with every batch, trains with a smaller batch than it says: with more
+    noise, and at a learning rate that was meant for the larger one.
+
+Example
+    ::
+
+        parser.add_argument("--accumulation-steps", type=int, default=4)  # nothing reads it
+        ...
+        for i, (images, labels) in enumerate(train_loader):
+            optimizer.zero_grad()
+            loss = criterion(model(images), labels)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+Use instead
+    ::
+
+        for i, (images, labels) in enumerate(train_loader):
+            if i % args.accumulation_steps == 0:
+                optimizer.zero_grad()
+            loss = criterion(model(images), labels)
+            (loss / args.accumulation_steps).backward()
+            if (i + 1) % args.accumulation_steps == 0 or i + 1 == len(train_loader):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+    The loss is divided, so that the gradient is the mean over the batches; clipping, the update, the scaler and a
+    schedule by batches wait for the last batch of each group; what is left at the end of an epoch is an update of its
+    own. Losses that are shown or summed stay as they were.
+
+    It makes nothing faster: where the whole batch fits, one larger batch is (``larger-batch``).
+
+When refused
+    Nothing is said unless the script asks for it: by an option of argparse, or a constant above 1 on its top level,
+    that is called so (``gradient_accumulation_steps``, ``accum_iter``) and that nothing reads, in a training that
+    accumulates nothing. A small batch alone is no such wish, nor is anything said under frameworks, which have a switch
+    of their own. Refused where the step has several losses or optimizers, where backward and update stand in other
+    functions or under tests, where other statements stand between them, where gradients are read, where the loop may
+    leave a batch out (``continue``, ``break``), and where the number of batches cannot be written, so that the last
+    group could not be told.
+
+Risk
+    recipe: the effective batch is larger, and there are fewer updates. BatchNorm still sees the small batches.
+
+Measured
+    Nothing: it is not about speed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.nodes import walk
+from turbofix.program.evidence import of_loop, of_value
+from turbofix.program.model import Act, Framework, Step, TrainingProgram
+from turbofix.program.names import loaded
+from turbofix.records import dataclass
+
+from ._loaders import node_of, site_of, whole
+
+codemod = Codemod(__name__, group="schedule", risk=Risk.RECIPE, after=("larger-batch",))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The step, and the text of the number of batches."""
+
+    step: Step
+    many: str
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Steps that update with every batch, although the script says over how many gradients shall add up."""
+    if program.framework is not Framework.PYTORCH or not program.complete:
+        return
+    for step in program.steps:
+        groups = step.accumulation
+        if groups is not None:
+            if groups.divided and groups.steps.values != (1,):
+                yield codemod.in_place(groups.guard, "gradients add up over several batches, each with its share")
+            continue
+        wish = step.wish
+        if wish.state == "absent" or wish.text is None or not step.reached or len(step.backwards) == 0:
+            continue
+        place = step.backwards[0].site
+        said = f"{wish.option} says" if wish.option else f"`{wish.text}` says"
+        message = (
+            f"every batch is an update of its own, although {said} that the gradients of "
+            f"{wish.values[0] if wish.values[0] != 1 else 'several'} add up, and nothing reads it"
+        )
+        if step.scheduler_steps:
+            message += "; the schedule would count updates then, and no more batches"
+        seen = (of_loop(step), of_value("the number of batches", wish, place))
+        reason = why_not(program, step)
+        if reason is not None:
+            yield codemod.refuse(place, message, reason, evidence=seen)
+        else:
+            yield codemod.finding(place, message, plan=Plan(step, wish.text), evidence=seen)
+
+
+def why_not(program: TrainingProgram, step: Step) -> str | None:
+    """What the model knows that is in the way."""
+    if len(step.backwards) != 1 or len(step.updates) != 1 or len(step.optimizers) > 1:
+        return "the step has several losses or optimizers"
+    backward, update = step.backwards[0], step.updates[0]
+    if update.closure or backward.create_graph:
+        return "the optimizer computes the loss itself" if update.closure else "the gradient is differentiated again"
+    waiting = acts(step)
+    if any(act.guard.kind != "always" for act in (backward, *waiting, *step.zero_grads)):
+        return "some of the step happens under a test"
+    if any(act.function != step.function or act.site.path != step.loop.site.path for act in (backward, *waiting)):
+        return "backward and update stand in functions of their own"
+    if not all(act.alone for act in (backward, *waiting, *step.zero_grads)):
+        return "the result of a call that would no more happen with every batch is read"
+    if step.grad_reads:
+        return f"gradients are read by hand ({step.grad_reads[0].line_from(step.loop.site.path)})"
+    if len(step.zero_grads) != 1:
+        return "the gradients are cleared in several places, or in none that was seen"
+    if step.loop.sized is None:
+        return "the number of batches cannot be told, so that the last group of an epoch could not be flushed"
+    if step.loop.counter is not None and step.loop.counter_start not in (0, 1):
+        return "the batches are counted from another number"
+    if program.distributed or program.processes:
+        return "several processes train, which would exchange gradients with every batch (no_sync)"
+    return None
+
+
+def acts(step: Step) -> tuple[Act, ...]:
+    """All that is to wait for the last batch of a group, but for clearing the gradients."""
+    return (*step.unscales, *step.clips, *step.updates, *step.scaler_updates, *step.scheduler_steps)
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Divide the loss, and let the update wait."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    step, many = plan.step, plan.many
+    loop = node_of(edit, step.loop.site)
+    if not isinstance(loop, ast.For):
+        raise Refuse("the loop over batches is no `for`")
+    for node in walk(loop):
+        if isinstance(node, (ast.Continue, ast.Break, ast.Return, ast.Try)):
+            raise Refuse(f"a batch may be left out (line {node.lineno}), and the update with it")
+    lines = [(each.lineno, each.end_lineno or each.lineno) for each in loop.body]
+    backward, clear = position(lines, step.backwards[0].statement), position(lines, step.zero_grads[0].statement)
+    ends = sorted({position(lines, act.statement) for act in acts(step)})
+    behind = clear > max(ends)
+    wrapped = sorted({*ends, clear}) if behind else ends
+    if wrapped != list(range(wrapped[0], wrapped[-1] + 1)) or wrapped[0] <= backward:
+        raise Refuse("other statements stand among those of the update")
+    if not behind and clear > backward:
+        raise Refuse("the gradients are cleared between backward and update")
+    count, start = step.loop.counter, step.loop.counter_start
+    text = whole(edit, step.loop.site)
+    if count is None:
+        count, start = edit.free_name("i", step.loop.site), 0
+        old = edit.text(site_of(loop.target, step.loop.site.path, text))
+        is_bare = isinstance(loop.target, ast.Tuple) and not old.startswith("(")
+        edit.replace(
+            site_of(loop.target, step.loop.site.path, text), f"{count}, ({old})" if is_bare else f"{count}, {old}"
+        )
+        given = site_of(loop.iter, step.loop.site.path, text)
+        edit.replace(given, f"enumerate({edit.text(given)})")
+    elif not isinstance(loop.target, ast.Tuple) or count not in loaded_names(loop.target):
+        raise Refuse("the batches are counted by hand")
+    seen, before = (f"({count} + 1)", count) if start == 0 else (count, f"({count} - 1)")
+    edit.insert_after(divided(edit, step.backwards[0]), f" / {many}")
+    if not behind:
+        edit.wrap(step.zero_grads[0].statement, step.zero_grads[0].statement, f"if {before} % {many} == 0:")
+    inside = sorted((*acts(step), *(step.zero_grads if behind else ())), key=lambda act: act.statement)
+    last = f"{seen.strip('()')} == {step.loop.sized}"
+    edit.wrap(inside[0].statement, inside[-1].statement, f"if {seen} % {many} == 0 or {last}:")
+
+
+def loaded_names(target: ast.expr) -> set[str]:
+    """The names in a target."""
+    return {node.id for node in walk(target) if isinstance(node, ast.Name)} | set(loaded(target))
+
+
+def position(lines: list[tuple[int, int]], statement: Site) -> int:
+    """Which statement of the loop's own body a statement is. Raises Refuse where it stands deeper."""
+    for index, (first, last) in enumerate(lines):
+        if (first, last) == (statement.line, statement.end_line):
+            return index
+    raise Refuse("some of the step stands in a block of its own")
+
+
+def divided(edit: Edit, backward: Act) -> Site:
+    """The loss in ``loss.backward()`` and in ``scaler.scale(loss).backward()``."""
+    call = node_of(edit, backward.site)
+    receiver = call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
+    if isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute) and receiver.func.attr == "scale":
+        receiver = receiver.args[0] if len(receiver.args) == 1 else None
+    if receiver is None or isinstance(receiver, ast.Call):
+        raise Refuse("the loss has no name at backward")
+    return site_of(receiver, backward.site.path, whole(edit, backward.site))
