@@ -1025,6 +1025,50 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
+class AttentionMask:
+    """What leaves keys out of an attention that is written out, or changes their scores.
+
+    ``keep`` is the source of a condition that is True where a key may be seen; with ``added``, of the tensor that is
+    added. ``fill``: masked scores become minus infinity, or a ``finite`` number (its source is ``said``), which weighs
+    all keys alike where a query may see none. ``test``: the source of a condition without which it is left out.
+    ``causal``: it leaves out just what lies behind each query.
+    """
+
+    keep: str
+    fill: Literal["infinite", "finite", "added"]
+    said: str = ""
+    test: str | None = None
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One softmax(QK^T * scale) V that is written out, and executed.
+
+    ``product`` is the product of weights and values; ``query``, ``key``, ``value``, ``scale`` (None for one over the
+    root of the width) and ``dropout`` (None where there is none) are sources valid there. ``removed`` are the
+    statements that only lead to it. ``rank`` is how many dimensions queries have; ``transposed``: heads and lengths
+    change places in the product. ``query_is_free``: ``query`` is a name that nothing reads afterwards. ``why_not``
+    says what stands in the way of another spelling; then the rest is empty.
+    """
+
+    softmax: Site
+    product: Site
+    function: Site
+    query: str = ""
+    key: str = ""
+    value: str = ""
+    scale: str | None = None
+    masks: tuple[AttentionMask, ...] = ()
+    dropout: str | None = None
+    removed: tuple[Site, ...] = ()
+    rank: int = 4
+    transposed: bool = False
+    query_is_free: bool = False
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Script:
     """The entry file as a script.
 
@@ -1109,6 +1153,8 @@ class TrainingProgram:
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
+    attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
+    fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -17,6 +17,7 @@ from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
+from turbofix.program.attention import attentions, fused_attentions
 from turbofix.program.branches import without_excluded
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
@@ -146,6 +147,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         scalings=scalings(analysis),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
         rebuilt=rebuilts(analysis) if trains else (),
+        attentions=attentions(analysis) if trains and complete else (),
+        fused_attentions=fused_attentions(analysis) if trains else (),
     )
 
 
