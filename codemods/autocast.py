@@ -47,6 +47,10 @@ Use instead
 
         trainer = L.Trainer(max_epochs=10, precision="bf16-mixed" if torch.cuda.is_available() else "32-true")
 
+    Under Accelerate whoever starts the program chooses the precision. The default of an option of the script is set::
+
+        parser.add_argument("--mixed_precision", default="bf16" if torch.cuda.is_available() else "no")
+
     On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
     vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
 
@@ -98,6 +102,10 @@ When refused
     ``--bf16 True``), where the script reads or sets ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and
     trainers of the script's own.
 
+    Under Accelerate, which puts the model alone under autocast and returns float32, it is refused where the launcher
+    decides (pass ``--mixed_precision bf16``), where the script sets it itself or reads the option elsewhere, and for
+    what the model computes that 16 bits break; nothing is said beside DeepSpeed, Megatron-LM and FSDP with a policy.
+
     Under Lightning it is refused for what the steps do that 16 bits break or blur: a loss or a metric that is computed
     by hand, ``BCELoss``, numpy arrays; for modules that step by themselves, for strategies and plugins that may have a
     precision of their own, for clipped gradients of a fused optimizer (Lightning raises), for scripts for Lightning 1,
@@ -121,7 +129,7 @@ from pathlib import Path
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
-from turbofix.program.evidence import of_forward
+from turbofix.program.evidence import of_forward, of_value
 from turbofix.program.model import (
     Called,
     Evaluation,
@@ -129,6 +137,7 @@ from turbofix.program.model import (
     Model,
     ModuleSteps,
     Output,
+    Owner,
     Placement,
     Region,
     Scaler,
@@ -276,6 +285,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_trainer(program)
     if program.framework is Framework.LIGHTNING:
         yield from under_lightning(program)
+    if program.framework is Framework.ACCELERATE:
+        yield from under_accelerate(program)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
@@ -446,6 +457,85 @@ def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
         place = module.by_hand.line_from(here)
         return f"{place} computes with the results of the model, which autocast leaves in 16 bits: give it `.float()`"
     return unsafe_call(module.calls, "bfloat16", here)
+
+
+def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings with Accelerate, which puts the forward pass under autocast itself and returns float32."""
+    steps = [step for step in program.steps if step.device.where != "cpu" and not nothing_gained(program, step)]
+    if program.target.capability < VOLTA or program.hands_over or not steps:
+        return
+    told: set[Site] = set()
+    for owner in program.owners:
+        given = owner.argument("mixed_precision")
+        site = given.edit_at or owner.site
+        if given.known and given.values and set(given.values) <= {"bf16", "fp16", "fp8"}:
+            yield codemod.in_place(site, f"Accelerate computes in mixed precision ({given.values[0]})")
+            continue
+        if given.state in ("computed", "unknown", "may"):
+            where = f"as `{given.text or '...'}` says"
+            yield codemod.in_place(given.site or owner.site, f"the precision of Accelerate is chosen, {where}")
+            continue
+        if site in told:
+            continue
+        told.add(site)
+        message = (
+            f"Accelerate computes {called(models_of(program, steps[0]))} in float32; the GPU is faster in bfloat16"
+        )
+        seen = (of_value("mixed_precision", given, owner.site), *of_forward(steps[0]))
+        reason = why_not_under_accelerate(program, owner, steps)
+        if reason is not None:
+            yield codemod.refuse(site, message, reason, evidence=seen)
+            continue
+        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', site)
+        yield codemod.finding(site, message, plan=plan, evidence=seen)
+
+
+def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list[Step]) -> str | None:
+    """What makes Accelerate's mixed precision unsafe for the steps, or who decides over it."""
+    given = owner.argument("mixed_precision")
+    try:
+        refuse_program(program, owner.site.path)
+        for step in steps:
+            refuse_under_accelerate(program, step)
+    except Refuse as refuse:
+        return str(refuse)
+    if program.target.capability < AMPERE:
+        return "before Ampere there is only fp16, which not every model bears"
+    if owner.open_mapping:
+        return "the call unpacks a mapping that may already hold mixed_precision"
+    if given.state == "absent" or given.values == (None,):
+        passed = f" ({said(given)})" if given.option else ""
+        return f"whoever starts it decides{passed}: pass --mixed_precision bf16, to `accelerate launch` too"
+    if given.option is None:
+        return f"the script sets mixed_precision={given.text or 'no'} itself, on purpose as it seems"
+    if not is_off(owner.argument("cpu")):
+        return f"whether it trains on a GPU is left to `cpu={owner.argument('cpu').text or '...'}`"
+    if given.reads:
+        return f"the option is read for something else too ({given.reads[0].line_from(program.entry)})"
+    return None if given.edit_at is not None else f"the script leaves it to {said(given)}: pass bf16"
+
+
+def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
+    """Raise Refuse for what happens in a step whose models alone run under autocast, and return float32."""
+    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
+        raise Refuse("the optimizer calls the forward pass again through a closure")
+    if any(backward.create_graph for backward in step.backwards):
+        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
+    models = models_of(program, step)
+    if not models:
+        raise Refuse("the model is built where this analysis does not see it: analyse the script that trains it")
+    for model in models:
+        refuse_model(model, "bfloat16")
+    loop = step.loop.site
+    inside_models = tuple(
+        call for call in step.calls if call.site.path != loop.path or not loop.line <= call.site.line <= loop.end_line
+    )
+    for call in inside_models:
+        if call.qualname in LOGIT_LOSSES:
+            raise Refuse(f"{call.qualname.rpartition('.')[2]} in the model raises under autocast")
+    reason = unsafe_call(inside_models, "bfloat16", loop.path)
+    if reason is not None:
+        raise Refuse(reason)
 
 
 def already_there(program: TrainingProgram) -> Iterator[Refusal | InPlace]:
