@@ -472,6 +472,25 @@ class Chore:
 
 
 @dataclass(frozen=True)
+class Zeroing:
+    """Gradients that are filled with zeros in a step: ``zero_grad(set_to_none=False)``, or a loop over parameters.
+
+    ``receiver_text`` is what is told to forget them (``optimizer``, ``self.model``), None where that is not known to be
+    a module or an optimizer of torch. ``keyword``: the argument is given by name; None for a loop, whose statement is
+    ``site``. ``read`` is where the program reads a gradient by itself; ``unsettled`` what decides in some steps only
+    whether parameters take part.
+    """
+
+    site: Site
+    receiver_text: str | None
+    keyword: bool | None = None
+    guard: Guard = ALWAYS
+    comments: tuple[str, ...] = ()
+    read: Site | None = None
+    unsettled: Site | None = None
+
+
+@dataclass(frozen=True)
 class Loop:
     """A ``for`` or ``while`` over batches.
 
@@ -552,6 +571,7 @@ class Step:
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
+    zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     first_batches: tuple[FirstBatch, ...] = ()
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads

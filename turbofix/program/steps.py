@@ -84,6 +84,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.zeroing import zeroings
 
 _OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
 
@@ -419,6 +420,7 @@ def _step(
         stale=stale(analysis, record, backwards, updates, events),
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
+        zeroings=zeroings(analysis, training, record),
         creations=creations(analysis, training, loop),
         first_batches=first_batches(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),

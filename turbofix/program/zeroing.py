@@ -1,0 +1,321 @@
+"""Where a step fills gradients with zeros instead of forgetting them, and whether the next one would tell.
+
+A parameter that takes part in every step, or in none, is updated alike from a gradient of None and from one of zeros
+that the backward pass has added to. One that takes part in some steps is not: with zeros an optimizer decays it all the
+same, and moves it on by its momentum.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.findings import Site
+from turbofix.program.acts import is_model, is_module_class
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
+from turbofix.program.guards import Condition
+from turbofix.program.model import Zeroing
+from turbofix.program.names import walk_here
+from turbofix.program.regions import no_grad
+from turbofix.program.sites import FUNCTIONS, blocks, contains
+from turbofix.program.values import Bound, Const, External, Instance, Made, Mapping, Sequence, Value, members
+
+_OFTEN = ("always", "config")
+_GRADIENTS = ("grad", "_grad", "main_grad")
+
+
+def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tuple[Zeroing, ...]:
+    """The zeroings of a step, in order."""
+    asked = [(event, None) for event in events if event.kind == "zero_grad" and _keeps_zeros(event)]
+    loops = list(_loops(analysis, events))
+    if not asked and not loops:
+        return ()
+    places = analysis.facts.places
+    unsettled = next(_unsettled(analysis, events, record), None)
+    found: dict[Site, Zeroing] = {}
+    for event, loop in (*asked, *loops):
+        node: ast.AST = loop or event.node
+        assert isinstance(event.node, (ast.Call, ast.Attribute))
+        site = places.site(node, event.module)
+        found.setdefault(
+            site,
+            Zeroing(
+                site,
+                _forgets(analysis, loop, event) if loop is not None else _receiver(analysis, event),
+                None if loop is not None else _is_named(event.node),
+                analysis.guards.guard(event, record.node),
+                places.comments_at(node, event.module),
+                next(_reads(analysis, [each for _, each in loops if each is not None]), None),
+                unsettled,
+            ),
+        )
+    return tuple(found[site] for site in sorted(found))
+
+
+def _keeps_zeros(event: Event) -> bool:
+    passed = event.arguments.get("set_to_none", 0) if event.arguments is not None else None
+    if passed is None or not passed.must or not isinstance(event.node, ast.Call):
+        return False
+    return isinstance(passed.value, Const) and passed.value.value is False
+
+
+def _is_named(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and bool(node.keywords)
+
+
+def _receiver(analysis: Analysis, event: Event) -> str | None:
+    """The text of what ``zero_grad`` is called on, if that is torch's own method."""
+    node = event.node
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if len(node.args) + len(node.keywords) != 1 or not _is_torchs(event.receiver):
+        return None
+    return analysis.facts.places.text(node.func.value, event.module)
+
+
+def _is_torchs(value: Value | None) -> bool:
+    """Whether something is certainly a module, or an optimizer of torch's, with the ``zero_grad`` that these have."""
+    found = members(value)
+    return bool(found) and all(_is_one_of_torchs(each) for each in found)
+
+
+def _is_one_of_torchs(value: Value) -> bool:
+    if isinstance(value, Made):
+        own = value.qualname.startswith("torch.")
+        return own and value.kind in ("optimizer", "module", "wrapper")
+    return isinstance(value, Instance) and is_module_class(value) and value.cls.find("zero_grad") is None
+
+
+def _loops(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Event, ast.For | None]]:
+    """The loops of a step that do nothing but fill the gradients of parameters with zeros."""
+    places = analysis.facts.places
+    for event in events:
+        if event.kind != "grad_read":
+            continue
+        outer: ast.For | None = None
+        for above in places.ancestors(event.node, event.module):
+            if isinstance(above, FUNCTIONS):
+                break
+            if not isinstance(above, ast.For):
+                continue
+            if not _only_fills(above.body, above.target) and (outer is None or above.body != [outer]):
+                break
+            outer = above
+        if outer is not None:
+            yield event, outer
+
+
+def _only_fills(body: list[ast.stmt], target: ast.expr) -> bool:
+    """``p.grad.zero_()``, under ``if p.grad is not None``, after ``p.grad.detach_()``."""
+    if not isinstance(target, ast.Name) or not body:
+        return False
+    if len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
+        return _asks_for(body[0].test, target.id) and _only_fills(body[0].body, target)
+    calls = [each.value for each in body if isinstance(each, ast.Expr)]
+    if len(calls) != len(body):
+        return False
+    methods = [_method_of_gradient(each, target.id) for each in calls]
+    return methods[-1] == "zero_" and all(each in ("detach_", "requires_grad_") for each in methods[:-1])
+
+
+def _asks_for(test: ast.expr, name: str) -> bool:
+    """``p.grad is not None``, also beside ``p.requires_grad``."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return all(_asks_for(each, name) or _is_attribute(each, name, "requires_grad") for each in test.values)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+        right = test.comparators[0]
+        return _is_attribute(test.left, name, "grad") and isinstance(right, ast.Constant) and right.value is None
+    return False
+
+
+def _method_of_gradient(call: ast.expr, name: str) -> str | None:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    owner = call.func.value
+    if isinstance(owner, ast.Attribute) and owner.attr == "data":
+        owner = owner.value
+    zero = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    method = "zero_" if call.func.attr == "fill_" and zero in ([0], [0.0]) else call.func.attr
+    return method if _is_attribute(owner, name, "grad") else None
+
+
+def _is_attribute(node: ast.expr, name: str, attribute: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    )
+
+
+def _forgets(analysis: Analysis, loop: ast.For, event: Event) -> str | None:
+    """What can be told to forget the gradients that a loop goes through: the module, or the optimizer."""
+    frames, places = analysis.facts.frames(event), analysis.facts.places
+    owner: ast.expr | None = None
+    if isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Attribute):
+        plain = not (loop.iter.args or loop.iter.keywords) and loop.iter.func.attr == "parameters"
+        owner = loop.iter.func.value if plain and len(_fors(loop)) == 1 else None
+    elif isinstance(loop.iter, ast.Attribute) and loop.iter.attr == "param_groups" and len(_fors(loop)) == 2:
+        inner, group = _fors(loop)[1].iter, loop.target
+        if (
+            isinstance(inner, ast.Subscript)
+            and isinstance(inner.slice, ast.Constant)
+            and inner.slice.value == "params"
+            and isinstance(inner.value, ast.Name)
+            and isinstance(group, ast.Name)
+            and inner.value.id == group.id
+        ):
+            owner = loop.iter.value
+    if owner is None or not _is_torchs(analysis.facts.evaluate(owner, frames)):
+        return None
+    return places.text(owner, event.module)
+
+
+def _fors(loop: ast.For) -> list[ast.For]:
+    return [each for each in ast.walk(loop) if isinstance(each, ast.For)]
+
+
+def _reads(analysis: Analysis, but: list[ast.For]) -> Iterator[Site]:
+    """Where the program names a gradient, other than to fill it with zeros."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        if "grad" not in module.text:
+            continue
+        for node in by_type(module.tree).get(ast.Attribute, ()):
+            if not isinstance(node, ast.Attribute) or node.attr not in _GRADIENTS:
+                continue
+            filled = any(contains(loop, node, places, module) for loop in but)
+            if not filled and not _is_torch_autograd(analysis, node, module):
+                yield places.site(node, module)
+
+
+def _is_torch_autograd(analysis: Analysis, node: ast.Attribute, module: ModuleFile) -> bool:
+    """``torch.autograd.grad``, ``autograd.grad``: a function."""
+    frame = Frame(module.tree, module, module.tree, None, ())
+    return any(isinstance(each, External) for each in members(analysis.facts.evaluate(node, (frame,))))
+
+
+def _unsettled(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Site]:
+    """What may decide from step to step which parameters get a gradient."""
+    places, loop = analysis.facts.places, record.node
+    judged: set[ast.AST] = set()
+    for event in events:
+        if no_grad(event):
+            continue
+        if event.kind in ("backward", "forward", "criterion", "step"):
+            # what is stepped more seldom than its gradients are computed has them all by then
+            guard = analysis.guards.guard(event, loop)
+            if guard.kind not in _OFTEN and not (event.kind == "step" and guard.kind == "every_n"):
+                yield guard.tests[-1] if guard.tests else analysis.facts.site(event)
+        called = event.node.func if event.kind == "forward" and isinstance(event.node, ast.Call) else None
+        if isinstance(called, ast.Subscript) and not isinstance(called.slice, ast.Constant):
+            yield analysis.facts.site(event)
+        if event.kind == "unknown_call" and any(_may_be_module(each) for each in members(event.receiver)):
+            yield analysis.facts.site(event)
+        among = members(analysis.facts.evaluate(called, analysis.facts.frames(event)))
+        if len(among) > 1 and not _goes_through_all(analysis, event.node, event.module):
+            yield analysis.facts.site(event)
+        for level in event.control.upwards():
+            if level.kind == "choice" and not _goes_through_all(analysis, level.node, level.module):
+                yield analysis.facts.site(event)
+        frames = analysis.facts.frames(event)
+        for frame in analysis.facts.frames_within(event, loop):
+            inside = frames[: frames.index(frame) + 1]
+            scope = loop if any(loop is each for each in frame.loops) else frame.scope
+            if scope in judged:
+                continue
+            judged.add(scope)
+            for picked in _picks(analysis, scope, inside):
+                yield places.site(picked, frame.module)
+            for decision in _tests(scope) if _is_of_module(frame) and scope is not loop else ():
+                kind, _ = analysis.guards.judge(Condition(decision.test, True, decision, inside), loop)
+                if kind not in _OFTEN:
+                    yield places.site(decision.test, frame.module)
+    for module in analysis.execution.modules.values():
+        if "requires_grad" in module.text:
+            for node in by_type(module.tree).get(ast.Attribute, ()):
+                if not isinstance(node, ast.Attribute):
+                    continue
+                if node.attr == "requires_grad_" or (node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)):
+                    yield places.site(node, module)
+
+
+def _goes_through_all(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None) -> bool:
+    """Whether what is called is each of a list in turn: ``for layer in self.layers: x = layer(x)``."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or module is None:
+        return False
+    for above in analysis.facts.places.ancestors(call, module):
+        if isinstance(above, FUNCTIONS):
+            return False
+        if isinstance(above, ast.For):
+            named = {each.id for each in ast.walk(above.target) if isinstance(each, ast.Name)}
+            leaves = any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(above))
+            cut = any(isinstance(each, (ast.Subscript, ast.Slice)) for each in ast.walk(above.iter))
+            return call.func.id in named and not leaves and not cut
+    return False
+
+
+def _may_be_module(value: Value) -> bool:
+    return bool(getattr(value, "uses", set()) & {"train", "eval", "parameters"})
+
+
+def _is_of_module(frame: Frame) -> bool:
+    """Whether a function is a method of a module."""
+    function = frame.function
+    if function is None or function.cls is None:
+        return False
+    detail = frame.opener.detail if frame.opener is not None else None
+    receiver = detail.receiver if isinstance(detail, Bound) else None
+    if isinstance(receiver, Instance):
+        return is_module_class(receiver)
+    return any(name.startswith("torch.nn.") for name in function.cls.externals())
+
+
+def _picks(analysis: Analysis, scope: ast.AST, frames: tuple[Frame, ...]) -> Iterator[ast.AST]:
+    """Where a function or loop picks one of several layers, by a number or a name that it computes."""
+    for block in blocks(scope):
+        for statement in block:
+            for node in walk_here(statement):
+                owner = node.value if isinstance(node, ast.Subscript) and not _is_written(node.slice) else None
+                if owner is not None and any(map(_holds_modules, members(analysis.facts.evaluate(owner, frames)))):
+                    yield node
+                name = node.args[1] if isinstance(node, ast.Call) and len(node.args) > 1 else None
+                if (
+                    isinstance(node, ast.Call)
+                    and _calls(node, "getattr")
+                    and name is not None
+                    and not _is_written(name)
+                ):
+                    yield node
+
+
+def _is_written(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant)
+
+
+def _calls(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == name
+
+
+def _holds_modules(value: Value) -> bool:
+    if isinstance(value, Made):
+        return value.kind == "module" or (value.inner is not None and _holds_modules(value.inner))
+    if isinstance(value, Sequence):
+        return any(is_model(each) for each in (*(value.items or ()), value.element))
+    if isinstance(value, Mapping):
+        return any(is_model(each.value) for each in value.entries.values())
+    return isinstance(value, Instance) and is_module_class(value)
+
+
+def _tests(scope: ast.AST) -> Iterator[ast.If | ast.IfExp | ast.While]:
+    """What decides in a function, but over an error."""
+    for block in blocks(scope):
+        for statement in block:
+            for node in walk_here(statement):
+                raises = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise) and not node.orelse
+                if isinstance(node, (ast.If, ast.IfExp, ast.While)) and not raises:
+                    yield node
