@@ -196,6 +196,7 @@ codemod = Codemod(
         instead_of=("tf32",),
     ),
     after=("larger-batch", "modern-amp"),
+    known_as=("mixed precision", "AMP", "GradScaler", "bfloat16", "fp16"),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)

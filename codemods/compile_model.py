@@ -83,6 +83,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 2.3, source="geometric mean 1.41 (ASPLOS 2024); GPT-2 124M 2.3x (Karpathy, build-nanogpt)"),
     after=("autocast", "fused-optimizer"),
+    known_as=("torch.compile", "inductor"),
 )
 
 VOLTA = (7, 0)

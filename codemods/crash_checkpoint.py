@@ -75,7 +75,9 @@ from turbofix.records import dataclass
 
 from ._precision import requote
 
-codemod = Codemod(__name__, group="safety", risk=Risk.EXACT, once=True)
+codemod = Codemod(
+    __name__, group="safety", risk=Risk.EXACT, once=True, known_as=("checkpoint on interrupt", "resume", "SIGTERM")
+)
 
 SAMPLES = 5_000_000
 """A training of fewer samples than this is short: an hour or so at the speed of a small network."""

@@ -60,7 +60,7 @@ from ._frameworks import LEFT, starts_processes, where
 from ._precision import called, deterministic, in_use, requote, said
 from ._sizes import other_sizes, uses
 
-codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True)
+codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True, known_as=("cuDNN autotuning",))
 
 SWITCH = "torch.backends.cudnn.benchmark"
 NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")

@@ -86,7 +86,13 @@ from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_tex
 from ._throttling import throttling
 
 codemod = Codemod(
-    __name__, group="sync", risk=Risk.EXACT, gain=GAIN, after=("throttle-logging",), unlocks=("no-empty-cache",)
+    __name__,
+    group="sync",
+    risk=Risk.EXACT,
+    gain=GAIN,
+    after=("throttle-logging",),
+    unlocks=("no-empty-cache",),
+    known_as=(".item() in the loop", "loss read-out"),
 )
 
 

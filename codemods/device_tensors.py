@@ -58,7 +58,13 @@ from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Creation, Evaluation, Step, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, unlocks=("pin-memory", "non-blocking"))
+codemod = Codemod(
+    __name__,
+    group="sync",
+    risk=Risk.EXACT,
+    unlocks=("pin-memory", "non-blocking"),
+    known_as=("tensors made on the device",),
+)
 
 OFTEN = 10
 """A test that lets every tenth step by, or fewer, is no matter of every step."""

@@ -115,6 +115,7 @@ codemod = Codemod(
     group="optimizer",
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
+    known_as=("fused AdamW", "fused Adam"),
 )
 
 SINCE = {

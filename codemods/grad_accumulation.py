@@ -67,7 +67,13 @@ from turbofix.records import dataclass
 
 from ._loaders import node_of, site_of, whole
 
-codemod = Codemod(__name__, group="schedule", risk=Risk.RECIPE, after=("larger-batch",))
+codemod = Codemod(
+    __name__,
+    group="schedule",
+    risk=Risk.RECIPE,
+    after=("larger-batch",),
+    known_as=("gradient accumulation", "effective batch size"),
+)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="data", risk=Risk.EXACT, unlocks=("loader-workers",))
+codemod = Codemod(
+    __name__, group="data", risk=Risk.EXACT, unlocks=("loader-workers",), known_as=("loader rebuilt in every epoch",)
+)
 
 
 @dataclass(frozen=True)

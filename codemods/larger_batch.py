@@ -73,6 +73,7 @@ codemod = Codemod(
     group="data",
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
+    known_as=("batch size", "less gradient accumulation"),
 )
 
 SMALL = 16

@@ -79,7 +79,13 @@ from ._loaders import (
     whole,
 )
 
-codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT, unlocks=("pin-memory",))
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EQUIVALENT,
+    unlocks=("pin-memory",),
+    known_as=("num_workers", "persistent_workers", "prefetch_factor"),
+)
 
 MOST = 16
 WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")

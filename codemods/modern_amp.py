@@ -70,7 +70,7 @@ from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="precision", risk=Risk.EXACT)
+codemod = Codemod(__name__, group="precision", risk=Risk.EXACT, known_as=("torch.cuda.amp", "deprecated AMP"))
 
 SINCE = {"autocast": (1, 12), "GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4)}
 """The torch that first had each name in ``torch.amp``."""

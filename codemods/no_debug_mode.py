@@ -56,7 +56,7 @@ from turbofix.records import dataclass
 
 from ._pages import page_of
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT)
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, known_as=("anomaly detection", "CUDA_LAUNCH_BLOCKING"))
 
 MESSAGES = {
     "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",

@@ -68,7 +68,13 @@ from ._pages import Page, page_of
 from ._syncs import Action, BatchLoop, batch_loops, loop_words, runs_each_time, waits
 from ._throttling import counts_itself, is_harmless, new_counter
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, after=("defer-item", "throttle-logging"))
+codemod = Codemod(
+    __name__,
+    group="sync",
+    risk=Risk.EXACT,
+    after=("defer-item", "throttle-logging"),
+    known_as=("torch.cuda.empty_cache", "gc.collect", "torch.cuda.synchronize"),
+)
 
 EVERY = 100
 """How often is often enough against fragmentation."""

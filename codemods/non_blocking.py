@@ -58,7 +58,13 @@ from ._copies import copyings
 from ._loaders import OWN_COPIES, called
 from ._precision import requote
 
-codemod = Codemod(__name__, group="data", risk=Risk.EXACT, after=("device-tensors",))
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EXACT,
+    after=("device-tensors",),
+    known_as=("asynchronous transfer", "non_blocking"),
+)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ codemod = Codemod(
     risk=Risk.EXACT,
     gain=Gain(1.0, 1.1, "Raschka, LLMs-from-scratch ch05/10; PyTorch tutorial on pin_memory"),
     after=("device-tensors",),
+    known_as=("pinned memory", "page-locked memory"),
 )
 
 

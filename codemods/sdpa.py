@@ -68,6 +68,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.EQUIVALENT,
     gain=Gain(1.35, 1.66, "GPT-2 124M on an A100: Karpathy, build-nanogpt; Raschka, LLMs-from-scratch"),
+    known_as=("FlashAttention", "scaled dot product attention", "memory-efficient attention"),
 )
 
 SINCE = (2, 1)  # `scale=`, and masks beside dropout in the fused kernels

@@ -106,6 +106,7 @@ codemod = Codemod(
     gain=Gain(1.0, 3.0, source="GPT-2 124M on an A100: 2.2x (Raschka) and 3.0x (Karpathy, build-nanogpt)"),
     after=("autocast",),
     once=True,
+    known_as=("TensorFloat-32", "float32 matmul precision"),
 )
 
 AMPERE = (8, 0)

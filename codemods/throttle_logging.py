@@ -85,7 +85,14 @@ from ._syncs import (
 )
 from ._throttling import guarding, refuse_more_than_messages, throttling
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, gain=GAIN, unlocks=("defer-item", "no-empty-cache"))
+codemod = Codemod(
+    __name__,
+    group="sync",
+    risk=Risk.EQUIVALENT,
+    gain=GAIN,
+    unlocks=("defer-item", "no-empty-cache"),
+    known_as=("progress bar", "print in every step"),
+)
 
 
 @dataclass(frozen=True)

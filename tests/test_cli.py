@@ -376,6 +376,10 @@ def test_explain(run: Run) -> None:
     assert page.out.startswith("pin-memory")
     for heading in ("Why slow", "Example", "Use instead", "When refused", "Risk", "Measured"):
         assert heading in page.out
+    assert run("explain", "Mixed-precision").out.startswith("autocast")
+    several = run("explain", "capability")  # in pages only
+    assert several.code == 0
+    assert "these speak of it" in several.out
     unknown = run("explain", "pin-memry")
     assert unknown.code == 2
     assert "did you mean 'pin-memory'?" in unknown.err

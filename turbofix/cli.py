@@ -500,14 +500,25 @@ def verify(  # noqa: PLR0913
 @reporting
 def explain(
     context: typer.Context,
-    codemod: Annotated[str | None, typer.Argument(metavar="CODEMOD", help="The codemod's name.")] = None,
+    codemod: Annotated[
+        str | None, typer.Argument(metavar="CODEMOD", help="The codemod's name, or words to look for.")
+    ] = None,
 ) -> int:
     """Print the page of one codemod; without a name, the list of all."""
     from turbofix.report import pages
 
     refuse_script_arguments(context)
     codemods = registry.load()
-    emit(pages.page(registry.find(codemods, codemod)) if codemod else pages.listing(codemods))
+    if not codemod:
+        emit(pages.listing(codemods))
+        return CLEAN
+    try:
+        emit(pages.page(registry.find(codemods, codemod)))
+    except registry.UnknownName:
+        said = pages.found(codemods, codemod)
+        if said is None:
+            raise
+        emit(said)
     return CLEAN
 
 

@@ -44,7 +44,8 @@ class Codemod:
 
     ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
     once this one has rewritten the program (the self-check allows for exactly these). ``once`` says that it speaks of
-    the program as a whole: one change, for which one line of the file is as good as several others.
+    the program as a whole: one change, for which one line of the file is as good as several others. ``known_as`` are
+    the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the README shows them.
     """
 
     def __init__(  # noqa: PLR0913
@@ -57,6 +58,7 @@ class Codemod:
         after: tuple[str, ...] = (),
         unlocks: tuple[str, ...] = (),
         once: bool = False,
+        known_as: tuple[str, ...] = (),
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -68,6 +70,7 @@ class Codemod:
         self.after = after
         self.unlocks = unlocks
         self.once = once
+        self.known_as = known_as
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 

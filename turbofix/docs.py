@@ -22,7 +22,8 @@ def table(codemods: Sequence[Codemod]) -> str:
     for codemod in codemods:
         gain = codemod.gain
         measured = "not measured" if gain is None else f"{gain.low:g}–{gain.high:g}×: {gain.source}"
-        cells = (f"`{codemod.name}`", codemod.group, codemod.risk.value, codemod.title, measured)
+        words = f" ({', '.join(codemod.known_as)})" if codemod.known_as else ""
+        cells = (f"`{codemod.name}`", codemod.group, codemod.risk.value, codemod.title + words, measured)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 
