@@ -62,6 +62,7 @@ TRAININGS = [
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
     expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
     expect("spirals.py", r"loss (\S+)", 4, "spirals.pt"),
+    expect("majority_transformer.py", r"train loss (\S+),", 4, "majority.pt"),
     expect("vae_cuda.py", r"Average loss: (\S+)", 3, "vae.pth", needs_cuda=True),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth"),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth", args=("--model", "gru")),

@@ -532,6 +532,20 @@ class Stale:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """What one update of a step changes: all parameters of the object that ``text`` names in the update's function.
+
+    Nothing changes their gradients between the backward and the update. ``why_not`` where this is not known.
+    ``model`` is where the object is made.
+    """
+
+    update: Site
+    text: str | None = None
+    model: Site | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One training step: the innermost loop that holds a backward and an optimizer's step."""
 
@@ -576,6 +590,7 @@ class Step:
     first_batches: tuple[FirstBatch, ...] = ()
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
+    weights: tuple[Weights, ...] = ()  # of each update, in a step that clips no gradients
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
 

@@ -84,6 +84,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.weights import weights
 from turbofix.program.zeroing import zeroings
 
 _OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
@@ -425,6 +426,7 @@ def _step(
         first_batches=first_batches(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
+        weights=weights(analysis, updates, training, bool(_of(training, "clip"))),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
     )

@@ -1,0 +1,41 @@
+"""Whether a step trains a transformer: the codemods that change the recipe speak of these alone."""
+
+from __future__ import annotations
+
+from turbofix.findings import Evidence, Site
+from turbofix.program.model import Step, TrainingProgram
+
+from ._precision import PRODUCTS, models_of
+
+_LAYERS = ("torch.nn.MultiheadAttention", "torch.nn.Transformer")
+_LIBRARIES = ("transformers.",)
+_FUNCTIONS = frozenset(
+    ("torch.nn.functional.scaled_dot_product_attention", "torch.nn.functional.multi_head_attention_forward")
+)
+_SOFTMAXES = frozenset(("torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax", "torch.nn.Softmax"))
+_NORMS = frozenset(("torch.nn.LayerNorm", "torch.nn.RMSNorm"))
+
+
+def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> Evidence | None:
+    """What shows that a step trains a transformer: its layers, or softmax between products beside layer norms.
+
+    ``trained`` is the model whose parameters the optimizer has: a frozen transformer below it does not count. What the
+    step computes speaks for it where it calls no other model.
+    """
+    models = models_of(program, step)
+    if len(models) != 1 and trained is None:
+        return None
+    for model in models if trained is None else [each for each in models if each.site == trained]:
+        for layer in sorted(model.layers):
+            if layer.startswith((*_LAYERS, *_LIBRARIES)):
+                return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
+    if len(models) != 1 or trained not in (None, models[0].site):
+        return None
+    for call in step.calls:
+        if call.qualname in _FUNCTIONS:
+            return Evidence(f"the model calls {call.qualname}", call.site)
+    called = {call.qualname: call.site for call in step.calls}
+    softmax = next((called[name] for name in sorted(_SOFTMAXES & called.keys())), None)
+    if softmax is None or not PRODUCTS & called.keys() or not _NORMS & called.keys():
+        return None
+    return Evidence("the model has an attention of its own", softmax)

@@ -1,0 +1,193 @@
+"""Clip the gradients of a transformer before each step.
+
+Why slow
+    It is not about the time of a step. One batch with large gradients can throw a transformer's weights far off, and
+    what it has learned until then is lost; training that cannot take such batches needs a smaller learning rate, and so
+    more steps.
+
+Example
+    ::
+
+        for tokens, labels in train_loader:
+            loss = criterion(model(tokens), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+Use instead
+    ::
+
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    1.0 is what the Trainer of transformers clips to unless told otherwise (``max_grad_norm``). The line stands before
+    the step, under the condition that the step is under, so that with accumulation the sum is clipped, once. Beside a
+    gradient scaler the gradients are unscaled first::
+
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    Accelerate and Fabric have calls of their own::
+
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+When refused
+    Nothing is said of models without an attention, of what is trained on top of a frozen one, of steps that clip or in
+    which several optimizers step, of optimizers outside of torch, which may clip by themselves, and of programs
+    whose framework clips (the Trainer of transformers, DeepSpeed, Lightning). It is refused
+
+    - where the optimizer is not known to train all parameters of one model: others would count into the norm;
+    - where the function that makes the step has no name for that model;
+    - where gradients are read or changed by hand, by hooks, or by a call between the backward and the step;
+    - where a step goes through a closure or is read, or gradients are differentiated again;
+    - under FSDP, whose parameters are pieces: there the model has a ``clip_grad_norm_`` of its own;
+    - where a scaler's gradients are unscaled under another condition than the step.
+
+Risk
+    recipe: the steps of batches with a gradient norm above 1.0 become shorter. Others stay as they were.
+
+Measured
+    Nothing was measured.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Finding, InPlace, Refusal, Risk
+from turbofix.program.evidence import of_loop
+from turbofix.program.model import Act, Framework, Step, TrainingProgram, Weights
+from turbofix.records import dataclass
+
+from ._attention import attention_in
+from ._frameworks import LEFT
+from ._precision import models_of
+
+codemod = Codemod(__name__, group="schedule", risk=Risk.RECIPE, after=("autocast", "modern-amp"))
+
+LARGEST = 1.0
+OPTIMIZERS = frozenset(
+    f"torch.optim.{name}" for name in ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD", "Adagrad")
+)
+"""Those that are known not to clip by themselves."""
+
+SHARDED = ("torch.distributed.fsdp.", "torch.distributed._composable.fsdp.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where to clip, of what, and by whom: torch, or a framework's object that ``backward`` is called on."""
+
+    update: Act
+    text: str
+    framework: Framework
+    backward: Act
+    unscaled: bool
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Steps of transformers that clip no gradients."""
+    if program.framework not in LEFT or program.hands_over:
+        return
+    for step in program.steps:
+        trained = step.weights[0].model if len(step.weights) == 1 else None
+        attention = attention_in(program, step, trained)
+        if attention is None or not step.updates or not step.backwards:
+            continue
+        if step.clips:
+            yield codemod.in_place(step.clips[0].site, "gradients are clipped before the step")
+            continue
+        update = step.updates[0]
+        optimizer = program.optimizer(update.optimizer)
+        if len(step.updates) > 1 or len(step.optimizers) != 1 or optimizer is None:
+            continue
+        if optimizer.qualname not in OPTIMIZERS:
+            continue
+        message = "gradients are not clipped: one odd batch can throw the weights of a transformer off"
+        seen = (of_loop(step), attention)
+        reason = why_not(program, step)
+        weights = next((each for each in step.weights if each.update == update.site), Weights(update.site))
+        reason = reason or weights.why_not
+        if reason is not None or weights.text is None:
+            yield codemod.refuse(update.site, message, reason or "what it trains is not known", evidence=seen)
+            continue
+        unscaled = bool(step.unscales)
+        plan = Plan(update, weights.text, program.framework, step.backwards[0], unscaled)
+        yield codemod.finding(update.site, message, plan=plan, evidence=seen)
+
+
+def why_not(program: TrainingProgram, step: Step) -> str | None:
+    """What makes a clip unsafe, apart from what it would be given."""
+    update = step.updates[0]
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    if not update.alone or update.certainty != "seen" or update.closure:
+        return "the step is no plain call of an optimizer that was seen being made"
+    if step.grad_reads:
+        where = step.grad_reads[0].line_from(update.site.path)
+        return f"{where} reads or changes gradients by hand"
+    if any(act.create_graph for act in step.backwards):
+        return "gradients are differentiated again"
+    if any(part.qualname.startswith(SHARDED) for part in program.precision) or any(
+        (model.wrapped or "").startswith(SHARDED) for model in models_of(program, step)
+    ):
+        return "the parameters of FSDP are pieces: its model has a clip_grad_norm_ of its own"
+    if any(act.guard.tests != update.guard.tests or act.function != update.function for act in step.unscales):
+        return f"gradients are unscaled under another condition than the step (line {step.unscales[0].site.line})"
+    if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
+        return "a library has taken over the precision, and with it the gradients"
+    if program.framework is not Framework.PYTORCH and step.backwards[0].function != update.function:
+        return "backward and the optimizer's step stand in different functions"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Clip before the step."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    place = plan.update.site
+    parameters = f"{plan.text}.parameters()"
+    if plan.framework is Framework.PYTORCH:
+        lines = []
+        if plan.update.scaled and not plan.unscaled:
+            scaler, optimizer = scaled_step(edit.text(place))
+            lines.append(f"{scaler}.unscale_({optimizer})")
+        clip = edit.name("torch.nn.utils.clip_grad_norm_", place)
+        edit.before(place, *lines, f"{clip}({parameters}, {LARGEST})")
+        return
+    owner = receiver(edit.text(plan.backward.site))
+    if plan.framework is Framework.FABRIC:
+        optimizer = receiver(edit.text(place))
+        edit.before(place, f"{owner}.clip_gradients({plan.text}, {optimizer}, max_norm={LARGEST})")
+        return
+    edit.before(place, f"if {owner}.sync_gradients:", f"    {owner}.clip_grad_norm_({parameters}, {LARGEST})")
+
+
+def receiver(text: str) -> str:
+    """What a method is called on, as it is written: ``accelerator`` of ``accelerator.backward(loss)``."""
+    call = ast.parse(text, mode="eval").body
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        return ast.unparse(call.func.value)
+    raise Refuse("backward or step is no plain call")
+
+
+def scaled_step(text: str) -> tuple[str, str]:
+    """The scaler and the optimizer of ``scaler.step(optimizer)``."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.keywords:
+        raise Refuse("the scaler's step is no plain call")
+    if len(call.args) != 1 or not isinstance(call.args[0], (ast.Name, ast.Attribute)):
+        raise Refuse("the scaler's step is given more than an optimizer")
+    return ast.unparse(call.func.value), ast.unparse(call.args[0])

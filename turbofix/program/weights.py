@@ -1,0 +1,196 @@
+"""What an update of a step changes, in words of the function that makes it: ``model`` for ``model.parameters()``.
+
+It is worked out for the updates of programs that clip no gradients: nobody else asks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from turbofix.program.acts import concerned, optimizers_in
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
+from turbofix.program.model import Weights
+from turbofix.program.names import dotted, loads
+from turbofix.program.objects import models_in, parameter_owners
+from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+
+_HOOKS = re.compile(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b")
+_LOADING = re.compile(r"\.load_state_dict$")
+
+
+def weights(analysis: Analysis, updates: list[Event], training: list[Event], clips: bool) -> tuple[Weights, ...]:
+    """The parameters of each update, where they are all those of one object that its function has a name for."""
+    if clips:
+        return ()
+    by_node: dict[ast.AST, list[Event]] = {}
+    for update in updates:
+        by_node.setdefault(update.node, []).append(update)
+    found = [_weights(analysis, events, training) for events in by_node.values()]
+    return tuple(sorted(found, key=lambda each: each.update))
+
+
+def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> Weights:
+    site = analysis.facts.site(events[0])
+    made = {id(each): each for event in events for each in optimizers_in(concerned(event))}
+    if len(made) != 1:
+        return Weights(site, why_not="which optimizer steps here is not known")
+    (optimizer,) = made.values()
+    if not isinstance(optimizer, Made):
+        return Weights(site, why_not="the optimizer is one of the project's own")
+    for module in analysis.execution.modules.values():
+        if _HOOKS.search(module.text):
+            return Weights(site, why_not=f"{module.path.name} registers hooks, which may change the gradients already")
+    passed = optimizer.arguments.get("params", 0)
+    owners = {id(each): each for each in _owners(passed.value)} if passed is not None else {}
+    if passed is None or passed.node is None or len(owners) != 1:
+        return Weights(site, why_not="the optimizer is not known to be given the parameters of one model")
+    (owner,) = owners.values()
+    model = analysis.facts.origin_site(owner.origin)
+    if not _is_all(analysis, passed.node, optimizer.origin.module):
+        return Weights(site, model=model, why_not="the optimizer is not known to be given all parameters of the model")
+    handler = _handler(analysis, events, training, optimizer, owner)
+    if handler is not None:
+        where = analysis.facts.site(handler).line_from(site.path)
+        return Weights(site, model=model, why_not=f"{where} may change the gradients already")
+    frames = [analysis.facts.frames(event) for event in events]
+    for text in _names_before(events[0], frames[0][-1]):
+        if all(_is_owner(analysis, text, each, owner) for each in frames):
+            return Weights(site, dotted(text), model)
+    return Weights(site, model=model, why_not="the function that makes the step has no name for the model")
+
+
+def _owners(value: Value) -> Iterator[Made | Instance | Opaque]:
+    for owner in parameter_owners([value]):
+        yield from models_in(owner)
+
+
+def _is_owner(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], owner: Value) -> bool:
+    """Whether an expression is certainly the object whose parameters are trained, or a wrapper of it."""
+    found = members(analysis.facts.evaluate(node, frames))
+    return bool(found) and all([each is owner for each in models_in(one)] == [True] for one in found)
+
+
+def _names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
+    """The names that the function of an update reads before it, those that it calls first; each once."""
+    line = getattr(update.node, "lineno", 0)
+    called: dict[str, ast.Name | ast.Attribute] = {}
+    other: dict[str, ast.Name | ast.Attribute] = {}
+    body = getattr(frame.scope, "body", [])
+    for statement in body if isinstance(body, list) else ():
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or statement.lineno > line:
+            continue
+        for each in loads(statement):
+            chain: ast.expr = each
+            name = dotted(each) or ""
+            if each.lineno > line:
+                continue
+            called.setdefault(name, each)
+            while isinstance(chain, ast.Attribute):
+                chain = chain.value
+                if isinstance(chain, (ast.Name, ast.Attribute)):
+                    other.setdefault(dotted(chain) or "", chain)
+    return list({**called, **other}.values())
+
+
+def _handler(
+    analysis: Analysis, updates: list[Event], training: list[Event], optimizer: Made, owner: Value
+) -> Event | None:
+    """A call between the last backward and the update that is given the weights, the model or the optimizer."""
+    first = min(update.order for update in updates)
+    start = max((each.order for each in training if each.kind == "backward" and each.order < first), default=first)
+    for event in training:
+        if event.kind not in ("call", "unknown_call") or not start < event.order < first or event.arguments is None:
+            continue
+        if _LOADING.search(event.name):
+            continue
+        for each in (one for value in event.arguments.values() for one in flatten(value, 3)):
+            if each is optimizer or each is owner:
+                return event
+            if isinstance(each, Tensor) and each.roles & {"param", "grad"} and event.name.partition(".")[0] != "torch":
+                return event
+    return None
+
+
+# --- all parameters of a model ----------------------------------------------------------------------------------------
+
+
+def _is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
+    """Whether an optimizer's first argument is all that a model has to train, in one group or in two."""
+    if depth < 0:
+        return False
+    if isinstance(node, ast.Name):
+        owner = analysis.facts.bindings.owner(node.id, node, module)
+        writes = analysis.facts.bindings.writes(owner, node.id)
+        (write,) = writes if len(writes) == 1 else (None,)
+        return isinstance(write, ast.Assign) and _is_all(analysis, write.value, module, depth - 1)
+    if _of_parameters(node, "parameters"):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        if node.func.id in ("list", "tuple") and len(node.args) == 1:
+            return _is_all(analysis, node.args[0], module, depth - 1)
+        if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
+            return _asks_for_gradients(node.args[0].body) and _of_parameters(node.args[1], "parameters")
+        return False
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        conditions = _conditions(node)
+        return conditions is not None and all(map(_asks_for_gradients, conditions))
+    return isinstance(node, ast.List) and len(node.elts) in (1, 2) and _are_halves(analysis, node, module, depth)
+
+
+def _are_halves(analysis: Analysis, node: ast.List, module: ModuleFile, depth: int) -> bool:
+    """``[{"params": [... if decays(n)]}, {"params": [... if not decays(n)]}]``, or one group with them all."""
+    given: list[ast.expr] = []
+    for each in node.elts:
+        if not isinstance(each, ast.Dict):
+            return False
+        found = [
+            value
+            for key, value in zip(each.keys, each.values, strict=True)
+            if isinstance(key, ast.Constant) and key.value == "params"
+        ]
+        given += found if len(found) == 1 else []
+    if len(given) == 1 == len(node.elts):
+        return _is_all(analysis, given[0], module, depth - 1)
+    halves: list[str] = []
+    for part in given:
+        conditions = _conditions(part) if isinstance(part, (ast.ListComp, ast.GeneratorExp)) else None
+        if conditions is None:
+            return False
+        halves.append(" and ".join(ast.unparse(each) for each in conditions if not _asks_for_gradients(each)))
+    return len(halves) == 2 and bool(halves[0]) and (f"not {halves[0]}" == halves[1] or f"not {halves[1]}" == halves[0])
+
+
+def _conditions(node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr] | None:
+    """The tests of a comprehension that picks parameters of one model; None for any other."""
+    (generator,) = node.generators if len(node.generators) == 1 else (None,)
+    if generator is None or not isinstance(node.elt, ast.Name):
+        return None
+    target = generator.target
+    if _of_parameters(generator.iter, "named_parameters"):
+        if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and dotted(target.elts[1]) == node.elt.id):
+            return None
+    elif not _of_parameters(generator.iter, "parameters") or dotted(target) != node.elt.id:
+        return None
+    return [
+        part
+        for test in generator.ifs
+        for part in (test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test])
+    ]
+
+
+def _of_parameters(node: ast.AST, method: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and not (node.args or node.keywords)
+    )
+
+
+def _asks_for_gradients(test: ast.expr) -> bool:
+    return isinstance(test, ast.Attribute) and test.attr == "requires_grad"
