@@ -978,6 +978,23 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """Where activations of a model can be computed again in the backward pass, in a program that lacks memory.
+
+    ``call`` is the call of one of several blocks in the forward pass (``block(x)``), ``owner`` what its method calls
+    the model; for a model of transformers, ``call`` is its construction and ``name`` what it is called. ``evidence``
+    tells that memory is what limits the program, ``why_not`` what a second forward pass would change.
+    """
+
+    call: Site
+    owner: str
+    name: str
+    evidence: tuple[Evidence, ...]
+    library: bool = False
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Part:
     """An object with a state of its own (``state_dict``): how it is called at the loop, what it is, its last name."""
 
@@ -1187,6 +1204,7 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
+    repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own

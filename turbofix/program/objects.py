@@ -42,6 +42,7 @@ from turbofix.program.products import products_of
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
 from turbofix.program.values import (
+    Class,
     Const,
     External,
     Function,
@@ -140,6 +141,7 @@ class Layers:
 
     names: set[str] = field(default_factory=set)
     parts: list[Made] = field(default_factory=list)
+    own: list[Class] = field(default_factory=list)  # the program's own classes of layers
     bases: set[str] = field(default_factory=set)  # what the program's own layers derive from
     foreign: bool = False  # another library's layers are among them
     unseen: bool = False  # a part of the model was not seen
@@ -179,6 +181,7 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
             if member.inner is not None:
                 layers_of(member.inner, found, depth - 1)
         elif isinstance(member, Instance):
+            found.own.append(member.cls)
             for name in member.cls.externals():
                 if name not in ("torch.nn.Module", "builtins.object", "abc.ABC") and not name.startswith("typing."):
                     found.names.add(name)

@@ -60,6 +60,7 @@ from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
+from turbofix.program.repeats import repeated
 from turbofix.program.runs import run
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
@@ -147,6 +148,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
+        repeated=repeated(analysis, steps, read) if complete and framework is Framework.PYTORCH else (),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains and complete else (),

@@ -1,0 +1,195 @@
+"""Blocks of a model that could be computed a second time instead of kept, where the program lacks memory."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from turbofix.findings import Evidence, Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.model import Loader, Repeated, Step
+from turbofix.program.names import dotted, loads, parameters
+from turbofix.program.objects import Layers, layers_of
+from turbofix.program.syntax import Glance
+from turbofix.program.values import Class, Const, Made, members
+
+_ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
+_SAID = re.compile(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
+_SCARCE = re.compile(r"OutOfMemory|out of memory")
+_SMALL = 2
+"""A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
+
+_FAMILIES = re.compile(r"(?i)(gpt-?2|gpt_?neo|bert|t5|llama|mistral|qwen|opt-|bloom|bart|vit|wav2vec2|whisper)")
+"""Families of transformers whose models can do without their activations."""
+
+_OWN_DRAWS = ("random.", "np.random.", "numpy.random.")
+_IN_PLACE = re.compile(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(")
+_STATISTICS = ("BatchNorm", "SyncBatchNorm", "InstanceNorm", "spectral_norm", "SpectralNorm")
+
+
+def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]) -> tuple[Repeated, ...]:
+    """What could be computed twice in a program that tells of its lack of memory; nothing where it does not."""
+    files = list(analysis.execution.modules.values())
+    if not steps or any(_ENABLED.search(_without_comments(each)) for each in files):
+        return ()
+    scarce = tuple(_scarce(analysis, files, steps, loaders))
+    said: dict[str | None, Site] = {
+        match[1]: _line(module, match) for module in files for match in _SAID.finditer(module.text)
+    }
+    if not scarce and not said:
+        return ()
+    found: dict[Site, Repeated] = {}
+    for event in analysis.facts.of("iterate"):
+        each = _blocks(analysis, event, steps, scarce, said)
+        if each is not None:
+            found.setdefault(each.call, each)
+    trained = {site for step in steps for site in step.models}
+    for event in analysis.facts.of("make"):
+        for made in members(event.result) if analysis.facts.site(event) in trained else ():
+            if (
+                isinstance(made, Made)
+                and made.qualname.startswith("transformers.")
+                and made.kind in ("module", "model")
+            ):
+                each = _of_library(analysis, event, made, scarce, said)
+                if each is not None:
+                    found.setdefault(each.call, each)
+    return tuple(found[site] for site in sorted(found))
+
+
+def _without_comments(module: ModuleFile) -> str:
+    return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
+
+
+def _line(module: ModuleFile, match: re.Match[str]) -> Site:
+    line = module.text.count("\n", 0, match.start()) + 1
+    return Site(module.path, line, 0, line, 0, "")
+
+
+def _scarce(
+    analysis: Analysis, files: list[ModuleFile], steps: Iterable[Step], loaders: tuple[Loader, ...]
+) -> Iterator[Evidence]:
+    """What tells that memory limits a program: a handler, or batches that could not be smaller."""
+    for module in files:
+        if _SCARCE.search(module.text) is None:
+            continue
+        for handler in every(ast.ExceptHandler, module.tree):
+            named = dotted(handler.type) or ""
+            asks = any(isinstance(each, ast.Constant) and "out of memory" in str(each.value) for each in walk(handler))
+            if named.endswith("OutOfMemoryError") or asks:
+                yield Evidence("running out of memory is handled", analysis.facts.places.site(handler, module))
+    for step in steps:
+        many = step.accumulation.steps.values if step.accumulation is not None else ()
+        for loader in loaders:
+            sizes = loader.argument("batch_size").values
+            if loader.site not in step.loaders or len(many) != 1 or len(sizes) != 1:
+                continue
+            if isinstance(many[0], int) and many[0] > 1 and isinstance(sizes[0], int) and 1 <= sizes[0] <= _SMALL:
+                yield Evidence(f"batches of {sizes[0]}, of which {many[0]} make up an update", loader.site)
+
+
+def _blocks(
+    analysis: Analysis,
+    event: Event,
+    steps: Iterable[Step],
+    scarce: tuple[Evidence, ...],
+    said: dict[str | None, Site],
+) -> Repeated | None:
+    """A loop over a list of blocks in the forward pass of a training step."""
+    node, module, facts = event.node, event.module, analysis.facts
+    lists = [each for each in members(event.receiver) if isinstance(each, Made)]
+    if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name) or len(lists) != 1:
+        return None
+    if lists[0].qualname != "torch.nn.ModuleList" or len(members(event.receiver)) != 1:
+        return None
+    frames = facts.frames(event)
+    frame = frames[-1] if frames else None
+    cls = frame.function.cls if frame is not None and frame.function is not None else None
+    if frame is None or cls is None or not any(base == "torch.nn.Module" for base in cls.externals()):
+        return None
+    within = {facts.places.site(record.node, record.module) for record in facts.loops(event)}
+    if not any(step.loop.site in within for step in steps):
+        return None
+    named = said.get(node.target.id)
+    evidence = scarce or ((Evidence("a comment has it", named),) if named is not None else ())
+    calls = [
+        each
+        for statement in node.body
+        for each in walk(statement)
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == node.target.id
+    ]
+    statement = facts.places.statement(calls[0], module) if len(calls) == 1 else None
+    first = parameters(frame.scope)[:1]
+    if not evidence or not isinstance(statement, ast.Assign) or statement not in node.body or not first:
+        return None
+    why = None
+    if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
+        why = "what the blocks are given is unpacked"
+    layers = Layers()
+    layers_of(lists[0], layers)
+    why = why or _second_time(layers)
+    return Repeated(facts.places.site(calls[0], module), first[0].arg, node.target.id, evidence, why_not=why)
+
+
+def _second_time(layers: Layers) -> str | None:
+    """What a second forward pass of blocks would change, or could change."""
+    if not layers.complete:
+        return "not every layer of the blocks is known here"
+    for name in sorted(layers.names):
+        if name.rpartition(".")[2].startswith(_STATISTICS):
+            return f"{name.rpartition('.')[2]} would count every batch twice"
+    for cls in layers.own:
+        reason = _by_its_code(cls)
+        if reason is not None:
+            return f"{reason} in `{cls.node.name}`"
+    return None
+
+
+def _by_its_code(cls: Class) -> str | None:
+    methods = [each for each in cls.node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
+    if Glance().changing_attributes(cls.node):
+        return "an attribute is changed"
+    lines = cls.module.text.split("\n")[cls.node.lineno - 1 : cls.node.end_lineno]
+    if _IN_PLACE.search("\n".join(lines)):
+        return "something is changed in place"
+    for method in methods:
+        given = {each.arg for each in parameters(method)}
+        for node in walk(method):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Subscript)):
+                base = node.target.value if isinstance(node.target, ast.Subscript) else node.target
+                if dotted(base) in given or isinstance(node.target, ast.Subscript):
+                    return "something is changed in place"
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                return "something is changed in place"
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                return "an attribute is changed"
+        if any(f"{dotted(each)}.".startswith(_OWN_DRAWS) for each in loads(method)):
+            return "numbers are drawn beside torch's generator"
+    return None
+
+
+def _of_library(
+    analysis: Analysis, event: Event, made: Made, scarce: tuple[Evidence, ...], said: dict[str | None, Site]
+) -> Repeated | None:
+    """A model of transformers, made and given a name in one statement."""
+    facts, module = analysis.facts, event.module
+    enabled = said.get(None)
+    evidence = scarce or ((Evidence("a comment has it", enabled),) if enabled is not None else ())
+    statement = facts.places.statement(event.node, module)
+    name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    if not evidence or name is None or not made.qualname.endswith(".from_pretrained"):
+        return None
+    assert statement is not None
+    given = made.arguments.get("pretrained_model_name_or_path", 0)
+    told = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
+    known = _FAMILIES.search(f"{made.qualname.split('.')[1]} {' '.join(map(str, told))}") is not None
+    why = None if known or enabled is not None else "whether this model can do without its activations is not known"
+    for other in analysis.execution.modules.values():
+        if "peft" in other.text or "requires_grad" in other.text:
+            why = "part of the model is frozen, and its inputs would have to take gradients for it"
+    return Repeated(facts.places.site(statement, module), name, name, evidence, library=True, why_not=why)
