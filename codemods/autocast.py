@@ -197,6 +197,7 @@ codemod = Codemod(
     ),
     after=("larger-batch", "modern-amp"),
     known_as=("mixed precision", "AMP", "GradScaler", "bfloat16", "fp16"),
+    unlocks=("channels-last",),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)

@@ -97,7 +97,10 @@ def _compiling(analysis: Analysis, model: Model, forwards: list[Event]) -> Compi
     if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
         return Compiling(hazard=hazard)
     after = analysis.facts.places.site(statement, last.module)
-    return Compiling(after, text, place, hazard, tested=bool(under))
+    moved = analysis.facts.site(placed[-1]) if placed else None
+    return Compiling(
+        after, text, place, hazard, tested=bool(under), moved=moved, method=placed[-1].name if placed else ""
+    )
 
 
 def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -> list[Site]:

@@ -727,6 +727,19 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class Layouts:
+    """How tensors lie in memory, where a model has convolutions; else all of it is empty.
+
+    ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
+    elements follow on one another, or takes it for granted (``x.view(...)``). ``weights``: those that no layer makes.
+    """
+
+    chosen: tuple[Site, ...] = ()
+    lying: tuple[Site, ...] = ()
+    weights: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True)
 class Hazard:
     """What stands in the way of something, in a clause, and where."""
 
@@ -750,6 +763,8 @@ class Compiling:
     hazard: Hazard | None = None
     tested: bool = False
     foreign: Hazard | None = None
+    moved: Site | None = None  # the last call that moves it, before or behind what wraps it
+    method: str = ""  # of that call: "to", "cuda"
 
 
 @dataclass(frozen=True)
@@ -1201,6 +1216,7 @@ class TrainingProgram:
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
+    layouts: Layouts = Layouts()
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()

@@ -30,6 +30,7 @@ from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations
+from turbofix.program.layouts import layouts
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
@@ -145,6 +146,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         owners=holders,
         trainings=trainings(analysis, framework),
         hands_over=hands_over(analysis, holders),
+        layouts=layouts(analysis, known_models),
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
