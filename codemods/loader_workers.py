@@ -30,7 +30,8 @@ Use instead
     helper functions that the workers do not need, these move under it too. A loader that has workers keeps them where
     its epochs are short (few samples, small pictures in memory) and where an endless generator runs through it again
     and again. Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them
-    keep the workers.
+    keep the workers. So are those that Lightning's trainer is given, or asks a module for; it may start a rank for each
+    GPU, which share the CPUs then.
 
 When refused
     Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
@@ -96,7 +97,7 @@ SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR1
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
-OWN_LOADERS = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC)
+OWN_LOADERS = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING)
 """The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
 
 HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
@@ -127,7 +128,8 @@ class Plan:
 
     ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
     ``epochs`` are the loops over epochs. ``told``: the option of the script that says how many there shall be, which is
-    written instead of a count. ``share``: as many loaders, read by one loop, divide the number among them.
+    written instead of a count. ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many
+    loaders, read by one loop, divide the number among them.
     """
 
     value: Site | None
@@ -136,6 +138,7 @@ class Plan:
     anchors: tuple[Site, ...] = ()
     epochs: tuple[Site, ...] = ()
     ranks: bool = False
+    devices: bool = False
     unguarded: Region | None = None
     told: str | None = None
     share: int = 1
@@ -189,7 +192,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             len(set(loader.together) & {each.site for many in fixable.values() for each in many}) for loader in loaders
         ]
         shared = 1 + max(shares)
-        plan = Plan(value, True, extras, anchors, epochs(program), is_shared(program), guard, told[site], shared)
+        plan = Plan(
+            value,
+            counted=True,
+            extras=extras,
+            anchors=anchors,
+            epochs=epochs(program),
+            ranks=is_shared(program),
+            devices=by_devices(program),
+            unguarded=guard,
+            told=told[site],
+            share=shared,
+        )
         yield codemod.finding(site, message(loaders, told[site]), plan=plan, evidence=evidence(program, loaders))
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
@@ -321,6 +335,8 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
 
     Workers that are kept serve one reader: a second one would set the first back.
     """
+    if loader.fed != "no":
+        return loader.fed == "again" and not loader.built_in_loop
     steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
     inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
     if loader.built_in_loop or any(each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner):
@@ -332,7 +348,8 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
 def is_looped_over(program: TrainingProgram, loader: Loader) -> bool:
     """Whether an evaluation loops over the loader, rather than take a batch from it now and then while training."""
     training = {loop.site for step in program.steps for loop in (step.loop, step.epoch_loop) if loop is not None}
-    return any(loader.site in each.loaders and each.loop.site not in training for each in program.evaluations)
+    looped = any(loader.site in each.loaders and each.loop.site not in training for each in program.evaluations)
+    return looped or loader.fed != "no"
 
 
 # --- what stands in the way ---------------------------------------------------------------------------------------
@@ -505,8 +522,18 @@ def is_notebook(program: TrainingProgram) -> bool:
     return program.entry.suffix == ".ipynb"
 
 
+def by_devices(program: TrainingProgram) -> bool:
+    """Whether a framework starts a rank for each GPU itself, without saying in the environment how many there are."""
+    devices = [training.argument("devices") for training in program.trainings]
+    return program.framework is Framework.LIGHTNING and not all(
+        each.values in ((1,), ("1",), ([0],)) for each in devices
+    )
+
+
 def is_shared(program: TrainingProgram) -> bool:
     """Whether several ranks may share the machine's CPUs."""
+    if program.framework is Framework.LIGHTNING:
+        return by_devices(program)
     return program.distributed or program.framework is not Framework.PYTORCH
 
 
@@ -592,7 +619,9 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
     os = affinity.removesuffix(".sched_getaffinity")
     cpus, name, ranks = edit.free_name("cpus", head), *(edit.quoted(word, head) for word in WORDS)
     lines = [f"{cpus} = len({affinity}(0)) if hasattr({os}, {name}) else {everything}() or 1"]
-    if plan.ranks:
+    if plan.devices:
+        lines.append(f"{cpus} //= max(1, {edit.name('torch.cuda.device_count', head)}())")
+    elif plan.ranks:
         lines.append(f"{cpus} //= int({os}.environ.get({ranks}, 1))")
     begins = edit.statement(head)
     if plan.unguarded is not None and begins == edit.statement(plan.unguarded.first):

@@ -343,6 +343,14 @@ LAUNCHERS = words(
 )
 """Calls that run a function in processes of its own; the function is the first argument."""
 
+TRAINERS_START = words(
+    """
+    lightning.pytorch.Trainer.fit pytorch_lightning.Trainer.fit transformers.Trainer.train
+    transformers.Seq2SeqTrainer.train
+    """
+)
+"""Methods by which a framework's own trainer reads its loaders and trains."""
+
 STARTERS = ("multiprocessing.Process", "multiprocessing.spawn", "multiprocessing.start_processes")
 """How calls end that start processes, to which what the script has set is not handed down."""
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from
-from turbofix.program.events import Event
+from turbofix.program.events import Arguments, Event
 from turbofix.program.libraries import LOSSES, SCALAR_LOSSES, words
+from turbofix.program.loaders import loader_sites
 from turbofix.program.losses import called_in
-from turbofix.program.model import ModuleSteps, Training
+from turbofix.program.model import Framework, Loader, ModuleSteps, Training
 from turbofix.program.names import dotted
 from turbofix.program.objects import models_given
-from turbofix.program.values import Class, Function, Instance, Made, Value, members
+from turbofix.program.values import Class, Const, Function, Instance, Made, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 _FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -73,6 +75,72 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
         elif event.name in _FROM_ARGPARSE:
             _add(found, _told(analysis, analysis.facts.site(event), event.name, "--", []))
     return tuple(found[site] for site in sorted(found))
+
+
+# --- the loaders that a trainer reads -----------------------------------------------------------------------------
+
+_FED = (("train_dataloaders", 1, "training"), ("val_dataloaders", 2, "evaluation"))
+_GIVING = (("train_dataloader", "training"), ("val_dataloader", "evaluation"))
+_BETWEEN = ("on_train_epoch_start", "on_train_epoch_end", "on_epoch_start", "on_epoch_end", "on_validation_epoch_end")
+"""Hooks that run between epochs, and may change what workers that are kept hold copies of."""
+
+
+def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Framework) -> tuple[Loader, ...]:
+    """The loaders with their role for Lightning's trainer, which is given them or asks a module for them."""
+    if framework is not Framework.LIGHTNING:
+        return found
+    fed: dict[Site, Loader] = {}
+    known = {loader.site: loader for loader in found if loader.role in ("unused", "unknown")}
+    for event in analysis.facts.of("call"):
+        if event.name not in _FITS or event.arguments is None:
+            continue
+        again = _is_fed_again(analysis, event)
+        for site, role in _feeding(analysis, event.arguments):
+            if site in known:
+                fed[site] = replace(known[site], role=role, fed="again" if again else "once")  # type: ignore[arg-type]
+    return tuple(fed.get(loader.site, loader) for loader in found)
+
+
+def _feeding(analysis: Analysis, given: Arguments) -> Iterator[tuple[Site, str]]:
+    """The loaders of a call of ``fit``: in its arguments, and built by the methods of what is in these."""
+    for name, position, role in _FED:
+        passed = given.get(name, position)
+        if passed is not None:
+            yield from ((site, role) for site in loader_sites(analysis, passed.value))
+    for cls in _classes(given):
+        for name, role in _GIVING:
+            methods = [each.node for each in members(cls.find(name)) if isinstance(each, Function)]
+            for event in analysis.facts.events_in_functions(methods):
+                if event.kind == "make":
+                    yield from ((site, role) for site in loader_sites(analysis, event.result))
+
+
+def _classes(given: Arguments) -> list[Class]:
+    """The project's classes of modules, of the network and of the data, that ``fit`` is given."""
+    return [each.cls for value in given.values() for each in members(value) if isinstance(each, Instance)]
+
+
+def _is_fed_again(analysis: Analysis, event: Event) -> bool:
+    """Whether the trainer reads its loaders in more than one epoch, with nothing of the project's in between."""
+    assert event.arguments is not None
+    if any(cls.find(name) is not None for cls in _classes(event.arguments) for name in _BETWEEN):
+        return False
+    for trainer in members(event.receiver):
+        made = trainer.base if isinstance(trainer, Instance) else trainer
+        if not isinstance(made, Made) or made.arguments.open:
+            return False
+        given = made.arguments.keywords
+        if any(name in given for name in ("reload_dataloaders_every_n_epochs", "callbacks", "fast_dev_run")):
+            return False
+        epochs = given.get("max_epochs")
+        if epochs is not None and any(
+            isinstance(each, Const) and each.value in (0, 1) for each in members(epochs.value)
+        ):
+            return False
+    return True
+
+
+# --- trainings ----------------------------------------------------------------------------------------------------
 
 
 def _add(found: dict[Site, Training], training: Training | None) -> None:

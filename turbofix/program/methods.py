@@ -592,15 +592,17 @@ def _call_trainer(
 
 
 def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node: ast.AST) -> None:
-    optimizers = model.cls.find("configure_optimizers")
-    if isinstance(optimizers, Function):
-        calls.call(interp, Bound(model, optimizers), Arguments(), node)
     given = arguments.get("train_dataloaders", 1) or arguments.get("train_dataloader")
     evaluation = arguments.get("val_dataloaders", 2) or arguments.get("dataloaders", 1)
     module = arguments.get("datamodule")
     sources: list[Value] = [model, *members(module.value if module is not None else None)]
     if given is not None:
         sources.extend(members(given.value))
+    for source in reversed(sources):  # the data are set up before the model is
+        _set_up(interp, source, node)
+    optimizers = model.cls.find("configure_optimizers")
+    if isinstance(optimizers, Function):
+        calls.call(interp, Bound(model, optimizers), Arguments(), node)
     hooks = (("training_step", given, "train_dataloader"), ("validation_step", evaluation, "val_dataloader"))
     for hook, passed, provider in hooks:
         method = model.cls.find(hook)
@@ -615,6 +617,14 @@ def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node
         if batch is UNKNOWN:
             batch = interp.opaque("batch", "element", method.node)
         calls.call(interp, Bound(model, method), calls.positional(batch, NUMBER), node)
+
+
+def _set_up(interp: Interpreter, source: Value, node: ast.AST) -> None:
+    """What a trainer calls of a module before it asks for optimizers and loaders."""
+    for name, given in (("prepare_data", calls.positional()), ("setup", calls.positional(Const("fit")))):
+        method = source.cls.find(name) if isinstance(source, Instance) else None
+        if isinstance(method, Function):
+            calls.call(interp, Bound(source, method), given, node)
 
 
 # --- unknowns ---------------------------------------------------------------------------------------------------------

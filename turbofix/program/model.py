@@ -186,6 +186,7 @@ class Loader:
     unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
     elsewhere: bool = False  # whether it is built at all is decided by what nobody here passes: `args.task == "..."`
+    fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
     divides: bool = False  # the batch size is known to divide the number of its samples: no batch is smaller

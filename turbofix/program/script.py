@@ -11,7 +11,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
-from turbofix.program.libraries import STARTERS
+from turbofix.program.libraries import STARTERS, TRAINERS_START
 from turbofix.program.model import Region, Script
 from turbofix.program.objects import is_main_test
 from turbofix.program.values import Class, External, Instance, Made, members
@@ -83,7 +83,7 @@ def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> boo
     opens = event.kind == "make" and any(
         isinstance(each, Made) and each.kind in ("loader", "dataset") for each in members(event.result)
     )
-    if event.kind not in _WORKING and not opens:
+    if event.kind not in _WORKING and not opens and event.name not in TRAINERS_START:
         return False
     frame = _anchor_in_entry(analysis, event, module)
     if frame is None:
@@ -94,7 +94,7 @@ def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> boo
 
 def _reads_or_trains(event: Event) -> bool:
     """Whether an event must not happen again in a worker that imports the script: training, or reading a loader."""
-    if event.kind in ("backward", "next"):
+    if event.kind in ("backward", "next") or (event.kind == "call" and event.name in TRAINERS_START):
         return True
     return event.kind == "iterate" and any(
         (isinstance(member, Made) and member.kind == "loader")

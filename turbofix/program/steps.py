@@ -32,6 +32,7 @@ from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations
 from turbofix.program.layouts import layouts
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
+from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
 from turbofix.program.model import (
@@ -112,7 +113,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     # A program that trains nothing is not sped up: its loops, which may be many, need not be known.
     evaluations = tuple(sorted(_evaluations(analysis, steps, known_models), key=_place) if trains else ())
     made = optimizers(analysis, steps, known_models)
-    read = with_use(analysis, loaders(analysis), steps, evaluations)
+    read = with_feeding(analysis, with_use(analysis, loaders(analysis), steps, evaluations), framework)
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     return TrainingProgram(
