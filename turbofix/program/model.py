@@ -1093,6 +1093,27 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
+class Formula:
+    """A formula that is written out, and that torch has a function for, by what it computes.
+
+    ``input`` is the source of what it is computed of; ``weight``, ``bias`` and ``eps`` those of a norm over the last
+    dimension, ``dim`` that of a softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
+    deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
+    """
+
+    site: Site
+    kind: Literal[
+        "gelu", "gelu_tanh", "layer_norm", "rms_norm", "unbiased", "unbiased_outside", "outside", "log_softmax"
+    ]
+    input: str
+    weight: str | None = None
+    bias: str | None = None
+    eps: str | None = None
+    dim: str | None = None
+    removed: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True)
 class AttentionMask:
     """What leaves keys out of an attention that is written out, or changes their scores.
 
@@ -1225,6 +1246,7 @@ class TrainingProgram:
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
+    formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -25,6 +25,7 @@ from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
 from turbofix.program.facts import Frame, unwrapped
+from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of
 from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
@@ -156,6 +157,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains and complete else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
+        formulas=formulas(analysis) if trains and complete else (),
     )
 
 

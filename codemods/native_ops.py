@@ -1,0 +1,124 @@
+"""Call torch's own GELU, layer norm, RMS norm and log-softmax instead of writing them out.
+
+Why slow
+    Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
+    pass. Torch's own function reads its input once and writes its output once, in one kernel, and has a backward of
+    its own.
+
+Example
+    ::
+
+        def gelu(x):
+            return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+        def forward(self, x):
+            mean = x.mean(-1, keepdim=True)
+            var = x.var(-1, unbiased=False, keepdim=True)
+            return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
+
+Use instead
+    ::
+
+        def gelu(x):
+            return F.gelu(x, approximate="tanh")
+
+        def forward(self, x):
+            return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.eps)
+
+    Modules and their parameters stay, so that checkpoints load as before. A formula is known by what it computes: it
+    is worked out for some numbers and compared with torch's definition, so that its spelling does not matter. With
+    ``erf`` it is ``F.gelu(x)``; ``torch.log(F.softmax(x, dim=1))`` is ``F.log_softmax(x, dim=1)``, which is also finite
+    where a probability is too small for its logarithm.
+
+When refused
+    Nothing is said of formulas that compute anything else, that are used piece by piece, or that run over another
+    dimension than the last, and where all models are compiled: the compiler makes one kernel of them by itself. A layer
+    norm is refused that divides by the deviation of n - 1 (``std()``, ``var()`` without ``unbiased=False``), or that
+    adds ``eps`` to the deviation: torch's does neither, and a trained model would no longer be the same. An RMS norm
+    is refused before torch 2.9, which has the first kernel for it.
+
+Risk
+    equivalent: the same formula, rounded in another order.
+
+Measured
+    Not by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.program.model import Formula, TrainingProgram
+
+from ._precision import version
+
+codemod = Codemod(
+    __name__,
+    group="compute",
+    risk=Risk.EQUIVALENT,
+    known_as=("fused LayerNorm", "GELU", "RMSNorm", "log_softmax"),
+)
+
+FUSED_RMS = (2, 9)
+NAMES = {
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (by tanh)",
+    "rms_norm": "RMS norm",
+    "log_softmax": "log-softmax",
+}
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Formulas that torch has a kernel for."""
+    if program.models and all(model.compiled is not None for model in program.models):
+        return
+    for formula in program.formulas:
+        name = NAMES.get(formula.kind, "layer norm")
+        message = f"this {name} is written out: each of its operations goes through memory, forward and backward"
+        reason = why_not(program, formula)
+        if reason is not None:
+            yield codemod.refuse(formula.site, message, reason)
+            continue
+        seen = Evidence(f"for any numbers it gives what torch's function gives, of `{formula.input}`", formula.site)
+        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,))
+
+
+def why_not(program: TrainingProgram, formula: Formula) -> str | None:
+    """What makes torch's function another one."""
+    if formula.kind in ("unbiased", "unbiased_outside"):
+        return (
+            "it divides by the deviation of n - 1, torch's layer norm by that of n: the numbers would not be the same"
+        )
+    if formula.kind == "outside":
+        return "it adds eps to the deviation, torch's layer norm to the variance: the numbers would not be the same"
+    if formula.kind == "rms_norm" and program.target.torch < FUSED_RMS:
+        served, since = version(program.target.torch), version(FUSED_RMS)
+        return f"the project serves torch {served}; torch has a kernel for it since {since}"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Replace the expression by a call, and take out what led to it."""
+    formula = finding.plan
+    assert isinstance(formula, Formula)
+    function = "gelu" if formula.kind == "gelu_tanh" else formula.kind
+    name = edit.name(f"torch.nn.functional.{function}", formula.site)
+    arguments = [formula.input]
+    if formula.kind == "gelu_tanh":
+        arguments.append(f"approximate={edit.quoted('tanh', formula.site)}")
+    elif formula.kind == "log_softmax":
+        arguments.append(f"dim={formula.dim}")
+    elif formula.kind in ("layer_norm", "rms_norm"):
+        shape = f"{formula.weight}.shape" if formula.weight is not None else f"{formula.input}.shape[-1:]"
+        arguments.append(shape)
+        arguments += [each for each in (formula.weight, formula.bias) if each is not None]
+        full = formula.bias is not None or (formula.kind == "rms_norm" and formula.weight is not None)
+        arguments.append(str(formula.eps) if full else f"eps={formula.eps}")
+    edit.replace(formula.site, f"{name}({', '.join(arguments)})")
+    for site in formula.removed:
+        edit.delete(site)
