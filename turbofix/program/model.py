@@ -741,11 +741,29 @@ class Layouts:
 
 
 @dataclass(frozen=True)
+class Biased:
+    """A layer with a bias, the batch norm that alone takes its result, and where ``bias`` is among its arguments."""
+
+    layer: Site
+    norm: Site
+    kind: str
+    position: int
+
+
+@dataclass(frozen=True)
 class Hazard:
     """What stands in the way of something, in a clause, and where."""
 
     why: str
     site: Site
+
+
+@dataclass(frozen=True)
+class Biases:
+    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it."""
+
+    layers: tuple[Biased, ...] = ()
+    needed: Hazard | None = None
 
 
 @dataclass(frozen=True)
@@ -1239,6 +1257,7 @@ class TrainingProgram:
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
+    biases: Biases = Biases()
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()

@@ -18,6 +18,7 @@ from turbofix.program.acts import accumulation, acts, concerned, is_model, optim
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions
+from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
@@ -37,6 +38,7 @@ from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
 from turbofix.program.model import (
+    Biases,
     Evaluation,
     Framework,
     Loop,
@@ -149,6 +151,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trainings=trainings(analysis, framework),
         hands_over=hands_over(analysis, holders),
         layouts=layouts(analysis, known_models),
+        biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),

@@ -1,0 +1,94 @@
+"""Leave out the bias of a convolution whose result goes to a batch norm.
+
+Why slow
+    A batch norm subtracts the mean of each channel, and with it whatever the bias of the layer before it has added. So
+    the bias is computed, its gradient is summed up over the whole batch, and the optimizer updates it, for nothing.
+
+Example
+    ::
+
+        self.conv = nn.Conv2d(64, 128, 3, padding=1)
+        self.norm = nn.BatchNorm2d(128)
+
+Use instead
+    ::
+
+        self.conv = nn.Conv2d(64, 128, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(128)
+
+When refused
+    It is done for torch's convolutions that are made with a bias, whose result goes to a batch norm and nowhere else:
+    the next in one ``nn.Sequential(...)``, ``self.norm(self.conv(x))`` in the class that makes both in its
+    ``__init__``, or ``x = self.norm(x)`` as the next statement behind ``x = self.conv(x)``. The code must have been
+    seen to be executed.
+
+    It is refused where the program loads a checkpoint into a model, since one that was saved with the bias does not fit
+    any more; where it reads the ``bias`` of layers without asking whether there is one (``m.bias.data.zero_()``); where
+    it has hooks; and where it sets batch norms to evaluation while it trains, when they subtract another mean.
+
+    Nothing is said where one of the two is there under a condition, is called from elsewhere or twice, where ``bias``
+    is given by a variable or in an unpacked mapping, where an ``nn.Sequential`` is indexed or gone through, of other
+    norms, and of linear layers: a batch norm behind one may count positions as channels.
+
+Risk
+    recipe: the function that the network can learn is the same, but the bias draws no random number any more when the
+    network is made, so that the weights behind it start from other values, and checkpoints lose an entry for each
+    layer: those saved before do not load without ``strict=False``.
+
+Measured
+    Nothing that could be named: it saves one small kernel in the forward and one in the backward pass of each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.program.model import Biased, TrainingProgram
+
+from ._frameworks import LEFT
+
+codemod = Codemod(__name__, group="compute", risk=Risk.RECIPE, known_as=("bias=False", "convolution before BatchNorm"))
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Layers with a bias, straight before a batch norm."""
+    if program.framework not in LEFT or not program.trains or not program.biases.layers:
+        return
+    layers = program.biases.layers
+    reason = why_not(program)
+    if reason is not None:
+        first, *others = layers
+        more = f" (and those of {len(others)} other layers)" if others else ""
+        message = f"the batch norm behind it takes the bias of this {first.kind} out again{more}"
+        yield codemod.refuse(first.layer, message, reason, evidence=seen(first))
+        return
+    for each in layers:
+        message = f"the batch norm behind it takes the bias of this {each.kind} out again"
+        yield codemod.finding(each.layer, message, plan=each, evidence=seen(each))
+
+
+def seen(biased: Biased) -> tuple[Evidence, ...]:
+    """The batch norm."""
+    return (Evidence("the batch norm, made", biased.norm),)
+
+
+def why_not(program: TrainingProgram) -> str | None:
+    """What needs the bias, if anything."""
+    if not program.complete:
+        return program.incomplete_because or "the program could not be read to its end"
+    needed = program.biases.needed
+    if needed is not None:
+        return f"{needed.why} ({needed.site.line_from(program.biases.layers[0].layer.path)})"
+    return None
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Make the layer without a bias."""
+    plan = finding.plan
+    assert isinstance(plan, Biased)
+    edit.argument(plan.layer, "bias", "False", plan.position)

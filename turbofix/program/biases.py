@@ -1,0 +1,284 @@
+"""Layers whose bias a batch norm straight behind them takes out again, and what in the program needs that bias.
+
+A batch norm subtracts the mean of its input, and with it whatever the layer before it has added to each channel.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Collection, Iterator
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every, parents_in
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import settled
+from turbofix.program.model import Biased, Biases, Hazard
+from turbofix.program.names import dotted
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import Made, members
+
+_POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)}
+"""Where ``bias`` stands among the parameters of a layer."""
+
+_NORMS = frozenset((*(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm"))
+
+_LOADING = ("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained")
+
+
+_LISTING = ("children", "named_children", "modules", "named_modules", "_modules")
+
+
+def biases(analysis: Analysis) -> Biases:
+    """The layers with a bias straight before a batch norm, in code that was executed."""
+    if not any("BatchNorm" in module.text for module in analysis.execution.modules.values()):
+        return Biases()
+    layers: dict[int, Made] = {}
+    norms: set[int] = set()
+    chains: list[tuple[ast.Call, ModuleFile]] = []
+    for event in analysis.facts.of("make"):
+        made = [each for each in members(event.result) if isinstance(each, Made)]
+        names = {each.qualname for each in made}
+        if not isinstance(event.node, ast.Call) or len(made) != len(members(event.result)):
+            continue
+        if names and names <= _NORMS:
+            norms.add(id(event.node))
+        elif len(names) == 1 and _POSITIONS.keys() >= names and all(map(_has_bias, made)):
+            layers[id(event.node)] = made[0]
+        elif names == {"torch.nn.Sequential"} and not any(event.node is chain for chain, _ in chains):
+            chains.append((event.node, event.module))
+    found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
+    for chain, module in chains:
+        if not _is_taken_apart(analysis, chain, module):
+            for layer, norm in _neighbours(chain):
+                if id(layer) in layers and id(norm) in norms:
+                    found[id(layer)] = layer, norm, module
+    for module in analysis.execution.modules.values():
+        for cls in every(ast.ClassDef, module.tree):
+            for layer, norm in _called_in_turn(analysis, cls, layers, norms):
+                found[id(layer)] = layer, norm, module
+    places = analysis.facts.places
+    pairs = [
+        Biased(
+            places.site(layer, module), places.site(norm, module), layers[id(layer)].qualname.rpartition(".")[2],
+            _POSITIONS[layers[id(layer)].qualname],
+        )
+        for layer, norm, module in found.values()
+    ]  # fmt: skip
+    return Biases(tuple(sorted(pairs, key=lambda each: each.layer)), next(_needs(analysis), None) if pairs else None)
+
+
+def _has_bias(made: Made) -> bool:
+    """Whether a layer is certain to have a bias."""
+    if made.arguments.open or made.arguments.star:
+        return False
+    passed = made.arguments.get("bias", _POSITIONS[made.qualname])
+    return passed is None or (settled(passed.value) is True and isinstance(passed.node, ast.Constant))
+
+
+# --- one behind the other in a Sequential ---------------------------------------------------------------------------
+
+
+def _neighbours(chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Every two calls that stand straight behind one another in ``nn.Sequential(...)``."""
+    items = _items(chain.args)
+    yield from itertools.pairwise(items)
+
+
+def _items(given: list[ast.expr]) -> list[ast.expr]:
+    found: list[ast.expr] = []
+    for each in given:
+        if isinstance(each, ast.Starred) and isinstance(each.value, (ast.List, ast.Tuple)):
+            found += _items(each.value.elts)
+        elif isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("OrderedDict") and len(each.args) == 1:
+            listed = each.args[0].elts if isinstance(each.args[0], (ast.List, ast.Tuple)) else []
+            found += [pair.elts[1] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else pair for pair in listed]
+        else:
+            found.append(each)
+    return found
+
+
+def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
+    """Whether some of the layers may be called without those behind them: ``self.features[:4]``."""
+    parents = parents_in(module.tree)
+    parent = parents.get(chain)
+    while parent is not None and not isinstance(parent, ast.stmt):
+        parent = parents.get(parent)
+    names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
+    trees = [each.tree for each in analysis.execution.modules.values()]
+    if isinstance(parent, ast.Return):
+        maker: ast.AST | None = parent
+        while maker is not None and not isinstance(maker, FUNCTIONS):
+            maker = parents.get(maker)
+        made_by = getattr(maker, "name", None)
+        for each in (node for tree in trees for node in every(ast.Assign, tree)):
+            if isinstance(each.value, ast.Call) and (dotted(each.value.func) or "").rpartition(".")[2] == made_by:
+                names |= {dotted(target) for target in each.targets}
+    last = {name.rpartition(".")[2] for name in names if name is not None}
+    return any(_takes_apart(tree, last) for tree in trees)
+
+
+def _takes_apart(tree: ast.Module, names: set[str]) -> bool:
+    """Whether a file indexes one of some names, goes through it, or indexes the list of a module's parts."""
+    gone_through = [getattr(loop, "iter", None) for kind in (*LOOPS, ast.comprehension) for loop in every(kind, tree)]
+    for iterated in (each for each in gone_through if each is not None):
+        if any(name.rpartition(".")[2] in names for name in _items_of(iterated)):
+            return True
+    for node in every(ast.Subscript, tree):
+        if (dotted(node.value) or "").rpartition(".")[2] in names:
+            return True
+        if any(isinstance(each, ast.Attribute) and each.attr in _LISTING for each in walk(node.value)):
+            return True
+    return False
+
+
+def _items_of(iterated: ast.expr) -> Iterator[str]:
+    """What a loop takes its items from: ``layers``, ``enumerate(self.layers)``; not ``model.parameters()``."""
+    name = dotted(iterated)
+    if name is not None:
+        yield name
+    elif isinstance(iterated, ast.Call):
+        for each in iterated.args:
+            yield from _items_of(each)
+
+
+# --- one behind the other in a forward pass -------------------------------------------------------------------------
+
+
+def _called_in_turn(
+    analysis: Analysis, cls: ast.ClassDef, layers: dict[int, Made], norms: set[int]
+) -> Iterator[tuple[ast.Call, ast.Call]]:
+    """The layers of a class whose result goes to a batch norm of the class alone."""
+    init = next((each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
+    held: dict[str, list[ast.expr]] = {}
+    for node in walk(cls):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                name = dotted(target) or ""
+                if name.startswith("self.") and name.count(".") == 1:
+                    plain = init is not None and any(node is each for each in init.body)
+                    held.setdefault(name, []).append(node.value if plain else ast.Constant(None))
+    single = {name: values[0] for name, values in held.items() if len(values) == 1}
+    own = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in layers}
+    behind = {name: each for name, each in single.items() if isinstance(each, ast.Call) and id(each) in norms}
+    if not own or not behind:
+        return
+    reads: dict[str, int] = {}
+    for node in walk(cls):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted(node) in own:
+            reads[dotted(node) or ""] = reads.get(dotted(node) or "", 0) + 1
+    for name, norm in _turns(cls, own.keys(), behind.keys()):
+        if reads.get(name) == 1 and not _is_used_elsewhere(analysis, cls, name[5:]):
+            layer, second = own[name], behind[norm]
+            assert isinstance(layer, ast.Call)
+            assert isinstance(second, ast.Call)
+            yield layer, second
+
+
+def _turns(cls: ast.ClassDef, own: Collection[str], behind: Collection[str]) -> Iterator[tuple[str, str]]:
+    """``self.norm(self.conv(x))``, and ``x = self.conv(x)`` with ``x = self.norm(x)`` as the next statement."""
+    for node in walk(cls):
+        if isinstance(node, ast.Call) and len(node.args) == 1 and dotted(node.func) in behind:
+            inner = node.args[0]
+            if isinstance(inner, ast.Call) and dotted(inner.func) in own:
+                yield dotted(inner.func) or "", dotted(node.func) or ""
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            statements = block if isinstance(block, list) else []
+            for first, second in itertools.pairwise(statements):
+                if isinstance(first, ast.Assign) and isinstance(first.value, ast.Call):
+                    name, norm = dotted(first.value.func) or "", _norm_of(first, second, behind)
+                    if name in own and norm is not None:
+                        yield name, norm
+
+
+def _norm_of(first: ast.Assign, second: ast.stmt, behind: Collection[str]) -> str | None:
+    """The norm that takes what a statement sets, where nothing else ever does."""
+    target = first.targets[0]
+    if len(first.targets) != 1 or not isinstance(target, ast.Name):
+        return None
+    if isinstance(second, ast.Assign):
+        again = [dotted(each) for each in second.targets]
+        value: ast.expr | None = second.value if again == [target.id] else None
+    else:
+        value = second.value if isinstance(second, ast.Return) else None
+    if value is None:
+        return None
+    nodes = list(walk(value))
+    if sum(isinstance(each, ast.Name) and each.id == target.id for each in nodes) != 1:
+        return None
+    for each in nodes:
+        given = each.args[0] if isinstance(each, ast.Call) and len(each.args) == 1 else None
+        if isinstance(given, ast.Name) and given.id == target.id and isinstance(each, ast.Call):
+            return dotted(each.func) if dotted(each.func) in behind else None
+    return None
+
+
+def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool:
+    """Whether other code reaches a layer of a class by its name, or derives from the class."""
+    for module in analysis.execution.modules.values():
+        for node in every(ast.Attribute, module.tree):
+            if node.attr == name and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                return True
+        for other in every(ast.ClassDef, module.tree):
+            if any((dotted(base) or "").rpartition(".")[2] == cls.name for base in other.bases):
+                return True
+    return False
+
+
+# --- what needs the bias ----------------------------------------------------------------------------------------------
+
+
+def _needs(analysis: Analysis) -> Iterator[Hazard]:
+    """What raises without the bias, or is changed by its going."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        parents = parents_in(module.tree)
+        for call in every(ast.Call, module.tree):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in _LOADING and not _is_of_training(call):
+                why = "a checkpoint is loaded, and one that was saved with the bias would not fit"
+                yield Hazard(why, places.site(call, module))
+            if name == "eval" and "Norm" in _tests_above(call, parents):
+                why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
+                yield Hazard(why, places.site(call, module))
+            if name.startswith("register_") and name.endswith("_hook"):
+                yield Hazard("a hook may look at the result of a layer", places.site(call, module))
+        for entry in every(ast.Subscript, module.tree):
+            key = entry.slice.value if isinstance(entry.slice, ast.Constant) else None
+            if isinstance(key, str) and key.endswith(".bias"):
+                yield Hazard("a bias is asked for by its name", places.site(entry, module))
+        for node in every(ast.Attribute, module.tree):
+            if node.attr == "bias" and isinstance(node.ctx, ast.Load):
+                tests = _tests_above(node, parents)
+                others = ("Norm" in tests or "Linear" in tests) and "Conv" not in tests
+                if not others and not re.search(r"\.bias\b", tests):
+                    yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
+
+
+def _is_of_training(call: ast.Call) -> bool:
+    """``optimizer.load_state_dict(...)`` and the like: by what it is called on, a model or not is not known."""
+    owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    return owner is not None and any(word in owner.lower() for word in ("optim", "sched", "scaler"))
+
+
+def _tests_above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> str:
+    """The texts of the tests around a node, its own statement's too (``x if m.bias is not None else y``)."""
+    found: list[str] = []
+    child, above = node, parents.get(node)
+    while above is not None:
+        if isinstance(above, (ast.If, ast.IfExp)) and child is not above.test:
+            inside = above.body if isinstance(above.body, list) else [above.body]
+            if any(child is each for each in inside):
+                found.append(ast.unparse(above.test))
+        elif isinstance(above, (ast.If, ast.IfExp)) and child is above.test:
+            found.append(".bias" if isinstance(node, ast.Attribute) and _asks(above.test) else "")
+        child, above = above, parents.get(above)
+    return " ".join(found)
+
+
+def _asks(test: ast.expr) -> bool:
+    """``m.bias is not None``, ``m.bias``: a test that only looks whether it is there."""
+    asked = [each for node in walk(test) if isinstance(node, ast.Compare) for each in node.ops]
+    return all(isinstance(each, (ast.Is, ast.IsNot)) for each in asked)
