@@ -61,12 +61,12 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
     home = optimizers[-1]
     if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
         raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
-    refuse_checkpoints(optimizers, home, step.loop.site.path)
+    refuse_states(optimizers, home, step.loop.site.path, "the scaler's")
     if any(optimizer.branch is not None for optimizer in optimizers):
         raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
     last = max(optimizers, key=lambda optimizer: optimizer.statement)
     update = next(u for u, o in zip(step.updates, optimizers, strict=True) if o is last)
-    at_home, in_step = scaler_names(last, update)
+    at_home, in_step = companion_names(last, update, "scaler")
     position, block = end_of_updates(step.updates)
     return Scaling(
         last.statement,
@@ -94,9 +94,9 @@ def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, tes
     return home
 
 
-def refuse_checkpoints(optimizers: list[Optimizer], home: Optimizer, here: Path) -> None:
-    """Raise Refuse where the scaler's state cannot be put beside the optimizers' in checkpoints."""
-    why = "the optimizer's state goes into a checkpoint, and the scaler's cannot be put beside it"
+def refuse_states(optimizers: list[Optimizer], home: Optimizer, here: Path, whose: str) -> None:
+    """Raise Refuse where the state of what goes along cannot be put beside the optimizers' in checkpoints."""
+    why = f"the optimizer's state goes into a checkpoint, and {whose} cannot be put beside it"
     for optimizer in optimizers:
         if optimizer.state_loads and not optimizer.state_saves:
             raise Refuse(why)
@@ -124,15 +124,15 @@ def optimizer_of(program: TrainingProgram, update: Act) -> Optimizer:
     return optimizer
 
 
-def scaler_names(optimizer: Optimizer, update: Act) -> tuple[str, str]:
-    """The scaler's name beside the optimizer's construction, and in the step.
+def companion_names(optimizer: Optimizer, update: Act, word: str) -> tuple[str, str]:
+    """What goes along with an optimizer is called so beside its construction, and so in the step: ``scaler``.
 
     It goes along only where the optimizer keeps its name: through parameters, as an attribute, as a global, or not at
     all. Raises Refuse where it is returned, stored or renamed on the way.
     """
-    lost = Refuse("the optimizer is returned, stored or renamed on its way to the step, so the scaler cannot go along")
-    here, there = optimizer.target_text or "", update.receiver_text
-    home = beside(here)
+    lost = Refuse(f"the optimizer is returned, stored or renamed on its way to the step, so the {word} cannot go along")
+    here, there = optimizer.target_text or "", update.concerns
+    home = beside(here, word)
     if not optimizer.passes:
         global_ = optimizer.function is None and update.site.path == optimizer.site.path
         if here == there and (here.startswith("self.") or global_ or update.function == optimizer.function):
@@ -146,7 +146,7 @@ def scaler_names(optimizer: Optimizer, update: Act) -> tuple[str, str]:
         holder = hop.function
     if optimizer.passes[-1].parameter != there or update.function != holder or "." in here:
         raise lost
-    return home, "scaler"
+    return home, word
 
 
 def holds(function: Site, inner: Site) -> bool:
@@ -154,10 +154,10 @@ def holds(function: Site, inner: Site) -> bool:
     return function.path == inner.path and function.line <= inner.line <= function.end_line
 
 
-def beside(optimizer: str) -> str:
-    """The scaler's name beside an optimizer's: ``self.optimizer`` gives ``self.scaler``."""
+def beside(optimizer: str, word: str) -> str:
+    """The name of what goes along beside an optimizer's: ``self.optimizer`` gives ``self.scaler``."""
     owner, dot, _ = optimizer.rpartition(".")
-    return f"{owner}{dot}scaler"
+    return f"{owner}{dot}{word}"
 
 
 def unscalings(step: Step) -> tuple[tuple[Site, str], ...]:

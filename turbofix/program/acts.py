@@ -168,6 +168,7 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and _creates_graph(event),
         max_norm=_max_norm(analysis, event) if event.kind == "clip" else ABSENT,
+        concerns=_concerns(analysis, event) if event.kind == "step" else "",
     )
 
 
@@ -190,6 +191,14 @@ def receiver_text(analysis: Analysis, event: Event) -> str:
     ):
         return places.text(node.func.value, event.module)
     return places.text(node.func, event.module)
+
+
+def _concerns(analysis: Analysis, event: Event) -> str:
+    """The source of the optimizer that a step is about."""
+    node = event.node
+    if is_scaled(event) and isinstance(node, ast.Call):
+        return analysis.facts.places.text(node.args[0], event.module) if node.args else ""
+    return receiver_text(analysis, event)
 
 
 def is_scaled(event: Event) -> bool:

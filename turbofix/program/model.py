@@ -295,6 +295,7 @@ class Act:
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
     max_norm: Argument = ABSENT  # for clips
+    concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
 
 
 @dataclass(frozen=True)
@@ -547,6 +548,21 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """How many updates a training makes: ``text``, valid behind the statement ``after`` beside its optimizer.
+
+    ``loader`` is the one whose length it takes, None where one loop runs over all steps. ``scheduled``: the program
+    changes the learning rate itself.
+    """
+
+    text: str | None = None
+    after: Site | None = None
+    loader: Site | None = None
+    why_not: str | None = None
+    scheduled: bool = False
+
+
+@dataclass(frozen=True)
 class Step:
     """One training step: the innermost loop that holds a backward and an optimizer's step."""
 
@@ -592,6 +608,7 @@ class Step:
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     reached: bool = True  # False: nothing here calls the function that holds its loop, which was followed on its own
     weights: tuple[Weights, ...] = ()  # of each update, in a step that clips no gradients
+    planned: Planned = Planned()
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
 

@@ -63,6 +63,7 @@ from turbofix.program.objects import (
 from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
+from turbofix.program.planned import planned
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.repeats import repeated
@@ -437,6 +438,7 @@ def _step(
         wish=accumulation_wish(analysis, backwards[0]),
         reached=any(_is_called(analysis, backward) for backward in backwards),
         weights=weights(analysis, updates, training, bool(_of(training, "clip"))),
+        planned=planned(analysis, record, updates),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
     )

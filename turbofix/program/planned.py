@@ -1,0 +1,181 @@
+"""How many updates a training makes in all, in words of the place where its optimizer is built.
+
+It is worked out for steps that no scheduler goes along with: nobody else asks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.nodes import children, walk
+from turbofix.program.acts import concerned, optimizers_in, stepper
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.execution import ModuleFile
+from turbofix.program.model import Planned
+from turbofix.program.names import dotted, loads
+from turbofix.program.objects import assigned_name
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import Made, members
+
+_WRAPPERS = ("enumerate", "tqdm")
+
+
+class _Unknown(Exception):  # noqa: N818  (an outcome)
+    """The number is not known; the argument says why."""
+
+
+def planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:
+    """The number of updates of the step in a loop, or why it cannot be written down."""
+    if _is_scheduled(analysis):
+        return Planned(scheduled=True)
+    try:
+        return _planned(analysis, record, updates)
+    except _Unknown as unknown:
+        return Planned(why_not=str(unknown))
+
+
+def _is_scheduled(analysis: Analysis) -> bool:
+    """Whether a scheduler is made, or the learning rate is changed by hand, anywhere in the program's files."""
+    for event in (*analysis.facts.of("make"), *analysis.facts.dead):
+        if any(isinstance(each, Made) and each.kind == "scheduler" for each in members(event.result)):
+            return True
+    if any(stepper(event.receiver) == "scheduler" for event in analysis.facts.of("step")):
+        return True
+    for module in analysis.execution.modules.values():
+        if "lr_scheduler" in module.text:
+            return True
+        for each in every(ast.Subscript, module.tree):
+            is_rate = isinstance(each.slice, ast.Constant) and each.slice.value == "lr"
+            if is_rate and not isinstance(each.ctx, ast.Load):
+                return True
+    return False
+
+
+def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:
+    facts = analysis.facts
+    made = {id(each): each for event in updates for each in optimizers_in(concerned(event))}
+    if len(made) != 1 or len(updates) != 1:  # one event for each way that leads to a step
+        raise _Unknown("the optimizer steps in several places, or its step is reached in several ways")
+    (optimizer,) = made.values()
+    if not isinstance(optimizer, Made):
+        raise _Unknown("the optimizer is one of the project's own")
+    home, module = facts.places.scope(optimizer.origin.node, optimizer.origin.module), optimizer.origin.module
+    statement = facts.places.statement(optimizer.origin.node, module)
+    around = [each for each in facts.loops(updates[0]) if isinstance(each.node, LOOPS)]
+    if not around or around[-1].node is not record.node or len(around) > 2:
+        raise _Unknown("the batches are not one loop in one loop over epochs")
+    epochs = around[0]
+    if not isinstance(epochs.node, ast.For) or not isinstance(record.node, ast.For) or statement is None:
+        raise _Unknown("the training is no loop over epochs and batches that says how often it runs")
+    for each in around:
+        for jump in _jumps(each.node):
+            raise _Unknown(f"line {jump.lineno} of {each.module.path.name} may end the training earlier")
+    count = _count(analysis, epochs.node, epochs.module)
+    if facts.places.scope(epochs.node, epochs.module) is not home and not _is_of_self(count):
+        raise _Unknown("how often the training runs is not known where the optimizer is built")
+    batches, loader = _batches(analysis, record, updates[0], home) if len(around) == 2 else (None, None)
+    texts = [ast.parse(text, mode="eval").body for text in (count, batches) if text is not None]
+    roots = {_root(name) for text in texts for name in loads(text)}
+    writes = [write for name in roots for write in facts.bindings.writes(home, name)]
+    known = {
+        name for name in roots if facts.bindings.writes(home, name) or _is_from_outside(analysis, name, home, module)
+    }
+    if roots - known:
+        raise _Unknown(f"{min(roots - known)} is not known where the optimizer is built")
+    last: ast.stmt = statement
+    block = facts.places.block(statement, module)
+    for write in writes:
+        made_at = facts.places.statement(write, module)
+        if made_at is not None and made_at.lineno > last.lineno:
+            last = made_at
+    if not any(last is each for each in block):
+        raise _Unknown(f"what it takes is set under a condition, on line {last.lineno}")
+    if home is facts.places.scope(epochs.node, epochs.module) and last.lineno >= epochs.node.lineno:
+        raise _Unknown(f"what it takes is set in the loop, on line {last.lineno}")
+    place = facts.places.site(last, module)
+    if loader is None:  # one loop over all steps
+        return Planned(count, place)
+    number = f"({count})" if isinstance(texts[0], ast.BinOp) else count
+    return Planned(f"{number} * len({batches})", place, facts.origin_site(loader.origin))
+
+
+def _count(analysis: Analysis, loop: ast.For, module: ModuleFile) -> str:
+    """The number of iterations of ``for epoch in range(args.epochs)``."""
+    node = loop.iter
+    while isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in _WRAPPERS and node.args:
+        node = node.args[0]
+    if not isinstance(node, ast.Call) or dotted(node.func) != "range" or node.keywords or not 0 < len(node.args) < 3:
+        raise _Unknown("the outer loop does not say how often it runs")
+    end = node.args[-1]
+    if len(node.args) == 2:
+        start = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+        if start == 1 and isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add):
+            if isinstance(end.right, ast.Constant) and end.right.value == 1:
+                end = end.left
+            elif isinstance(end.left, ast.Constant) and end.left.value == 1:
+                end = end.right
+            else:
+                raise _Unknown("the outer loop does not say how often it runs")
+        elif start != 0:
+            raise _Unknown("the training may begin in the middle")
+    if any(
+        not isinstance(each, (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator)) for each in walk(end)
+    ):
+        raise _Unknown("the outer loop does not say how often it runs")
+    return analysis.facts.places.text(end, module)
+
+
+def _batches(analysis: Analysis, record: LoopRecord, update: Event, home: ast.AST) -> tuple[str, Made]:
+    """The loader that the batches come from, in words of the optimizer's home."""
+    facts = analysis.facts
+    assert isinstance(record.node, ast.For)
+    node = record.node.iter
+    while isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in _WRAPPERS and node.args:
+        node = node.args[0]
+    frames = facts.frames(update)
+    depth = next(i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops))
+    found = members(facts.evaluate(node, frames[: depth + 1]))
+    loader = found[0] if len(found) == 1 else None
+    if not isinstance(loader, Made) or loader.qualname != "torch.utils.data.DataLoader":
+        raise _Unknown("how many batches an epoch has is not known")
+    text = dotted(node)
+    if text is not None and (frames[depth].scope is home or text.startswith("self.")):
+        return text, loader
+    name = assigned_name(analysis, loader.origin.node, loader.origin.module)
+    if name is None or facts.places.scope(loader.origin.node, loader.origin.module) is not home:
+        raise _Unknown("the loader is not known where the optimizer is built")
+    return name, loader
+
+
+def _root(name: ast.Name | ast.Attribute) -> str:
+    """``args`` of ``args.epochs``, but ``self.epochs`` of ``self.epochs.count``."""
+    parts = (dotted(name) or "").split(".")
+    return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
+
+
+def _is_of_self(text: str) -> bool:
+    return text.startswith("self.") or text.isdigit()
+
+
+def _is_from_outside(analysis: Analysis, name: str, home: ast.AST, module: ModuleFile) -> bool:
+    """Whether a name is a parameter of a function, or its module's."""
+    if isinstance(home, FUNCTIONS):
+        given = [*home.args.posonlyargs, *home.args.args, *home.args.kwonlyargs]
+        if any(each.arg == name for each in given):
+            return True
+    return "." not in name and bool(analysis.facts.bindings.writes(module.tree, name)) and home is not module.tree
+
+
+def _jumps(loop: ast.AST) -> Iterator[ast.stmt]:
+    """What may leave a loop before its end."""
+    stack: list[tuple[ast.AST, bool]] = [(each, True) for each in getattr(loop, "body", [])]
+    while stack:
+        node, own = stack.pop()
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Return) or (isinstance(node, ast.Break) and own):
+            yield node
+        stack += [(each, own and not isinstance(node, LOOPS)) for each in children(node)]
