@@ -399,7 +399,7 @@ def is_worth_it(program: TrainingProgram, training: Training) -> bool:
     layers = {layer for model in training.models for layer in model.layers}
     if not layers & (MATMULS | RECURRENT | CONVOLUTIONS) and not any(each.startswith(NETWORKS) for each in layers):
         return False
-    sizes = [size for loader in program.loaders for size in loader.argument("batch_size").values]
+    sizes = [size for loader in program.loaders for size in loader.samples.values]
     batch = max((size for size in sizes if isinstance(size, int)), default=TINY_BATCH)
     whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
     return not all(

@@ -62,7 +62,7 @@ codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EXACT,
-    after=("device-tensors",),
+    after=("device-tensors", "preload-dataset"),
     known_as=("asynchronous transfer", "non_blocking"),
 )
 

@@ -64,7 +64,7 @@ codemod = Codemod(
     group="data",
     risk=Risk.EXACT,
     gain=Gain(1.0, 1.1, "Raschka, LLMs-from-scratch ch05/10; PyTorch tutorial on pin_memory"),
-    after=("device-tensors",),
+    after=("device-tensors", "preload-dataset"),
     known_as=("pinned memory", "page-locked memory"),
 )
 

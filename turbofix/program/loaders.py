@@ -18,7 +18,7 @@ from turbofix.program.lasting import divides
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 from turbofix.program.names import dotted, targets
-from turbofix.program.shapes import sizes_of
+from turbofix.program.shapes import CUTTING, sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.unread import worker_option
 from turbofix.program.values import (
@@ -134,6 +134,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         elsewhere=is_chosen_elsewhere(analysis, events),
         sizes=_sizes(made, passed, arguments, data),
         divides=divides(analysis, made),
+        cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),
     )
 
@@ -144,6 +145,18 @@ def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argume
         return Sizes()
     read = passed["dataset"].value if "dataset" in passed else None
     return sizes_of(passed, arguments.get("batch_size", ABSENT), data, read)
+
+
+def _cut(analysis: Analysis, passed: dict[str, Passed], module: ModuleFile) -> Argument:
+    """How many samples a batch has that a ``BatchSampler`` cuts, of a loader that makes none itself."""
+    size, sampler = passed.get("batch_size"), passed.get("sampler")
+    none = size is not None and all(isinstance(each, Const) and each.value is None for each in members(size.value))
+    if sampler is None or not none:
+        return ABSENT
+    cutting = [each for each in members(sampler.value) if isinstance(each, Made) and each.qualname in CUTTING]
+    if len(cutting) != 1 or len(members(sampler.value)) != 1:
+        return ABSENT
+    return argument_from(cutting[0].arguments.get("batch_size", 1), module, analysis.facts, analysis.reads)
 
 
 def _is_super(node: ast.Call) -> bool:

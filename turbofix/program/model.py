@@ -177,6 +177,7 @@ class Loader:
         "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
     )
     built_in_loop: bool = False
+    cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
@@ -194,6 +195,11 @@ class Loader:
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
         return self.arguments.get(name, ABSENT)
+
+    @property
+    def samples(self) -> Argument:
+        """How many samples a batch has."""
+        return self.argument("batch_size") if self.cut.state == "absent" else self.cut
 
 
 @dataclass(frozen=True)
@@ -638,6 +644,26 @@ class Evaluation:
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     resized: Sizes | None = None  # as in a step
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Tensors in memory whose batches are copied to a GPU one by one, through all the loaders that read them.
+
+    ``data`` is the ``TensorDataset(...)``, ``tensors`` the source of what it is given, ``device`` how the place of that
+    call writes the device (``cuda``: the current GPU). ``loaders`` are the loaders, with the source of the data that
+    each of them is given, None where they are made in its call. ``imports`` are the statements, one for a file at most,
+    that bring single names of ``torch.utils.data`` to the top level of the loaders' files. ``helper`` is a statement of
+    the file in front of which a function can be defined.
+    """
+
+    data: Site
+    tensors: str
+    device: str | None
+    loaders: tuple[tuple[Site, str | None], ...]
+    helper: Site
+    imports: tuple[Site, ...] = ()
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)
@@ -1272,6 +1298,7 @@ class TrainingProgram:
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
+    preloads: tuple[Preload, ...] = ()  # tensors in memory that its loaders bring to the device batch by batch
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()

@@ -40,7 +40,7 @@ _DRAWING = frozenset(
 )
 """Samplers that draw from all of the data, whatever the sizes in it."""
 
-_CUTTING = ("torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler")
+CUTTING = ("torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler")
 
 _STACKING = frozenset(("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"))
 
@@ -154,7 +154,7 @@ def _draws_from_all(value: Value) -> bool:
 
 def _cuts_what_is_drawn(value: Value) -> bool:
     """Whether it is torch's own ``BatchSampler``, with two samples or more a batch, of which any may come together."""
-    if not isinstance(value, Made) or value.qualname not in _CUTTING:
+    if not isinstance(value, Made) or value.qualname not in CUTTING:
         return False
     sampler, size = value.arguments.get("sampler", 0), value.arguments.get("batch_size", 1)
     several = list(constants(size.value)) if size is not None else []

@@ -45,7 +45,7 @@ def batch_of(program: TrainingProgram, step: Step) -> int | None:
     found: list[int] = []
     for site in step.loaders:
         loader = program.loader(site)
-        size = loader.argument("batch_size") if loader is not None else None
+        size = loader.samples if loader is not None else None
         if size is None or size.state not in ("value", "option"):
             return None
         for value in size.values:

@@ -64,6 +64,7 @@ from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned
+from turbofix.program.preloading import preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.repeats import repeated
@@ -132,6 +133,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=read,
+        preloads=preloads(analysis, read) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps),
         precision=precision(analysis),

@@ -278,8 +278,8 @@ class _Nowhere:
 
 
 def _own_generators(loader: Any) -> Iterator[torch.Generator]:
-    batches = getattr(loader, "batch_sampler", None)
-    for owner in (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+    batches, sampler = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
+    for owner in (loader, sampler, getattr(sampler, "sampler", None), batches, getattr(batches, "sampler", None)):
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
             yield generator

@@ -37,11 +37,12 @@ def size_of(sampler: Any) -> int | None:
 
 
 def entries(loader: Any) -> int | None:
-    """How many entries the loader's sampler has: samples where torch makes the batches, else batches; or unknown."""
-    batches = loader.batch_sampler
-    if type(batches) is BatchSampler:
-        return size_of(batches.sampler)
-    return size_of(loader.sampler if batches is None else batches)
+    """How many entries the loader's sampler has: samples where torch cuts the batches, else batches; or unknown.
+
+    Torch's ``BatchSampler`` may also be the sampler of a loader that is told to make no batches (``batch_size=None``).
+    """
+    entering = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return size_of(entering.sampler if type(entering) is BatchSampler else entering)
 
 
 def install(plan: Mapping[int, int], others: int) -> None:

@@ -1,0 +1,355 @@
+"""Tensors in memory that loaders hand out sample by sample, and whether their batches could come from the device."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import unwrapped
+from turbofix.program.libraries import words
+from turbofix.program.loaders import loader_sites
+from turbofix.program.model import Loader, Preload
+from turbofix.program.names import dotted, targets
+from turbofix.program.sites import FUNCTIONS
+from turbofix.program.values import (
+    Bound,
+    Class,
+    External,
+    Function,
+    Iterated,
+    Made,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
+from turbofix.records import dataclass
+
+TENSORS = "torch.utils.data.TensorDataset"
+_PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
+_READERS = frozenset((*_PARTS, "torch.utils.data.DataLoader", "builtins.len"))
+"""What may be given the data."""
+_SAMPLERS = ("torch.utils.data", "torch.utils.data.sampler", "torch.utils.data.distributed")
+_PLAIN_USES = frozenset(("dataset", "iter", "len", "__len__", "passed"))
+_AROUND = frozenset(("enumerate", "iter"))
+_SIZES = words("shape size dim ndim numel nelement dtype")
+"""What is the same of a tensor wherever it is."""
+_ON_THE_WAY = words("float double long int view reshape unsqueeze squeeze flatten")
+"""Methods between a batch and its copy, which do the same on the device."""
+
+
+@dataclass(eq=False)
+class _Use:
+    """One loader over the tensors: its event, what the model knows of it, and the data in its call."""
+
+    event: Event
+    loader: Loader
+    data: ast.expr
+
+
+def preloads(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ...]:
+    """The tensors that are copied to a GPU batch by batch, in the order of the text."""
+    known = {loader.site: loader for loader in loaders if loader.dataset.kind == "tensors"}
+    if not known:
+        return ()
+    uses: dict[int, list[_Use]] = {}
+    data: dict[int, Made] = {}
+    for event in analysis.facts.of("make"):
+        loader = known.get(analysis.facts.site(event))
+        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+        if loader is None or passed is None or passed.node is None:
+            continue
+        sources = [_tensors_of(each) for each in members(passed.value)]
+        source = sources[0] if len(sources) == 1 else None
+        if source is not None:
+            data[id(source)] = source
+            uses.setdefault(id(source), []).append(_Use(event, loader, passed.node))
+    found = [_preload(analysis, made, uses[key]) for key, made in data.items()]
+    kept = sorted((each for each in found if each is not None), key=lambda each: each.data)
+    above: dict[Path, Site] = {}
+    for each in kept:
+        above[each.data.path] = min(each.helper, above.get(each.data.path, each.helper))
+    return tuple(replace(each, helper=above[each.data.path]) for each in kept)
+
+
+def _tensors_of(value: Value, depth: int = 3) -> Made | None:
+    """The ``TensorDataset`` that a data set is, or is a part of."""
+    if not isinstance(value, Made) or not depth:
+        return None
+    if value.qualname == TENSORS:
+        return value
+    if value.qualname in _PARTS:
+        passed = value.arguments.get("dataset", 0)
+        inner = [_tensors_of(each, depth - 1) for each in members(passed.value)] if passed is not None else []
+        return inner[0] if len(inner) == 1 else None
+    return None
+
+
+def _preload(analysis: Analysis, made: Made, uses: list[_Use]) -> Preload | None:
+    facts, call, module = analysis.facts, made.origin.node, made.origin.module
+    events = [event for event in facts.at(call) if event.kind == "make"]
+    moved = [copy for use in uses for copy in use.loader.copies if copy.to.reaches_cuda]
+    if not moved or not isinstance(call, ast.Call) or len(events) != 1 or any(use.loader.built_in_loop for use in uses):
+        return None
+    if call.keywords or not call.args or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    given = [each for value in made.arguments.values() for each in flatten(value)]
+    if any(isinstance(each, Tensor) and each.device != "cpu" for each in given):
+        return None
+    sites = {copy.site for copy in moved}
+    copies = [event for event in facts.of("transfer") if facts.site(event) in sites]
+    moves = [(event, analysis.devices.of_transfer(event)) for event in copies]
+    first, last = facts.places.site(call.args[0], module), facts.places.site(call.args[-1], module)
+    device = analysis.devices.device_for(events[0], moves)
+    return Preload(
+        data=facts.places.site(call, module),
+        tensors=_source(analysis, first, last, module),
+        device=device,
+        loaders=tuple((use.loader.site, _name_of_data(analysis, use, call)) for use in uses),
+        helper=_place_of_helper(analysis, call, module),
+        imports=tuple(_imports(analysis, {use.event.module.path: use.event.module for use in uses}.values())),
+        why_not=(
+            _changes(analysis, call, module)
+            or _is_used_otherwise(analysis, made, uses)
+            or next(filter(None, (_is_read_on_host(analysis, use, sites) for use in uses)), None)
+            or ("the place where the data are made does not tell the device" if device is None else None)
+        ),
+    )
+
+
+def _name_of_data(analysis: Analysis, use: _Use, made: ast.Call) -> str | None:
+    """The source of the data in a loader's call; None where they are made in it."""
+    inside = any(each is made for each in walk(use.data))
+    return None if inside else analysis.facts.places.text(use.data, use.event.module)
+
+
+def _imports(analysis: Analysis, modules: Iterable[ModuleFile]) -> Iterator[Site]:
+    """The first statement of each file that imports single names of ``torch.utils.data``, at its top level."""
+    for module in modules:
+        for each in module.tree.body:
+            ours = isinstance(each, ast.ImportFrom) and (each.module, each.level) == ("torch.utils.data", 0)
+            if ours and all(alias.name != "*" for alias in each.names):  # type: ignore[attr-defined]
+                yield analysis.facts.places.site(each, module)
+                break
+
+
+def _source(analysis: Analysis, first: Site, last: Site, module: ModuleFile) -> str:
+    """The text from one expression to another one."""
+    lines = analysis.facts.places.page(module).lines[first.line - 1 : last.end_line]
+    lines[-1] = lines[-1][: last.end_column]
+    lines[0] = lines[0][first.column :]
+    return "\n".join(lines)
+
+
+def _place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Site:
+    """The first function or class of the file above the call, else the statement of the file that holds it."""
+    body = module.tree.body
+    line: int = getattr(call, "lineno", 1)
+    holding = next(each for each in reversed(body) if each.lineno <= line)
+    first = next((each for each in body if isinstance(each, (*FUNCTIONS, ast.ClassDef))), holding)
+    return analysis.facts.places.site(first if first.lineno < holding.lineno else holding, module)
+
+
+def _changes(analysis: Analysis, call: ast.Call, module: ModuleFile) -> str | None:
+    """Whether the tensors, or the arrays that they share their memory with, may be written to after they are taken."""
+    inside = [each for argument in call.args for each in walk(argument)]
+    names = {dotted(each) for each in inside if isinstance(each, (ast.Name, ast.Attribute))}
+    taken = {each for each in names if each is not None}
+    scope = analysis.facts.places.scope(call, module)
+    for name in tuple(taken):  # x = torch.from_numpy(array)
+        for write in analysis.facts.bindings.writes(scope, name):
+            value = getattr(write, "value", None)
+            if value is not None:
+                taken.update(each.id for each in walk(value) if isinstance(each, ast.Name))
+    for node in every(ast.Call, module.tree):
+        if isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_") and dotted(node.func.value) in taken:
+            return f"`{dotted(node.func.value)}` is changed in place on line {node.lineno}"
+    for kind in (ast.Assign, ast.AugAssign):
+        for statement in every(kind, module.tree):
+            single = [each for target in _targets(statement) for each in targets(target)]
+            for each in single:
+                base: ast.expr = each
+                while isinstance(base, ast.Subscript):
+                    base = base.value
+                in_place = base is not each or isinstance(statement, ast.AugAssign)
+                if in_place and dotted(base) in taken and statement.lineno > call.lineno:
+                    return f"`{dotted(base)}` is changed in place on line {statement.lineno}"
+    return None
+
+
+def _targets(statement: ast.AST) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]  # type: ignore[attr-defined]
+
+
+def _is_used_otherwise(analysis: Analysis, made: Made, uses: list[_Use]) -> str | None:
+    """What else the program does with the data or the loaders than to read batches."""
+    facts = analysis.facts
+    if any(each.uses - _PLAIN_USES for each in (made, *_all_of_it(uses))):
+        return "the program reads an attribute of the data"
+    own = {id(each) for each in _all_of_it(uses)} | {id(made)}
+    readers = {id(member) for use in uses for member in members(use.event.result)}
+    for use in uses:
+        for member in members(use.event.result):
+            if isinstance(member, Made) and (read := member.uses - _PLAIN_USES):
+                return f"the program reads `{min(read)}` of a loader"
+    for event in facts.of("call", "unknown_call", "make", "construct", "save", "index"):
+        package, _, name = event.name.rpartition(".")
+        if event.arguments is None or event.name in _READERS or (package in _SAMPLERS and name.endswith("Sampler")):
+            continue
+        given = {id(each) for value in event.arguments.values() for each in flatten(value)}
+        if given & own or (given & readers and name not in ("len", "tqdm", "enumerate", "iter")):
+            return f"{facts.site(event).line_from(made.origin.module.path)} hands the data or a loader on"
+    for use in uses:
+        if (call := _given_to_unknown(analysis, use)) is not None:
+            return f"line {call.lineno} hands the data or a loader on"
+    for event in facts.of("iterate", "next"):
+        if any(id(each) in own for each in unwrapped(event.receiver)):
+            return "the program runs through the data itself"
+    names = {dotted(use.data) for use in uses} | {use.loader.name for use in uses}
+    for node in every(ast.Subscript, made.origin.module.tree):
+        if dotted(node.value) in names - {None} and isinstance(node.ctx, ast.Load):
+            return f"line {node.lineno} asks the data for an item"
+    return None
+
+
+def _given_to_unknown(analysis: Analysis, use: _Use) -> ast.Call | None:
+    """A call of what is not known that is given the data or the loader by their names, in the scope of the loader."""
+    facts, module = analysis.facts, use.event.module
+    names = {dotted(use.data), use.loader.name} - {None}
+    frames = facts.frames(use.event)
+    for call in every(ast.Call, module.tree):
+        passed = [*call.args, *(each.value for each in call.keywords)]
+        if (
+            not any(dotted(each) in names for each in passed)
+            or facts.places.scope(call, module) is not frames[-1].scope
+        ):
+            continue
+        found = members(facts.evaluate(call.func, frames))
+        known = bool(found) and all(isinstance(each, (External, Function, Bound, Class)) for each in found)
+        if not known and not facts.at(call) and dotted(call.func) not in ("len", "enumerate", "iter", "zip", "print"):
+            return call
+    return None
+
+
+def _all_of_it(uses: list[_Use]) -> Iterator[Made]:
+    """The data sets that loaders are given, and those inside them."""
+    waiting: list[Value] = []
+    for use in uses:
+        passed = use.event.arguments.get("dataset", 0) if use.event.arguments is not None else None
+        waiting += members(passed.value) if passed is not None else ()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Made) and each.kind == "dataset":
+            yield each
+            passed = each.arguments.get("dataset", 0)
+            if each.qualname in _PARTS and passed is not None:
+                waiting += members(passed.value)
+
+
+def _is_read_on_host(analysis: Analysis, use: _Use, copies: set[Site]) -> str | None:
+    """Where a batch is used as the loader hands it out, on the host."""
+    facts = analysis.facts
+    loops: dict[ast.For, ModuleFile] = {}
+    for event in facts.of("iterate", "next"):
+        if use.loader.site not in loader_sites(analysis, event.receiver):
+            continue
+        if event.kind == "next" or not isinstance(event.node, ast.For):
+            return f"{facts.site(event).line_from(use.loader.site.path)} asks the loader for a batch by itself"
+        around = {each.wrapper for each in unwrapped(event.receiver) if isinstance(each, Iterated)}
+        if not around <= _AROUND:
+            return f"{facts.site(event).line_from(use.loader.site.path)} reads it together with something else"
+        loops[event.node] = event.module
+    if not loops:
+        return "where its batches are read was not seen"
+    for loop, module in loops.items():
+        problem = _on_host(analysis, loop, module, copies)
+        if problem is not None:
+            name, node = problem
+            where = facts.places.site(node, module).line_from(use.loader.site.path)
+            return f"{where} uses `{name}` on the host, as the loader hands it out"
+    return None
+
+
+def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[Site]) -> tuple[str, ast.AST] | None:
+    """A name of a batch, and where it is used before it was brought to the device."""
+    target = loop.target
+    if _counts(loop.iter) and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        target = target.elts[1]
+    waiting = {each.id for each in targets(target) if isinstance(each, ast.Name)}
+    if len(waiting) != len(list(targets(target))):
+        return "a part of the batch", loop
+    moved: set[str] = set()
+    for statement in loop.body:
+        for node in walk(statement):
+            changed = node.target if isinstance(node, ast.AugAssign) else None
+            if isinstance(changed, ast.Name) and changed.id in waiting - moved:
+                return changed.id, node
+            used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in waiting - moved
+            if used and not _is_fine(analysis, node, module, copies):  # type: ignore[arg-type]
+                return node.id, node  # type: ignore[attr-defined]
+        if isinstance(statement, ast.Assign):
+            unpacked = isinstance(statement.value, ast.Name) and statement.value.id in waiting - moved
+            names = {each.id for one in statement.targets for each in targets(one) if isinstance(each, ast.Name)}
+            if unpacked:
+                waiting |= names
+            elif names & waiting:
+                moved |= names
+    outside = [each for each in loop.orelse for node in walk(each) if isinstance(node, ast.Name) and node.id in waiting]
+    scope = analysis.facts.places.scope(loop, module)
+    behind = [
+        node
+        for node in every(ast.Name, module.tree)
+        if node.id in waiting - moved and isinstance(node.ctx, ast.Load) and node.lineno > (loop.end_lineno or 0)
+        and analysis.facts.places.scope(node, module) is scope
+    ]  # fmt: skip
+    for node in behind:
+        lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
+        if not any(node.lineno >= line > (loop.end_lineno or 0) for line in lines):
+            return node.id, node
+    return ("a part of the batch", loop) if outside else None
+
+
+def _counts(node: ast.expr) -> bool:
+    """Whether a loop counts: ``enumerate(...)``, also in a progress bar."""
+    while isinstance(node, ast.Call) and node.args:
+        if dotted(node.func) == "enumerate":
+            return True
+        node = node.args[0]
+    return False
+
+
+def _is_fine(analysis: Analysis, node: ast.Name, module: ModuleFile, copies: set[Site]) -> bool:
+    """Whether a use of a batch on the host is its copy to the device, or asks only for its size."""
+    places = analysis.facts.places
+    parent = places.parent(node, module)
+    if isinstance(parent, ast.Assign) and parent.value is node:
+        return True  # x, y = batch
+    if isinstance(parent, ast.Call) and dotted(parent.func) == "len":
+        return True
+    if isinstance(parent, ast.comprehension) and parent.iter is node:
+        whole = places.parent(parent, module)
+        element = whole.elt if isinstance(whole, (ast.ListComp, ast.GeneratorExp)) else None
+        return element is not None and places.site(element, module) in copies
+    inner: ast.AST = node
+    if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
+        inner, parent = parent, places.parent(parent, module)
+    while isinstance(parent, ast.Attribute) and parent.value is inner:
+        if parent.attr in _SIZES:
+            return True
+        call = places.parent(parent, module)
+        if not isinstance(call, ast.Call) or call.func is not parent:
+            return False
+        if places.site(call, module) in copies:
+            return True
+        if parent.attr not in _ON_THE_WAY:
+            return False
+        inner, parent = call, places.parent(call, module)
+    return False
