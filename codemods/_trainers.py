@@ -19,6 +19,9 @@ STEPPING = frozenset(
 )
 """Methods of a trainer that run the model."""
 
+LOADING = frozenset(("get_train_dataloader", "get_eval_dataloader", "_get_dataloader"))
+"""Methods of a trainer that build its loaders."""
+
 OPTIMIZING = frozenset(("create_optimizer", "create_optimizer_and_scheduler", "get_optimizer_cls_and_kwargs"))
 
 

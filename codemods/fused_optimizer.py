@@ -276,7 +276,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, optimi
     clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.clips is not None)
     if not full and (clips or training.open_mapping):
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision, and raises"
-    if not full and not (given.known and all("bf16" in str(each) for each in given.values)):
+    if not full and not (given.known and all("bf16" in str(each) or each in FULL for each in given.values)):
         return "beside fp16 Lightning hands a fused optimizer gradients that are still scaled"
     if module is not None and module.manual:
         return "the module steps its optimizers itself, and may look at the gradients before"

@@ -31,12 +31,18 @@ Use instead
     its epochs are short (few samples, small pictures in memory) and where an endless generator runs through it again
     and again. Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them
     keep the workers. So are those that Lightning's trainer is given, or asks a module for; it may start a rank for each
-    GPU, which share the CPUs then.
+    GPU, which share the CPUs then. The ``Trainer`` of transformers builds its loaders by its settings::
+
+        args = TrainingArguments(
+            "out", dataloader_num_workers=max(1, min(16, cpus)), dataloader_persistent_workers=True
+        )
+
 
 When refused
-    Nothing is said of loader classes of other libraries, of loaders that an unpacked mapping may already give workers,
-    of samples that cost next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and,
-    where the training never reaches a GPU, of samples that are neither read, decoded nor tokenised.
+    Nothing is said of loader classes of other libraries, of trainers whose data are not a class of the script's own
+    that reads, decodes or tokenises, of loaders that an unpacked mapping may already give workers, of samples that cost
+    next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training never
+    reaches a GPU, of samples that are neither read, decoded nor tokenised.
     It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
     they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
     datasets that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes,
@@ -59,6 +65,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
@@ -79,6 +86,9 @@ from ._loaders import (
     node_of,
     whole,
 )
+from ._trainers import LOADING
+from ._trainers import evidence as settings
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -129,7 +139,7 @@ class Plan:
     ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
     ``epochs`` are the loops over epochs. ``told``: the option of the script that says how many there shall be, which is
     written instead of a count. ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many
-    loaders, read by one loop, divide the number among them.
+    loaders, read by one loop, divide the number among them. ``prefix``: how the names of the arguments begin.
     """
 
     value: Site | None
@@ -142,11 +152,14 @@ class Plan:
     unguarded: Region | None = None
     told: str | None = None
     share: int = 1
+    prefix: str = ""
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders without workers, with too few of them, or that start them anew in each of their short epochs."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     if program.framework not in OWN_LOADERS or not program.complete:
         return
     waiting: list[Site] = []
@@ -207,6 +220,49 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(site, message(loaders, told[site]), plan=plan, evidence=evidence(program, loaders))
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers, whose settings say how many workers the trainer's own loaders have."""
+    for training in program.trainings:
+        data, workers = training.dataset, training.argument("dataloader_num_workers")
+        if data is None or data.kind != "map" or training.overrides & LOADING:
+            continue
+        if positive(workers):
+            yield codemod.in_place(workers.edit_at or training.site, f"the trainer loads with {numbers(workers)}")
+            continue
+        if not has_none(workers) or not any(kind in data.work for kind in (*HEAVY, "read")):
+            continue
+        inline = workers.state == "absent" or workers.edit_at == workers.site
+        loader = Loader(
+            training.site,
+            {"num_workers": workers},
+            data,
+            role="training",
+            collate=training.collate,
+            name="Trainer",
+        )
+        site, said = place(loader), message([loader])
+        seen = (*settings(training, "dataloader_num_workers"), *of_data(loader))
+        reason = why_not_setting(program, training, "dataloader_num_workers", "4") or why_not(program, loader)
+        if reason is None and training.evaluated is not None:
+            reason = why_not(program, replace(loader, dataset=training.evaluated))
+        if reason is None and training.argument("dataloader_persistent_workers").state != "absent":
+            reason = "the settings say something of dataloader_persistent_workers already: add the workers beside it"
+        if reason is not None:
+            yield codemod.refuse(site, said, reason, evidence=seen)
+            continue
+        only = Extra(training.site, None if inline else workers.site, False, training.again, False, "Trainer")
+        plan = Plan(
+            workers.edit_at,
+            counted=True,
+            extras=(only,),
+            anchors=(site,),
+            ranks=True,
+            unguarded=None if is_startable(program, loader) else program.script.unguarded,
+            prefix="dataloader_",
+        )
+        yield codemod.finding(site, said, plan=plan, evidence=seen)
 
 
 # --- what is there ------------------------------------------------------------------------------------------------
@@ -570,7 +626,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.replace(plan.value, number)
             mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
         else:
-            edit.argument(plan.extras[0].call, "num_workers", number)
+            edit.argument(plan.extras[0].call, f"{plan.prefix}num_workers", number)
     for each in plan.extras:
         if each.persistent:
             keep(edit, each, plan)
@@ -656,7 +712,7 @@ def keep(edit: Edit, each: Extra, plan: Plan) -> None:
     elif plan.told is not None:
         value = f"{plan.told} > {plan.share - 1}"
     if not each.entry:
-        edit.argument(each.call, "persistent_workers", value)
+        edit.argument(each.call, f"{plan.prefix}persistent_workers", value)
         return
     entry = each.number or plan.value
     display = dict_of(edit, entry) if entry is not None else None

@@ -125,7 +125,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         open_mapping=any(each.open or each.star for each in all_arguments),
         unpacks=_unpacks(analysis, node, module),
         mapping_entries=_entries(analysis, all_arguments),
-        collate=_collate(analysis, collate),  # type: ignore[arg-type]
+        collate=collate_kind(analysis, collate),  # type: ignore[arg-type]
         collate_on_device=collate is not None and collate_on_device(analysis, collate.value),
         batch=_batch(analysis, made, collate),  # type: ignore[arg-type]
         built_in_loop=False,
@@ -178,7 +178,7 @@ def _entries(analysis: Analysis, many: list[Arguments]) -> dict[str, Site]:
     return found
 
 
-def _collate(analysis: Analysis, passed: Passed | None) -> str:
+def collate_kind(analysis: Analysis, passed: Passed | None) -> str:
     if passed is None:
         return "default"
     kinds = set()

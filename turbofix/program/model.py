@@ -1047,6 +1047,9 @@ class Training:
     overrides: frozenset[str] = frozenset()
     own_optimizer: bool = False  # the trainer is, or may be, given an optimizer
     dataset: Dataset | None = None  # what it trains on, where it is given that
+    evaluated: Dataset | None = None  # what it evaluates on, where it is given that
+    collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
+    again: bool = False  # in more than one epoch, with nothing of the script's in between
     module: ModuleSteps | None = None  # what Lightning calls in each step
 
     def argument(self, name: str) -> Argument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from turbofix.findings import Site
@@ -13,7 +13,8 @@ from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.lightning import lightning_trainings
-from turbofix.program.model import Dataset, Framework, Precision, Training
+from turbofix.program.loaders import collate_kind
+from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
 from turbofix.program.objects import models_given
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
 
@@ -117,7 +118,7 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
     model = given.get("model", 0)
     values = list(members(model.value)) if model is not None else []
     models = models_given(analysis, values)
-    data = given.get("train_dataset", 3)
+    data, evaluated = given.get("train_dataset", 3), given.get("eval_dataset", 4)
     optimizers = (given.get("optimizers"), given.get("optimizer_cls_and_kwargs"))
     return Training(
         site=site,
@@ -133,6 +134,19 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         overrides=overrides,
         own_optimizer=given.open or given.star or any(_is_given(each) for each in optimizers),
         dataset=dataset_of(analysis, data.value) if data is not None else None,
+        evaluated=dataset_of(analysis, evaluated.value) if evaluated is not None else None,
+        collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]
+        again=_has_epochs(arguments) and not overrides and given.get("callbacks") is None,
+    )
+
+
+def _has_epochs(arguments: Mapping[str, Argument]) -> bool:
+    """Whether a trainer of transformers goes through its data more than once: three times unless it is told."""
+    if "max_steps" in arguments:
+        return False
+    epochs = arguments.get("num_train_epochs", ABSENT)
+    return epochs.state == "absent" or (
+        epochs.known and all(isinstance(each, (int, float)) and each > 1 for each in epochs.values)
     )
 
 
@@ -146,6 +160,9 @@ def _joined(first: Training, second: Training) -> Training:
         overrides=first.overrides | second.overrides,
         own_optimizer=first.own_optimizer or second.own_optimizer,
         dataset=first.dataset if first.dataset == second.dataset else Dataset("unknown"),
+        evaluated=first.evaluated if first.evaluated == second.evaluated else Dataset("unknown"),
+        collate=first.collate if first.collate == second.collate else "unknown",
+        again=first.again and second.again,
     )
 
 
