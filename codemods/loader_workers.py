@@ -41,8 +41,8 @@ Use instead
 When refused
     Nothing is said of loader classes of other libraries, of trainers whose data are not a class of the script's own
     that reads, decodes or tokenises, of loaders that an unpacked mapping may already give workers, of samples that cost
-    next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training never
-    reaches a GPU, of samples that are neither read, decoded nor tokenised.
+    next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training
+    never reaches a GPU, of samples that are neither read, decoded nor tokenised.
     It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
     they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
     datasets that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes,
