@@ -33,8 +33,8 @@ When refused
 
     Refused where a second pass would not be the same or not go unnoticed: layers with running statistics (BatchNorm),
     blocks that change their input or their attributes, print, or draw random numbers from elsewhere than torch, layers
-    that are not known; models of transformers with frozen parts (PEFT), or of a kind that is not known to have the
-    switch; and where several processes train.
+    that are not known; models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that
+    is not known to have the switch; and where several processes train.
 
 Risk
     equivalent: the same numbers are computed, some of them twice.

@@ -1058,6 +1058,25 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Averaging:
+    """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
+
+    All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
+    the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``why_not`` is what may be no weight.
+    """
+
+    loop: Site
+    target: str
+    iterated: str
+    base: str
+    other: str
+    scale: str | None = None
+    weight: str | None = None
+    plain: Literal["same", "other"] | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Repeated:
     """Where activations of a model can be computed again in the backward pass, in a program that lacks memory.
 
@@ -1308,6 +1327,7 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
+    averagings: tuple[Averaging, ...] = ()  # loops over the parameters of two models, in training steps
     repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains

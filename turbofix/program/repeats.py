@@ -14,7 +14,7 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.model import Loader, Repeated, Step
 from turbofix.program.names import dotted, loads, parameters
-from turbofix.program.objects import Layers, layers_of
+from turbofix.program.objects import Layers, is_main_test, layers_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import Class, Const, Made, members
 
@@ -189,6 +189,9 @@ def _of_library(
     told = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
     known = _FAMILIES.search(f"{made.qualname.split('.')[1]} {' '.join(map(str, told))}") is not None
     why = None if known or enabled is not None else "whether this model can do without its activations is not known"
+    above = facts.places.parent(statement, module)
+    if isinstance(above, ast.If) and not is_main_test(above.test):
+        why = "the model is made under a test, and perhaps in another way elsewhere"
     for other in analysis.execution.modules.values():
         if "peft" in other.text or "requires_grad" in other.text:
             why = "part of the model is frozen, and its inputs would have to take gradients for it"

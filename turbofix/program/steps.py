@@ -18,6 +18,7 @@ from turbofix.program.acts import accumulation, acts, concerned, is_model, optim
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions
+from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
 from turbofix.program.compiling import with_compiling
@@ -158,6 +159,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
+        averagings=averagings(analysis, steps) if complete else (),
         repeated=repeated(analysis, steps, read) if complete and framework is Framework.PYTORCH else (),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
         rebuilt=rebuilts(analysis) if trains else (),

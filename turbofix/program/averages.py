@@ -1,0 +1,246 @@
+"""Loops over the parameters of two models that bring those of one a little nearer to those of the other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.facts import Frame
+from turbofix.program.model import Averaging, Step
+from turbofix.program.names import dotted, reads_of, targets
+from turbofix.program.sites import LOOPS
+from turbofix.program.values import Computed, Const, Host, Option, Tensor, Unknown, members
+from turbofix.records import dataclass
+
+_PLAIN = (Const, Option, Computed, Host)
+
+
+@dataclass(frozen=True, eq=False)
+class Formula:
+    """``base`` becomes ``base * scale + other * weight``; by ``lerp_``, no scale; a plain copy, neither."""
+
+    base: ast.expr
+    other: ast.expr
+    scale: ast.expr | None = None
+    weight: ast.expr | None = None
+
+
+def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ...]:
+    """The loops over parameters in training steps that do nothing but average, or copy."""
+    facts = analysis.facts
+    training = {step.loop.site for step in steps}
+    found: dict[Site, Averaging] = {}
+    for event in facts.of("call") if training else ():
+        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_"):
+            continue
+        if not all(isinstance(each, Tensor) and "param" in each.roles for each in members(event.receiver)):
+            continue
+        statement = facts.places.statement(event.node, event.module)
+        loop = facts.places.parent(statement, event.module) if statement is not None else None
+        if not isinstance(loop, ast.For) or loop.orelse or statement not in loop.body:
+            continue
+        site = facts.places.site(loop, event.module)
+        around = {facts.places.site(each.node, each.module) for each in facts.loops(event) if each.node is not loop}
+        if not around & training:
+            continue
+        read = _averaging(analysis, event, loop, facts.frames(event))
+        if read is not None and (site not in found or read.why_not):
+            found[site] = read
+    return tuple(found[site] for site in sorted(found))
+
+
+def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Frame, ...]) -> Averaging | None:
+    facts, module = analysis.facts, event.module
+    own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
+    formula = _formula(loop.body, own)
+    if formula is None or not frames:
+        return None
+    numbers = [each for each in (formula.scale, formula.weight) if each is not None]
+    pure = all(
+        not any(isinstance(node, (ast.Call, ast.Await, ast.NamedExpr)) for node in walk(each)) for each in numbers
+    )
+    if not pure or any(_names(each) & own for each in numbers):
+        return None
+    if not _is_place(formula.base) or not _is_place(formula.other) or not _names(formula.other) & own:
+        return None
+    if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in own):
+        return None
+
+    def text(node: ast.expr) -> str:
+        return " ".join(facts.places.text(node, module).split())
+
+    why = None
+    for each in numbers:
+        for name in (node for node in walk(each) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))):
+            if isinstance(facts.places.parent(name, module), (ast.Attribute, ast.Subscript)):
+                continue
+            values = members(facts.evaluate(name, frames))
+            known = [isinstance(value, _PLAIN) or (isinstance(value, Unknown) and value.number) for value in values]
+            if not values or not all(known):
+                why = f"whether `{text(name)}` is a plain number is not known"
+    kinds = set(_sources(analysis, loop, formula, frames))
+    if "state" in kinds:
+        why = "a state also holds buffers, some of which may be whole numbers and are no weights"
+    elif kinds != {"parameters"}:
+        return None
+    plain: Literal["same", "other"] | None = None
+    pair = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    if len(pair) == 2 and all(isinstance(each, ast.Name) for each in pair):
+        order = [each.id for each in pair if isinstance(each, ast.Name)]
+        if [dotted(formula.base), dotted(formula.other)] in (order, order[::-1]) and _is_zip(loop.iter):
+            plain = "same" if dotted(formula.base) == order[0] else "other"
+    return Averaging(
+        loop=facts.places.site(loop, module),
+        target=text(loop.target),
+        iterated=text(loop.iter),
+        base=text(formula.base),
+        other=text(formula.other),
+        scale=text(formula.scale) if formula.scale is not None else None,
+        weight=text(formula.weight) if formula.weight is not None else None,
+        plain=plain,
+        why_not=why,
+    )
+
+
+def _is_read_behind(analysis: Analysis, name: str, loop: ast.For, frame: Frame) -> bool:
+    """Whether what the loop leaves under a name may be read when it is over."""
+    places, module = analysis.facts.places, frame.module
+    around = [each for each in places.ancestors(loop, module) if isinstance(each, LOOPS)]
+    for read in reads_of(name, frame.scope):
+        above = list(places.ancestors(read, module))
+        if loop in above or not (read.lineno > loop.lineno or any(each in above for each in around)):
+            continue
+        if not any(name in _bound(each) for each in above):
+            return True
+    return False
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """The names that a loop or comprehension binds for what lies in it."""
+    parts = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+    return {each for part in parts for each in _names(part.target)}
+
+
+def _is_zip(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func) == "zip" and not node.keywords
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
+
+
+def _is_place(node: ast.expr) -> bool:
+    """``p``, ``p.data``, ``p.detach()``, ``kept[name].data``: what names a tensor and does nothing."""
+    if isinstance(node, ast.Name):
+        return True
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data" and _is_place(node.value)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr == "detach" and not node.args and not node.keywords and _is_place(node.func.value)
+    return False
+
+
+def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[Frame, ...]) -> Iterator[str]:
+    """Where what the loop goes through and looks up comes from: "parameters", "state", or something else."""
+    facts, frame = analysis.facts, frames[-1]
+    own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
+    for part in (loop.iter, formula.base, formula.other):
+        for node in walk(part):
+            if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
+                yield "parameters"
+            elif isinstance(node, ast.Attribute) and node.attr in ("state_dict", "buffers", "named_buffers"):
+                yield "state"
+            elif isinstance(node, ast.Name) and node.id not in own and isinstance(node.ctx, ast.Load):
+                owner = facts.bindings.owner(node.id, node, frame.module)
+                for write in facts.bindings.writes(owner, node.id) if owner is frame.scope else ():
+                    value = getattr(write, "value", None)
+                    named = {each.attr for each in walk(value) if isinstance(each, ast.Attribute)} if value else set()
+                    if named & {"parameters", "named_parameters"}:
+                        yield "parameters"
+                    elif named & {"state_dict", "buffers", "named_buffers"}:
+                        yield "state"
+                    elif part is not loop.iter or isinstance(facts.places.parent(node, frame.module), ast.Subscript):
+                        yield "other"
+
+
+# --- the formula --------------------------------------------------------------------------------------------------
+
+
+def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
+    """What the statements of such a loop compute."""
+    calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+    if len(calls) != len(body) or not 1 <= len(calls) <= 2:
+        return None
+    first = calls[0]
+    assert isinstance(first, ast.Call)
+    if len(calls) == 2:  # kept.mul_(d), then kept.add_(...)
+        second = calls[1]
+        assert isinstance(second, ast.Call)
+        scaled, added = _method(first, "mul_"), _method(second, "add_")
+        if scaled is None or added is None or ast.dump(scaled[0]) != ast.dump(added[0]):
+            return None
+        return _added(scaled[0], first, second, own)
+    added = _method(first, "add_")
+    if added is not None:
+        inner = added[0]
+        scaled = _method(inner, "mul_") if isinstance(inner, ast.Call) else None
+        return _added(scaled[0], inner, first, own) if scaled is not None and isinstance(inner, ast.Call) else None
+    lerped = _method(first, "lerp_")
+    if lerped is not None and len(first.args) == 2 and not first.keywords:
+        return Formula(lerped[0], first.args[0], None, first.args[1])
+    copied = _method(first, "copy_")
+    if copied is None or len(first.args) != 1 or first.keywords:
+        return None
+    given = first.args[0]
+    if not (isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add)):
+        return Formula(copied[0], given)
+    left, right = _product(given.left, own), _product(given.right, own)
+    if left is None or right is None:
+        return None
+    for one, two in ((left, right), (right, left)):
+        if _bare(one[0]) == _bare(copied[0]):
+            return Formula(copied[0], two[0], one[1], two[1])
+    return None
+
+
+def _method(call: ast.Call, name: str) -> tuple[ast.expr] | None:
+    """What the method of that name is called on."""
+    return (call.func.value,) if isinstance(call.func, ast.Attribute) and call.func.attr == name else None
+
+
+def _added(base: ast.expr, scaled: ast.Call, added: ast.Call, own: set[str]) -> Formula | None:
+    """``base.mul_(scale).add_(other, alpha=weight)``, or with the weight in a product."""
+    if len(scaled.args) != 1 or scaled.keywords or len(added.args) != 1:
+        return None
+    if [each.arg for each in added.keywords] == ["alpha"]:
+        return Formula(base, added.args[0], scaled.args[0], added.keywords[0].value)
+    product = _product(added.args[0], own) if not added.keywords else None
+    return Formula(base, product[0], scaled.args[0], product[1]) if product is not None else None
+
+
+def _product(node: ast.expr, own: set[str]) -> tuple[ast.expr, ast.expr] | None:
+    """The tensor and the number of ``p.data * (1 - d)``: what the loop gives, and the other factor."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return None
+    for tensor, number in ((node.left, node.right), (node.right, node.left)):
+        if _is_place(tensor) and _names(tensor) & own and not _names(number) & own:
+            return tensor, number
+    return None
+
+
+def _bare(node: ast.expr) -> str:
+    """A place without ``.data`` and ``.detach()``."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
+            node = node.func.value
+        else:
+            return ast.dump(node)
