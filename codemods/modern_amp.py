@@ -132,6 +132,8 @@ def only_bfloat16(program: TrainingProgram) -> bool:
     known = {place for part in program.precision for place in (part.site, *part.entered)}
     if not parts or program.framework is not Framework.PYTORCH or not program.complete:
         return False
+    if any(model.half or model.dtype is not None for model in program.models):
+        return False  # weights in float16 have gradients in float16
     if any(use.name == "autocast" and not use.named and use.site not in known for use in program.old_names):
         return False
     return all(part.kind == "autocast" and part.dtype == "bfloat16" for part in parts)
