@@ -441,3 +441,19 @@ def test_other_samples_are_a_difference_though_the_step_draws() -> None:
         found = first_difference(drawing, candidate, thresholds.CLOSE, exact=False)
         assert found is not None
         assert "the optimizer steps after" in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        # an evaluation that built graphs, and does not any more
+        ([[0.1, False], [0.1, True]], [[0.1, True]], False),
+        ([[0.1, True]], [[0.1, False]], True),
+        ([[0.1, True]], [[0.1, False], [0.1, True]], True),
+        ([[0.1, False], [0.1, True]], [[0.1, False]], True),
+        ([[0.1, True]], [], True),
+    ],
+)
+def test_dropout_that_is_off_may_be_missing_and_no_other(old: object, new: object, differs: bool) -> None:
+    runs = [run_of([step_row(step, dropouts=found) for step in range(STEPS)]) for found in (old, new)]
+    assert (first_difference(*runs, thresholds.CLOSE, exact=True) is not None) is differs

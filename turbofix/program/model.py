@@ -620,6 +620,22 @@ class Step:
 
 
 @dataclass(frozen=True)
+class KeptGraph:
+    """Graphs that an evaluation builds, with no backward pass to go through them.
+
+    ``function`` is the one that holds the loop, where it does nothing else that a gradient could be wanted of.
+    ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``library`` (of attacks or
+    explanations), ``handed`` (the model is handed to other code), ``cached`` (a module keeps what it computes first),
+    ``retained`` (graphs are gone through twice), ``taken`` and ``kept`` (results go on to a step, or may).
+    """
+
+    loop: Site
+    function: Site | None = None
+    why: str | None = None
+    where: Site | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A loop over batches with forward passes and no backward."""
 
@@ -642,6 +658,7 @@ class Evaluation:
     )
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
+    graphs: KeptGraph | None = None  # what it builds for nothing
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     resized: Sizes | None = None  # as in a step
 

@@ -29,6 +29,7 @@ from turbofix.program.factories import creations
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of
+from turbofix.program.graphless import kept_graph
 from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
@@ -925,7 +926,7 @@ def _evaluations(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model
             continue
         if steps and _ends_the_program(analysis, record, events):
             continue
-        found.append(_evaluation(analysis, record, events, known))
+        found.append(_evaluation(analysis, record, events, known, steps))
     return found
 
 
@@ -990,7 +991,9 @@ def _reads_data(record: LoopRecord) -> bool:
     return _source([record.iterated]) in ("loader", "generator", "custom", "list", "unknown", "tensors")
 
 
-def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], known: tuple[Model, ...]) -> Evaluation:
+def _evaluation(
+    analysis: Analysis, record: LoopRecord, events: list[Event], known: tuple[Model, ...], steps: tuple[Step, ...]
+) -> Evaluation:
     facts = analysis.facts
     loop = record.node
     sources = [record.iterated, *(event.receiver for event in events if event.kind == "next")]
@@ -1019,6 +1022,7 @@ def _evaluation(analysis: Analysis, record: LoopRecord, events: list[Event], kno
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         waits=_waits(analysis, events, loop),
         chores=chores(analysis, events, record),
+        graphs=kept_graph(analysis, record, events, steps),
         creations=creations(analysis, events, loop),
         resized=resized(analysis, record, events),
     )

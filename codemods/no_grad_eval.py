@@ -1,0 +1,124 @@
+"""Evaluate without building graphs.
+
+Why slow
+    Outside of ``torch.no_grad()`` every operation of the forward pass writes down what the backward pass would need and
+    keeps its inputs, so that an evaluation needs the memory of a training step, and time for the book-keeping, for
+    gradients that nobody computes. ``model.eval()`` changes dropout and BatchNorm only; ``volatile=True`` has done
+    nothing since torch 0.4.
+
+Example
+    ::
+
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum().item()
+
+Use instead
+    ::
+
+        @torch.no_grad()
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum().item()
+
+    The function is decorated where it does nothing else; otherwise the loop goes under ``with torch.no_grad():``.
+
+When refused
+    Nothing is said of loops that a training step runs, whose results may be a part of its loss (the rollouts of
+    reinforcement learning), where a part of the forward passes is without graphs already, and under frameworks that own
+    the evaluation (Lightning, the Trainer of transformers).
+
+    It is refused where a gradient, or whether there is one, is asked for in the loop or in the models that it runs
+    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where the model is handed to code that is not
+    torch's and not known, or a library for attacks, explanations or meta-learning is imported; where a module keeps
+    what it computes at its first call, which the training would take up without its graph; where a backward pass
+    retains its graph; and where results go on to a training step, or are kept as tensors where one may find them.
+
+Risk
+    exact: the training stays as it is, and so does the evaluation. Where the model has torch's own attention or
+    transformer layers, which take a fused path when no graph is built, the evaluation rounds differently: equivalent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Finding, InPlace, Refusal, Risk
+from turbofix.program.evidence import of_loop
+from turbofix.program.model import Evaluation, KeptGraph, TrainingProgram
+from turbofix.records import dataclass
+
+from ._frameworks import LEFT
+
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT)
+
+WHY = {
+    "asked": "{line} asks for a gradient, or whether there is one",
+    "library": "the library imported on {line} may ask for gradients",
+    "handed": "the model is handed to other code on {line}, which may ask for gradients",
+    "cached": "a module keeps what it computes first ({line}), which the training would take up without its graph",
+    "retained": "{line} goes through a graph twice, of which this may be a part",
+    "taken": "{line}, in a training step, takes up what is computed here",
+    "kept": "{line} keeps tensors where a training step may find them",
+}
+
+FUSED = frozenset(
+    (
+        *("torch.nn.MultiheadAttention", "torch.nn.Transformer", "torch.nn.TransformerEncoder"),
+        "torch.nn.TransformerEncoderLayer",
+    )
+)
+"""Layers that take a path of their own in evaluation, where no graph is built."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loop, or the function around it."""
+
+    graphs: KeptGraph
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Evaluations that build graphs."""
+    if not program.complete or program.framework not in LEFT:
+        return
+    told = set()
+    for evaluation in program.evaluations:
+        graphs = evaluation.graphs
+        if evaluation.no_grad:
+            yield codemod.in_place(evaluation.loop.site, "the evaluation builds no graphs")
+        if graphs is None or evaluation.no_grad or graphs.loop in told:
+            continue
+        told.add(graphs.loop)
+        message = "every forward pass of this evaluation builds a graph that nothing goes through"
+        seen = (of_loop(evaluation),)
+        if graphs.why is not None and graphs.where is not None:
+            reason = WHY[graphs.why].format(line=graphs.where.line_from(graphs.loop.path))
+            yield codemod.refuse(graphs.loop, message, reason, evidence=seen)
+            continue
+        risk = Risk.EQUIVALENT if fuses(evaluation, program) else Risk.EXACT
+        yield codemod.finding(graphs.loop, message, plan=Plan(graphs), risk=risk, evidence=seen)
+
+
+def fuses(evaluation: Evaluation, program: TrainingProgram) -> bool:
+    """Whether torch takes another path through the model where no graph is built."""
+    models = [program.model(site) for site in evaluation.models]
+    return not models or any(each is None or not each.layers_complete or each.layers & FUSED for each in models)
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Decorate the function, or put the loop under a ``with``."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    graphs = plan.graphs
+    spelled = edit.name("torch.no_grad", graphs.function or graphs.loop)
+    if graphs.function is not None:
+        edit.before(graphs.function, f"@{spelled}()")
+    else:
+        edit.wrap(graphs.loop, graphs.loop, f"with {spelled}():")

@@ -1,0 +1,360 @@
+"""Whether an evaluation needs the graphs that it builds: whether anything asks for gradients, or takes results on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.acts import is_model, is_module_class
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import by_type
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
+from turbofix.program.model import KeptGraph, Step
+from turbofix.program.names import walk_here
+from turbofix.program.regions import no_grad
+from turbofix.program.sites import FUNCTIONS, LOOPS, blocks
+from turbofix.program.values import Bound, Instance, Sequence, Tensor, Value, members
+
+_ASKING = frozenset(
+    {
+        "requires_grad", "requires_grad_", "retain_grad", "register_hook", "register_full_backward_hook", "grad",
+        "register_backward_hook", "backward", "grad_fn", "enable_grad", "set_grad_enabled", "autograd", "is_leaf",
+        "inference_mode", "is_grad_enabled", "vjp", "jvp", "jacrev", "jacobian", "hessian", "retain_graph",
+        "create_graph", "saved_tensors_hooks",
+    }
+)  # fmt: skip
+_LEARNING = ("backward", "autograd_grad", "step", "zero_grad", "update", "clip", "unscale", "compile", "wrap")
+_LIBRARIES = (
+    "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
+    "higher", "learn2learn", "functorch", "torchopt",
+)  # fmt: skip
+_KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
+
+
+def kept_graph(
+    analysis: Analysis, record: LoopRecord, events: list[Event], steps: tuple[Step, ...]
+) -> KeptGraph | None:
+    """What to say of the graphs of a loop over batches that has no backward pass; None where it builds none."""
+    forwards = [event for event in events if event.kind == "forward" and not _inside(analysis, event)]
+    if not forwards or any(no_grad(event) for event in events if event.kind in ("forward", "unknown_call")):
+        return None
+    if _in_step(analysis, forwards, steps) or _is_switched(analysis):
+        return None
+    places, module = analysis.facts.places, record.module
+    function = places.function(record.node, module)
+    alone = function is not None and _does_nothing_else(analysis, function)
+    why = next(_reasons(analysis, record, events, steps), None)
+    return KeptGraph(
+        places.site(record.node, module),
+        places.site(function, module) if alone and function is not None else None,
+        why[0] if why else None,
+        why[1] if why else None,
+    )
+
+
+def _inside(analysis: Analysis, event: Event) -> bool:
+    """Whether an event happens inside a model's own code."""
+    return any(_is_method_of_module(frame) for frame in analysis.facts.frames(event))
+
+
+def _is_method_of_module(frame: Frame) -> bool:
+    detail = frame.opener.detail if frame.opener is not None else None
+    receiver = detail.receiver if isinstance(detail, Bound) else None
+    of_module = isinstance(receiver, Instance) and is_module_class(receiver)
+    return of_module and getattr(frame.scope, "name", "") == "forward"
+
+
+def _is_switched(analysis: Analysis) -> bool:
+    """Whether the program switches graphs on and off by statements, and not for the length of a ``with`` alone."""
+    places = analysis.facts.places
+    return any(
+        event.name == "torch.set_grad_enabled" and isinstance(places.parent(event.node, event.module), ast.Expr)
+        for event in analysis.facts.of("call")
+    )
+
+
+def _in_step(analysis: Analysis, events: list[Event], steps: tuple[Step, ...]) -> bool:
+    """Whether a training step runs the loop: what comes out of it may be a part of its loss."""
+    loops = {step.loop.site for step in steps}
+    return any(
+        analysis.facts.places.site(each.node, each.module) in loops
+        for event in events
+        for each in analysis.facts.loops(event)
+    )
+
+
+def _does_nothing_else(analysis: Analysis, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether no gradient is ever wanted in a function, so that it can be decorated as a whole."""
+    if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
+        return False
+    for node in walk(function):
+        if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)):
+            return False
+        if isinstance(node, FUNCTIONS) and node is not function and not isinstance(node, ast.Lambda):
+            return False
+        if _asks(node):
+            return False
+    inside = analysis.facts.events_in_functions([function])
+    if any(event.kind in _LEARNING[:4] for event in inside):
+        return False
+    forwards = [event for event in inside if event.kind == "forward"]
+    if any(no_grad(event) for event in forwards):
+        return False
+    # setting up an optimizer or a model, or what is returned as it was made, is more than an evaluation
+    return not any(event.kind in ("make", "construct") and is_model(event.result) for event in inside)
+
+
+def _asks(node: ast.AST) -> bool:
+    """Whether a part of the text asks for a gradient, or whether there is one."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _ASKING
+    if isinstance(node, ast.keyword):
+        return node.arg in ("requires_grad", "create_graph", "retain_graph") and not (
+            isinstance(node.value, ast.Constant) and not node.value.value
+        )
+    return isinstance(node, ast.Name) and node.id in _ASKING - {"grad"}
+
+
+def _reasons(
+    analysis: Analysis, record: LoopRecord, events: list[Event], steps: tuple[Step, ...]
+) -> Iterator[tuple[str, Site]]:
+    """Why the graphs may be needed, each with the place that tells."""
+    places, facts = analysis.facts.places, analysis.facts
+    for module in analysis.execution.modules.values():
+        for node in (*by_type(module.tree).get(ast.Import, ()), *by_type(module.tree).get(ast.ImportFrom, ())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(name.partition(".")[0] in _LIBRARIES for name in names):
+                yield "library", places.site(node, module)
+    seen: set[ast.AST] = set()
+    for event in events:
+        for frame in facts.frames_within(event, record.node):
+            here = any(record.node is each for each in frame.loops)
+            scope = record.node if here else frame.scope
+            if scope in seen:
+                continue
+            seen.add(scope)
+            for block in blocks(scope):
+                for statement in block:
+                    for part in walk_here(statement):
+                        if _asks(part) and hasattr(part, "lineno"):
+                            yield "asked", places.site(part, frame.module)
+                        if not here and isinstance(part, ast.If) and _sets_attribute(part):
+                            yield "cached", places.site(part.test, frame.module)
+        given = event.arguments.values() if event.arguments is not None else ()
+        foreign = event.kind in ("call", "unknown_call") and not event.name.startswith(("torch.", "builtins."))
+        if foreign and any(map(_is_module, given)):
+            yield "handed", facts.site(event)
+    for event in facts.of("backward", "autograd_grad"):
+        keywords = event.arguments.keywords if event.arguments is not None else {}
+        if "retain_graph" in keywords or "create_graph" in keywords:
+            yield "retained", facts.site(event)
+    yield from _taken_on(analysis, record, events, steps)
+
+
+def _is_module(value: Value) -> bool:
+    return any(is_model(each) for each in members(value))
+
+
+def _sets_attribute(node: ast.If) -> bool:
+    """``if self.cache is None: self.cache = ...``: what is made once stays without a graph."""
+    test = ast.dump(node.test)
+    if "'training'" in test:
+        return False
+    return any(
+        isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and isinstance(each.value, ast.Name)
+        for statement in node.body
+        for each in walk_here(statement)
+    )
+
+
+def _taken_on(
+    analysis: Analysis, record: LoopRecord, events: list[Event], steps: tuple[Step, ...]
+) -> Iterator[tuple[str, Site]]:
+    """Where a training step may take up what the loop computed: a name, an attribute, what its function returns."""
+    places, facts, module = analysis.facts.places, analysis.facts, record.module
+    frames = next((found for each in events if (found := facts.frames_within(each, record.node))), ())
+    outer = facts.frames(events[0])[: -len(frames)] if frames else ()
+    scope = places.scope(record.node, module)
+    for node in _taken(analysis, scope, module, _kept_names(record.node), record.node, steps):
+        yield "taken", places.site(node, module)
+    for node in walk(record.node):
+        kept = _kept_attribute(node)
+        if kept is not None and _may_be_tensor(analysis, kept, (*outer, *frames[:1])):
+            yield "kept", places.site(node, module)
+    yield from _kept_by_others(analysis, record, events)
+    function = places.function(record.node, module)
+    if function is None:
+        return
+    if any(isinstance(each, (ast.Global, ast.Nonlocal)) for each in walk(function)):
+        yield "kept", places.site(function, module)
+    for event in facts.of("return"):
+        around = facts.frames(event)
+        if len(around) < 2 or around[-1].scope is not function or event.result is None:
+            continue
+        if not any(_has_tensor(each) for each in members(event.result)):
+            continue
+        caller = around[-2]
+        statement = places.statement(caller.anchor, caller.module)
+        if not isinstance(statement, (ast.Assign, ast.Expr)):
+            yield "kept", places.site(caller.anchor, caller.module)
+            continue
+        targets = [each for target in getattr(statement, "targets", ()) for each in walk(target)]
+        if any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets):
+            yield "kept", places.site(caller.anchor, caller.module)
+        names = {each.id for each in targets if isinstance(each, ast.Name)}
+        for node in _taken(analysis, caller.scope, caller.module, names, statement, steps):
+            yield "taken", places.site(node, caller.module)
+
+
+def _kept_by_others(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Iterator[tuple[str, Site]]:
+    """Where a function that the loop calls keeps a tensor in an attribute; what models keep is made anew each time."""
+    facts = analysis.facts
+    seen: set[ast.AST] = set()
+    for event in events:
+        frames = facts.frames(event)
+        for frame in facts.frames_within(event, record.node)[1:]:
+            if frame.scope in seen or _is_method_of_module(frame):
+                continue
+            seen.add(frame.scope)
+            for node in walk(frame.scope):
+                kept = _kept_attribute(node)
+                if kept is not None and _may_be_tensor(analysis, kept, frames[: frames.index(frame) + 1], seldom=True):
+                    yield "kept", analysis.facts.places.site(node, frame.module)
+
+
+def _taken(  # noqa: PLR0913
+    analysis: Analysis,
+    scope: ast.AST,
+    module: ModuleFile,
+    names: set[str],
+    source: ast.AST,
+    steps: tuple[Step, ...],
+) -> Iterator[ast.AST]:
+    """Where names of a scope, or what is computed from them, come into a training loop or a call that trains."""
+    spread, before = set(names), -1
+    while before != len(spread):
+        before = len(spread)
+        for node in walk(scope):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.For)) and not contains_node(source, node):
+                value = node.iter if isinstance(node, ast.For) else node.value
+                if any(isinstance(each, ast.Name) and each.id in spread for each in walk(value)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    spread |= {each.id for one in targets for each in walk(one) if isinstance(each, ast.Name)}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPING:
+                given = (each for one in node.args for each in walk(one))
+                if any(isinstance(each, ast.Name) and each.id in spread for each in given):
+                    spread |= {node.func.value.id} if isinstance(node.func.value, ast.Name) else set()
+    spread -= {"self"}
+    training = _training_calls(analysis)
+    for loop, where in _training_loops(analysis, steps):
+        if where is module and analysis.facts.places.scope(loop, module) is scope and loop is not source:
+            own = {each.id for each in walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            for node in walk(loop):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in spread - own:
+                    yield node
+    for node in walk(scope):
+        if isinstance(node, ast.Call) and id(node) in training and not contains_node(node, source):
+            inside = [*node.args, *(each.value for each in node.keywords)]
+            inside += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            for each in inside:
+                found = (name for name in walk(each) if isinstance(name, ast.Name) and name.id in spread)
+                yield from (name for name in found if not _is_set_between(name, source, scope))
+
+
+def contains_node(outer: ast.AST, inner: ast.AST) -> bool:
+    """Whether a node is another one or lies in it."""
+    return any(each is inner for each in walk(outer))
+
+
+def _is_set_between(name: ast.Name, source: ast.AST, scope: ast.AST) -> bool:
+    """Whether a name is set anew on its way down from the loop: below it, or above the loop that reads it."""
+    first, last = getattr(source, "end_lineno", 0), name.lineno
+    perhaps = {each for node in walk(scope) if isinstance(node, (ast.If, ast.Try)) for each in walk(node)}
+    for node in walk(scope):
+        if isinstance(node, (ast.Assign, ast.For)) and node not in perhaps:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            stored = {each.id for one in targets for each in walk(one) if isinstance(each, ast.Name)}
+            value = node.iter if isinstance(node, ast.For) else node.value
+            again = any(isinstance(each, ast.Name) and each.id == name.id for each in walk(value))
+            in_order = first < node.lineno < last or (last < first and node.lineno < last)
+            if name.id in stored and not again and in_order and not contains_node(source, node):
+                return True
+    return False
+
+
+def _training_calls(analysis: Analysis) -> set[int]:
+    """The calls that run a backward pass, and those of the backward passes."""
+    found: set[int] = set()
+    for event in analysis.facts.of("backward", "autograd_grad"):
+        found.add(id(event.node))
+        found |= {id(frame.call) for frame in analysis.facts.frames(event) if frame.call is not None}
+    return found
+
+
+def _training_loops(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[tuple[ast.AST, ModuleFile]]:
+    sites = {step.loop.site for step in steps}
+    for module in analysis.execution.modules.values():
+        for kind in LOOPS:
+            for node in by_type(module.tree).get(kind, ()):
+                if analysis.facts.places.site(node, module) in sites:
+                    yield node, module
+
+
+def _kept_names(loop: ast.AST) -> set[str]:
+    """The names that a loop sets, or puts something into."""
+    found: set[str] = set()
+    for node in walk(loop):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            found.add(node.value.id)
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _KEEPING
+            and isinstance(node.func.value, ast.Name)
+        ):
+            found.add(node.func.value.id)
+    return found
+
+
+def _kept_attribute(node: ast.AST) -> ast.expr | None:
+    """What is put into an attribute: ``self.last = x``, ``self.outputs.append(x)``."""
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(each, ast.Attribute) for target in targets for each in walk(target)):
+            return node.value
+    method = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    if isinstance(node, ast.Call) and method is not None and method.attr in _KEEPING and node.args:
+        return node.args[0] if isinstance(method.value, ast.Attribute) else None
+    return None
+
+
+def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], *, seldom: bool = False) -> bool:
+    """Whether an expression may be a tensor with a graph; ``seldom``: where nothing is known of it, it is none."""
+    if isinstance(node, (ast.Constant, ast.Compare, ast.JoinedStr, ast.Lambda)):
+        return False
+    if isinstance(node, ast.Call):
+        if any(event.kind == "sync" for event in analysis.facts.at(node)):
+            return False
+        if isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "len", "str", "bool", "round"):
+            return False
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("detach", "item", "tolist", "numpy", "argmax"):
+            return False
+    if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Tuple, ast.List, ast.Dict, ast.BoolOp)):
+        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        return any(_may_be_tensor(analysis, each, frames, seldom=seldom) for each in parts)
+    value = analysis.facts.evaluate(node, frames)
+    return not seldom if value is None else any(_has_tensor(each) for each in members(value))
+
+
+def _has_tensor(value: Value) -> bool:
+    if isinstance(value, Tensor):
+        return bool(value.roles & {"output", "maybe_output", "loss", "param"}) or value.origin is None
+    if isinstance(value, Sequence):
+        return any(_has_tensor(each) for part in (*(value.items or ()), value.element) for each in members(part))
+    return False
