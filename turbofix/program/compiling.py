@@ -22,7 +22,7 @@ from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Host, Instance, Made, Tensor, Value, members
+from turbofix.program.values import Instance, Made, Tensor, Value, members
 
 _READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
 
@@ -191,7 +191,8 @@ def _why(event: Event) -> str | None:
     """What an event in a forward pass breaks."""
     if event.kind in _READING:
         return "the forward pass reads or shows a value on the host"
-    if event.kind == "test" and any(isinstance(each, (Tensor, Host)) for each in members(event.receiver)):
+    if event.kind == "test" and any(isinstance(each, Tensor) for each in members(event.receiver)):
+        # (a number that was read from a tensor in the forward pass is told where it is read)
         return "the forward pass goes on as the data say"
     if event.kind in _BUILDING:
         return "the forward pass builds or calls what is not known"
