@@ -245,6 +245,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         site, said = place(loader), message([loader])
         seen = (*settings(training, "dataloader_num_workers"), *of_data(loader))
         reason = why_not_setting(program, training, "dataloader_num_workers", "4") or why_not(program, loader)
+        if reason is None and not is_notebook(program) and (training.imported or not is_startable(program, loader)):
+            reason = (
+                "the script trains at module level, and every spawned worker would make the settings, which take the "
+                "GPU, and perhaps the model once more: put the set-up and the training into a function first"
+            )
         if reason is None and training.evaluated is not None:
             reason = why_not(program, replace(loader, dataset=training.evaluated))
         if reason is None and training.argument("dataloader_persistent_workers").state != "absent":
@@ -259,7 +264,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             extras=(only,),
             anchors=(site,),
             ranks=True,
-            unguarded=None if is_startable(program, loader) else program.script.unguarded,
             prefix="dataloader_",
         )
         yield codemod.finding(site, said, plan=plan, evidence=seen)

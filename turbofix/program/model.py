@@ -1067,6 +1067,7 @@ class Training:
     evaluated: Dataset | None = None  # what it evaluates on, where it is given that
     collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
     again: bool = False  # in more than one epoch, with nothing of the script's in between
+    imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
 
     def argument(self, name: str) -> Argument:

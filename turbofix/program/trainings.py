@@ -12,10 +12,12 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
+from turbofix.program.execution import ModuleFile
 from turbofix.program.lightning import lightning_trainings
 from turbofix.program.loaders import collate_kind
 from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
-from turbofix.program.objects import models_given
+from turbofix.program.objects import is_main_test, models_given
+from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
 
 _CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
@@ -118,7 +120,6 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
     model = given.get("model", 0)
     values = list(members(model.value)) if model is not None else []
     models = models_given(analysis, values)
-    data, evaluated = given.get("train_dataset", 3), given.get("eval_dataset", 4)
     optimizers = (given.get("optimizers"), given.get("optimizer_cls_and_kwargs"))
     return Training(
         site=site,
@@ -133,11 +134,26 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         precision="other" if any(each.half for each in models) else _precision_of(values),
         overrides=overrides,
         own_optimizer=given.open or given.star or any(_is_given(each) for each in optimizers),
-        dataset=dataset_of(analysis, data.value) if data is not None else None,
-        evaluated=dataset_of(analysis, evaluated.value) if evaluated is not None else None,
+        dataset=_data(analysis, given.get("train_dataset", 3)),
+        evaluated=_data(analysis, given.get("eval_dataset", 4)),
         collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]
+        imported=_is_imported(analysis, call, origin.module),
         again=_has_epochs(arguments) and not overrides and given.get("callbacks") is None,
     )
+
+
+def _is_imported(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a call stands on the top level of a file, under no guard."""
+    above = list(analysis.facts.places.ancestors(node, module))
+    inner = (*FUNCTIONS, ast.Lambda)
+    return not any(isinstance(each, inner) or (isinstance(each, ast.If) and is_main_test(each.test)) for each in above)
+
+
+def _data(analysis: Analysis, passed: Passed | None) -> Dataset | None:
+    """The data that a trainer is given; None where it is given none."""
+    if passed is None or all(_is_none(each) for each in members(passed.value)):
+        return None
+    return dataset_of(analysis, passed.value)
 
 
 def _has_epochs(arguments: Mapping[str, Argument]) -> bool:
