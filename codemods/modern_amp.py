@@ -44,6 +44,7 @@ When refused
     has (``hasattr``, ``torch.__version__``, an ``except``): there the old name is the fallback. It is refused
 
     - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
+    - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the name is bound to something else too, as in a fallback for old versions;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place:
@@ -110,6 +111,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         reason = next((use.why_not for use in uses if use.why_not is not None), None)
         dtypes = frozenset(use.site for use in uses if needs_dtype(program, use))
+        if reason is None and any("**" in use.takes for use in uses if use.site in dtypes):
+            reason = "it may be entered inside another region, and what it unpacks may hold a dtype or not"
         for use in uses:
             message = (
                 f"`torch.cuda.amp.{use.name}` is deprecated since torch 2.4; `torch.amp.{use.name}` takes the device"
@@ -158,7 +161,7 @@ def beside_bfloat16(program: TrainingProgram, scaling: Scaling) -> Finding | Ref
 
 def needs_dtype(program: TrainingProgram, use: OldName) -> bool:
     """Whether the new autocast would take over another dtype than float16."""
-    if use.name != "autocast" or use.bare or use.named or {"dtype", "**"} & set(use.takes):
+    if use.name != "autocast" or use.bare or use.named or "dtype" in use.takes:
         return False
     return use.nested or program.framework is not Framework.PYTORCH
 
@@ -225,7 +228,7 @@ def with_device(use: OldName, text: str, edit: Edit, *, dtype: bool) -> str:
     assert isinstance(call, ast.Call)
     lines = rest.splitlines(keepends=True)
     given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    places = [offset(each, lines) for each in given]
+    places = [outside_parentheses(rest, offset(each, lines)) for each in given]
     names = REGION if use.name == "autocast" else ()
     for at, name in reversed(list(zip(places[: len(call.args)], names, strict=False))):
         rest = f"{rest[:at]}{name}={rest[at:]}"
@@ -235,6 +238,14 @@ def with_device(use: OldName, text: str, edit: Edit, *, dtype: bool) -> str:
     above = rest[:first].rpartition("\n")
     gap = f"\n{above[2]}" if above[1] else " "
     return f"{rest[:first]}{device},{gap}{rest[first:]}"
+
+
+def outside_parentheses(rest: str, start: int) -> int:
+    """Where an argument starts with the parentheses of its own, which its node does not count."""
+    own = rest.index("(")
+    while (before := len(rest[:start].rstrip()) - 1) > own and rest[before] == "(":
+        start = before
+    return start
 
 
 def offset(node: ast.expr | ast.keyword, lines: list[str]) -> int:
