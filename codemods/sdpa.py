@@ -32,7 +32,8 @@ Use instead
     and so is every weight after one step: a program that trains has none.
 
     Modules of the softmax, and buffers that hold the mask, stay, so that checkpoints load as before. Tensors of three
-    dimensions get one of one head for a moment: torch's kernels only take four.
+    dimensions get one of one head for a moment: torch's kernels only take four. What the kernels give lies in memory
+    with its heads behind its positions: ``.contiguous()`` follows where something may ``view`` it as it is.
 
 When refused
     Nothing is said where torch's own attention, or another fused kernel, stands in the same class (this is the way
@@ -136,7 +137,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if attention.scale is not None:
         more.append(f"scale={attention.scale}")
     values = [query, attention.key, attention.value]
-    behind = ".transpose(1, 2)" if attention.transposed else ""
+    behind = ".transpose(1, 2)" if attention.transposed else ".contiguous()" if attention.contiguous else ""
     if attention.rank == 3:
         values = [f"{operand(each)}.unsqueeze(1)" for each in values]
         behind = ".squeeze(1)"

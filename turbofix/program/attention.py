@@ -51,6 +51,9 @@ _KERNELS = re.compile(
 _HOOKS = re.compile(r"\.register_(?:module_)?(?:full_)?(?:forward|backward)_(?:pre_)?hook")
 _HIGHER = re.compile(r"\btorch\.func\b|\bfunctorch\b|\bautograd\.functional\b|\bautograd\.forward_ad\b")
 _META = frozenset(("higher", "learn2learn", "torchmeta", "functorch", "torchopt", "betty"))
+_LAYING_OUT = frozenset(
+    ("transpose", "permute", "reshape", "flatten", "contiguous", "swapaxes", "movedim", "size", "shape")
+)
 _CASTS = ("float", "to", "type_as", "type", "double", "half", "bfloat16")
 _PRECISION = "its softmax is computed in another precision, on purpose as it seems"
 _ROOTS = frozenset(("math.sqrt", "numpy.sqrt"))
@@ -208,6 +211,7 @@ class _Reading:
         self.block: list[ast.stmt] = []
         self.product: ast.expr = node
         self.ranks = Ranks(analysis, self.module, self._layers)
+        self.rank: int | None = None
         self.doubts: list[str] = []  # what makes a rewrite unsafe, if it is an attention
 
     # --- the whole ----------------------------------------------------------------------------------------------------
@@ -257,7 +261,7 @@ class _Reading:
         self._check_others(final)
         if self.doubts:
             raise _WhyNotError(self.doubts[0])
-        rank = self._rank(base, values)
+        rank = self.rank = self._rank(base, values)
         self._check_softmax(rank)
         scale = self._scale(base)
         masks = self._masks(base)
@@ -296,6 +300,7 @@ class _Reading:
             removed=tuple(self.places.site(self.removed[index], self.module) for index in removed),
             rank=rank,
             transposed=transposed,
+            contiguous=rank == 4 and not transposed and self._may_be_viewed(final),
             query_is_free=isinstance(base.query, ast.Name) and not base.suffix[0] and not loads,
         )
 
@@ -940,9 +945,13 @@ class _Reading:
             own.add(self._text(base.key))
         of: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
-            of = node.func.value if len(node.args) == 1 and _arithmetic(node.args[0]) == -1 else None
+            of = node.func.value if len(node.args) == 1 and _arithmetic(node.args[0]) in self._last() else None
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-            of = node.value.value if _arithmetic(node.slice) == -1 else None
+            of = node.value.value if _arithmetic(node.slice) in self._last() else None
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call) and _is_shape(node.value):
+            func = node.value.func
+            last = not node.value.args and _arithmetic(node.slice) in self._last()
+            of = func.value if last and isinstance(func, ast.Attribute) else None
         if of is not None:
             return self._text(of) in own and isinstance(of, ast.Name) and self._keeps_width(of.id)
         if isinstance(node, ast.Name):
@@ -953,6 +962,10 @@ class _Reading:
         if isinstance(node, ast.Attribute) and isinstance(base.query, ast.Name):
             return self.ranks.width_of(base.query, self.function) == self._text(node)
         return False
+
+    def _last(self) -> tuple[int, ...]:
+        """The numbers of the last dimension."""
+        return (-1,) if self.rank is None else (-1, self.rank - 1)
 
     def _keeps_width(self, name: str) -> bool:
         """Whether a name is set at most once in the function, or only scaled: its width is the same throughout."""
@@ -994,7 +1007,7 @@ class _Reading:
             if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and len(node.args) == 1:
                 return True
             return self._called(node) in _ROOTS and all(self._is_number(each, depth - 1) for each in node.args)
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        if isinstance(node, ast.Subscript) and _is_shape(node.value):
             return not isinstance(node.slice, ast.Slice)
         if isinstance(node, ast.Name) and self.function is not None:
             definition = self._local(node)
@@ -1396,6 +1409,26 @@ class _Reading:
             (each for each in found if id(each) not in own or last is not None),
             key=lambda each: (each.lineno, each.col_offset),
         )
+
+    def _may_be_viewed(self, final: int) -> bool:
+        """Whether something may rely on the product's rows lying one behind another: the kernels' do not.
+
+        ``y.view(...)`` raises then; behind ``transpose`` or ``permute`` it would have raised as written, too.
+        """
+        parent = self.places.parent(self.product, self.module)
+        if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+            reads: Sequence[ast.expr] = self._reads(parent.targets[0].id, final)
+            return not all(self._copies(each) for each in reads)
+        return not self._copies(self.product)
+
+    def _copies(self, node: ast.expr) -> bool:
+        """Whether what reads a tensor lays it out anew, or turns it around."""
+        parent = self.places.parent(node, self.module)
+        if isinstance(parent, ast.Attribute):
+            return parent.attr in _LAYING_OUT
+        if not isinstance(parent, ast.Call) or node not in parent.args[:1]:
+            return False
+        return (dotted(parent.func) or "").rpartition(".")[2] == "rearrange"
 
     def _loads_behind(self, final: int, query: ast.expr) -> bool:
         """Whether queries are read again behind the product."""
