@@ -31,10 +31,12 @@ When refused
     It is refused where the construction calls what may read or draw (a dataset of the project's own,
     ``random_split``, a folder of images that the loop may fill, a ``Generator`` that starts its sequence again), where
     a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``, whose ``set_epoch``
-    counts on it), and where a comment on its lines may say why. Loops that ask a loader for a first batch again and
-    again, ``next(iter(loader))`` in every training step, start its workers each time; an iterator that is kept would
-    draw other samples, none of them twice in a pass, so that is refused, and without shuffling, too: it is the same
-    batch each time.
+    counts on it), where the data may grow while the loop runs (a list, what the loop calls a method of: a loader of
+    nothing cannot be built), and where a comment on its lines may say why.
+
+    Loops that ask a loader for a first batch again and again, ``next(iter(loader))`` in every training step, start its
+    workers each time; an iterator that is kept would draw other samples, none of them twice in a pass, so that is
+    refused, and without shuffling, too: it is the same batch each time.
 
 Risk
     exact: what a loader draws, it draws when it is read, and a criterion without state gives the same. Equivalent where

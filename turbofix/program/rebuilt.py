@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
 from turbofix.program.libraries import words
@@ -14,7 +15,7 @@ from turbofix.program.loaders import is_first_batch, loader_sites
 from turbofix.program.model import FirstBatch, Rebuilt
 from turbofix.program.names import dotted, loads, names_of, stores
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Const, Made, members
+from turbofix.program.values import Const, Host, Iterated, Made, Mapping, Sequence, Unknown, members
 from turbofix.records import dataclass
 
 _HOLDING = frozenset(
@@ -240,11 +241,42 @@ def _why_not(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> st
         if not analysis.facts.at(call):
             said = dotted(call.func) or "a call"
             return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
+    if built.made.kind == "loader" and (grown := _grows(analysis, loop, built)) is not None:
+        return f"`{grown}` may grow while the loop runs, and a loader of nothing cannot be built"
     for each in walk(loop):
         if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute):
             continue
         if built.made.kind == "criterion" and dotted(each.func.value) in _names(value) and each.func.attr not in _MOVES:
             return f"`{dotted(each.func.value)}` may change in the loop"
+    return None
+
+
+def _grows(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
+    """The data of a loader, where they are a list, or where something is done to them beside building the loader.
+
+    A sampler counts the samples when it is built, and refuses to draw from none.
+    """
+    passed = built.made.arguments.get("dataset", 0)
+    text = dotted(passed.node) if passed is not None and passed.node is not None else None
+    if passed is None or text is None:
+        return None
+    if any(isinstance(each, (Sequence, Mapping, Iterated, Host, Unknown)) for each in members(passed.value)):
+        return text
+    last = text.rpartition(".")[2]
+    here = analysis.facts.places.scope(loop, built.event.module)
+    for call in every(ast.Call, built.event.module.tree):
+        inside = any(call is each for each in walk(loop))
+        elsewhere = analysis.facts.places.scope(call, built.event.module) is not here
+        if not inside and not elsewhere:
+            continue
+        asked = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        if asked is not None and asked.rpartition(".")[2] == last:
+            return text
+        given = any(dotted(each) == text for each in (*call.args, *(keyword.value for keyword in call.keywords)))
+        if inside and given and call is not built.event.node and dotted(call.func) != "len":
+            made = [each for event in analysis.facts.at(call) for each in members(event.result)]
+            if not any(isinstance(each, Made) and each.kind in _PARTS for each in made):
+                return text
     return None
 
 

@@ -1,0 +1,81 @@
+"""``preload-dataset`` promises the same batches: in the same order, of the same bits, laid out alike."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import pipeline, registry
+from turbofix.findings import Risk
+from turbofix.program.model import Target
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the programs need torch")
+
+PROGRAM = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+torch.manual_seed(3)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+x, y = torch.randn(6, 100).t(), torch.arange(100)
+order = torch.Generator().manual_seed(5)
+{data}
+model = nn.Linear(6, 100).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+
+for epoch in range(3):
+    for inputs, labels in loader:
+        inputs, labels = inputs.to(device), labels.to(device)
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append((inputs.stride(), inputs.tolist(), labels.tolist(), loss.item()))
+    seen.append((len(loader), torch.rand(1).item()))
+"""
+
+WHOLE = "data = TensorDataset(x, y)\nloader = DataLoader(data, {})"
+PART = "data, _ = random_split(TensorDataset(x, y), [70, 30])\nloader = DataLoader(data, {})"
+
+
+@pytest.mark.parametrize("data", [WHOLE, PART], ids=["whole", "part"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "batch_size=16, shuffle=True",
+        "batch_size=16, shuffle=True, drop_last=True",
+        "batch_size=16",
+        "batch_size=16, shuffle=True, generator=order",
+        "16, True, num_workers=2, pin_memory=False",
+    ],
+)
+def test_the_batches_are_the_same(data: str, arguments: str) -> None:
+    before = PROGRAM.format(data=data.format(arguments))
+    codemods = [each for each in registry.load() if each.name == "preload-dataset"]
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: before}), codemods, Target(), Risk.EXACT)
+    after = rewriting.texts[ENTRY]
+    assert "preloaded(device, x, y)" in after
+    assert ran(after) == ran(before)
+
+
+def ran(program: str) -> object:
+    names: dict[str, object] = {"__name__": "program"}
+    exec(compile(program, "program.py", "exec"), names)
+    return names["seen"]
+
+
+def test_a_loader_whose_sampler_cuts_the_batches_is_shortened_by_samples() -> None:
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+    from turbofix.verify.probe.shorten import entries
+
+    samples = list(range(100))
+    cut = BatchSampler(SequentialSampler(samples), 16, drop_last=False)
+    assert entries(DataLoader(samples, batch_size=16)) == 100
+    assert entries(DataLoader(samples, batch_size=None, sampler=cut)) == 100
+    assert entries(DataLoader(samples, batch_size=None)) == 100
+    assert entries(DataLoader(samples, batch_sampler=list(cut))) == 7
