@@ -348,6 +348,8 @@ class _Reader:
 
     def _may_be_a_shape(self, size: ast.expr, method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         """Whether a size may be a tuple: it is called a shape, or anything else than a whole number is known of it."""
+        if isinstance(size, ast.Constant) and size.value == 1:
+            return True  # one number for all
         name = size.id if isinstance(size, ast.Name) else size.attr if isinstance(size, ast.Attribute) else ""
         if "shape" in name:
             return True
@@ -466,6 +468,8 @@ class _Reader:
             of = given.pop("input", None) or (arguments.pop(0) if arguments else None)
         elif isinstance(inner.func, ast.Attribute) and inner.func.attr == "softmax" and name is None:
             of = inner.func.value
+            if not all(_is_whole(each) for each in (*arguments, *given.values())):
+                return None  # `self.softmax(x)` is a module
         else:
             return None
         dim = given.pop("dim", None) or (arguments.pop(0) if arguments else None)
@@ -591,6 +595,13 @@ class _Reader:
         if len(found) != 1 or not isinstance(found[0], str):
             return None
         return f"{found[0]}.{rest}" if rest else found[0]
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Whether an expression is a whole number as it stands."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_whole(node.operand)
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
 def _names(target: ast.expr, attribute: str) -> bool:
