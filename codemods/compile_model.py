@@ -44,7 +44,7 @@ When refused
     - the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself: ``compile()`` compiles nothing there,
       as torch 2.13 was seen to do; or it is called by another method than as ``model(x)``;
     - it is wrapped in ``DataParallel``, is moved in a loop or in several places, or nothing tells whether to a GPU;
-    - determinism is asked for.
+    - the script compiles it itself under a switch that is off, or determinism is asked for.
 
     Nothing is said of recurrent models (cuDNN's kernels stay as they are), of those whose layers are not all known, of
     steps that train several networks, go backward more than once or differentiate a gradient, nor where models have

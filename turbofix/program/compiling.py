@@ -39,6 +39,8 @@ _UNTRACED = (
 _CONTEXTS = ("torch.no_grad", "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 
 
+_OFF = "the script compiles it itself, under a switch that is off"
+
 _OWN = "`compile()` of a model whose class is one of torch.nn's own, or has no `forward`, compiles nothing"
 
 
@@ -52,12 +54,20 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         for value in models_in(event.receiver):
             forwards.setdefault(analysis.facts.origin_site(value.origin), []).append(event)
     foreign = next(_uses(analysis), None)
+    off = next((event for event in analysis.facts.dead if event.kind == "compile"), None)
+    switch = (
+        Hazard("the script compiles it itself, under a switch that is off", analysis.facts.site(off)) if off else None
+    )
     return tuple(
-        replace(model, compiling=replace(_compiling(analysis, model, forwards.get(model.site, [])), foreign=foreign))
+        replace(model, compiling=_with(_compiling(analysis, model, forwards.get(model.site, [])), switch, foreign))
         if model.site in called
         else model
         for model in models
     )
+
+
+def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None) -> Compiling:
+    return replace(compiling, hazard=switch or compiling.hazard, foreign=foreign)
 
 
 def _uses(analysis: Analysis) -> Iterator[Hazard]:
