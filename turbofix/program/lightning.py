@@ -50,6 +50,12 @@ _SHAPING = words(
 )
 """Methods whose result is as precise as what they are called on, or that are of no tensor."""
 
+_CASTING = frozenset(("float", "double", "long", "int", "size", "argmax"))
+"""Methods that give 32 bits or whole numbers, whatever they are called on."""
+
+_KEEPING = frozenset(("mean", "sum", "item", "detach", "view", "reshape", "flatten", "squeeze"))
+"""Methods that compute in the precision of what they are called on."""
+
 _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "int", "dict", "list", "tuple"))
 
 
@@ -238,18 +244,12 @@ def _by_hand(analysis: Analysis, steps: list[Function], names: dict[str, Value],
         if function.node in seen:
             continue
         seen.add(function.node)
-        losses = {
-            target.id
-            for node in walk(function.node)
-            if isinstance(node, ast.Assign) and id(node.value) in criteria
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
+        full = _in_full(function, criteria)
         for node in walk(function.node):
             method = _own_method(node, names)
             if method is not None:
                 waiting.append(method)
-            elif id(node) in own or _computes(node, criteria, called, losses):
+            elif id(node) in own or _computes(node, criteria, called, full):
                 return places.site(node, function.module)
     return None
 
@@ -263,28 +263,55 @@ def _own_method(node: ast.AST, names: dict[str, Value]) -> Function | None:
     return next((each for each in members(names.get(node.func.attr)) if isinstance(each, Function)), None)
 
 
-def _computes(node: ast.AST, criteria: set[int], called: set[int], losses: set[str]) -> bool:
-    """Whether an expression of a step may compute in 16 bits what the loss is made of."""
+def _in_full(function: Function, criteria: set[int]) -> set[str]:
+    """The names of a step that only ever stand for values of criteria, or what was computed in 32 bits."""
+    written: dict[str, list[ast.expr | None]] = {}
+    for node in walk(function.node):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            written.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            written.setdefault(node.id, []).append(None)
+    # each plain target is met twice, as a target and as a name
+    plain = {name: [each for each in values if each is not None] for name, values in written.items()}
+    plain = {name: values for name, values in plain.items() if len(written[name]) == 2 * len(values)}
+    full: set[str] = set()
+    for _ in plain:
+        more = {name for name, values in plain.items() if all(_is_full(each, criteria, full) for each in values)}
+        if more == full:
+            break
+        full = more
+    return full
+
+
+def _computes(node: ast.AST, criteria: set[int], called: set[int], full: set[str]) -> bool:
+    """Whether an expression of a step may compute in 16 bits what the loss, or a metric, is made of."""
     if isinstance(node, ast.BinOp):
-        return not all(_is_loss(each, criteria, losses) for each in (node.left, node.right))
+        return not _is_full(node, criteria, full)
     if isinstance(node, ast.Call):
         if id(node) in called or (isinstance(node.func, ast.Name) and node.func.id in _PLAIN):
             return False
         if isinstance(node.func, ast.Attribute):
             on_self = (dotted(node.func) or "").startswith("self.")
-            return node.func.attr not in _SHAPING and not on_self
+            return node.func.attr not in _SHAPING and not on_self and not _is_full(node, criteria, full)
         return True
     return False
 
 
-def _is_loss(node: ast.expr, criteria: set[int], losses: set[str]) -> bool:
-    """Whether an operand is a number, a setting, or the value of a criterion, which is in 32 bits."""
+def _is_full(node: ast.expr, criteria: set[int], full: set[str]) -> bool:
+    """Whether an expression is a number, the value of a criterion, or was computed in 32 bits of what was cast."""
     if isinstance(node, ast.BinOp):
-        return _is_loss(node.left, criteria, losses) and _is_loss(node.right, criteria, losses)
+        return _is_full(node.left, criteria, full) and _is_full(node.right, criteria, full)
     if isinstance(node, ast.Name):
-        return node.id in losses
-    is_setting = (dotted(node) or "").startswith(("self.hparams.", "self.args."))
-    return isinstance(node, (ast.Constant, ast.JoinedStr)) or id(node) in criteria or is_setting
+        return node.id in full
+    if isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)) or id(node) in criteria:
+        return True
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name):
+            return node.func.id == "len"
+        if isinstance(node.func, ast.Attribute):
+            is_kept = node.func.attr in _KEEPING and _is_full(node.func.value, criteria, full)
+            return node.func.attr in _CASTING or is_kept
+    return (dotted(node) or "").startswith(("self.hparams.", "self.args."))
 
 
 def _leaving(analysis: Analysis, owners: list[Class]) -> Site | None:
