@@ -88,12 +88,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not program.complete or program.framework not in LEFT:
         return
     told = set()
+    decorated = {
+        graphs.function
+        for each in program.evaluations
+        if (graphs := each.graphs) is not None and graphs.why is None and graphs.function is not None
+    }
     for evaluation in program.evaluations:
         graphs = evaluation.graphs
         if evaluation.no_grad:
             yield codemod.in_place(evaluation.loop.site, "the evaluation builds no graphs")
         if graphs is None or evaluation.no_grad or graphs.loop in told:
             continue
+        if graphs.through & decorated:
+            continue  # one cause, one finding
         told.add(graphs.loop)
         message = "every forward pass of this evaluation builds a graph that nothing goes through"
         seen = (of_loop(evaluation),)

@@ -51,9 +51,16 @@ def kept_graph(
     return KeptGraph(
         places.site(record.node, module),
         places.site(function, module) if alone and function is not None else None,
+        frozenset.intersection(*(_through(analysis, event, record) for event in forwards)),
         why[0] if why else None,
         why[1] if why else None,
     )
+
+
+def _through(analysis: Analysis, event: Event, record: LoopRecord) -> frozenset[Site]:
+    """The functions between a loop and what happens in it."""
+    frames = analysis.facts.frames_within(event, record.node)[1:]
+    return frozenset(analysis.facts.places.site(frame.scope, frame.module) for frame in frames)
 
 
 def _inside(analysis: Analysis, event: Event) -> bool:

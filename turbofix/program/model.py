@@ -623,7 +623,8 @@ class Step:
 class KeptGraph:
     """Graphs that an evaluation builds, with no backward pass to go through them.
 
-    ``function`` is the one that holds the loop, where it does nothing else that a gradient could be wanted of.
+    ``function`` is the one that holds the loop, where it does nothing else that a gradient could be wanted of;
+    ``through`` are the functions that the loop calls and that every one of its forward passes happens in.
     ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``library`` (of attacks or
     explanations), ``handed`` (the model is handed to other code), ``cached`` (a module keeps what it computes first),
     ``retained`` (graphs are gone through twice), ``taken`` and ``kept`` (results go on to a step, or may).
@@ -631,6 +632,7 @@ class KeptGraph:
 
     loop: Site
     function: Site | None = None
+    through: frozenset[Site] = frozenset()
     why: str | None = None
     where: Site | None = None
 
