@@ -334,10 +334,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             for each in ("bf16", "fp16")
         ]
         told = sorted((each for each in there if each is not None), key=lambda each: isinstance(each, Refusal))
-        if told:  # one of the two that is on decides
+        if told and isinstance(told[0], InPlace):  # one of the two that is on decides
             yield told[0]
             continue
         if training.precision in ("other", "unknown"):
+            continue
+        if told:
+            yield told[0]
             continue
         reason = why_not_under(program, training)
         if reason is not None:
