@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
@@ -40,6 +40,7 @@ _READERS = frozenset((*_PARTS, "torch.utils.data.DataLoader", "builtins.len"))
 _SAMPLERS = ("torch.utils.data", "torch.utils.data.sampler", "torch.utils.data.distributed")
 _PLAIN_USES = frozenset(("dataset", "iter", "len", "__len__", "passed"))
 _AROUND = frozenset(("enumerate", "iter"))
+_HARMLESS = ("len", "enumerate", "iter", "zip", "print")
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
 _ON_THE_WAY = words("float double long int view reshape unsqueeze squeeze flatten")
@@ -72,7 +73,8 @@ def preloads(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ..
         if source is not None:
             data[id(source)] = source
             uses.setdefault(id(source), []).append(_Use(event, loader, passed.node))
-    found = [_preload(analysis, made, uses[key]) for key, made in data.items()]
+    reading = _reading(analysis)
+    found = [_preload(analysis, made, uses[key], reading) for key, made in data.items()]
     kept = sorted((each for each in found if each is not None), key=lambda each: each.data)
     above: dict[Path, Site] = {}
     for each in kept:
@@ -93,7 +95,16 @@ def _tensors_of(value: Value, depth: int = 3) -> Made | None:
     return None
 
 
-def _preload(analysis: Analysis, made: Made, uses: list[_Use]) -> Preload | None:
+def _reading(analysis: Analysis) -> dict[Site, list[Event]]:
+    """The loops that run through each loader, and the calls that ask it for a batch."""
+    found: dict[Site, list[Event]] = {}
+    for event in analysis.facts.of("iterate", "next"):
+        for site in loader_sites(analysis, event.receiver):
+            found.setdefault(site, []).append(event)
+    return found
+
+
+def _preload(analysis: Analysis, made: Made, uses: list[_Use], reading: dict[Site, list[Event]]) -> Preload | None:
     facts, call, module = analysis.facts, made.origin.node, made.origin.module
     events = [event for event in facts.at(call) if event.kind == "make"]
     moved = [copy for use in uses for copy in use.loader.copies if copy.to.reaches_cuda]
@@ -119,7 +130,7 @@ def _preload(analysis: Analysis, made: Made, uses: list[_Use]) -> Preload | None
         why_not=(
             _changes(analysis, call, module)
             or _is_used_otherwise(analysis, made, uses)
-            or next(filter(None, (_is_read_on_host(analysis, use, sites) for use in uses)), None)
+            or next(filter(None, (_is_read_on_host(analysis, use, sites, reading) for use in uses)), None)
             or ("the place where the data are made does not tell the device" if device is None else None)
         ),
     )
@@ -207,9 +218,8 @@ def _is_used_otherwise(analysis: Analysis, made: Made, uses: list[_Use]) -> str 
         given = {id(each) for value in event.arguments.values() for each in flatten(value)}
         if given & own or (given & readers and name not in ("len", "tqdm", "enumerate", "iter")):
             return f"{facts.site(event).line_from(made.origin.module.path)} hands the data or a loader on"
-    for use in uses:
-        if (call := _given_to_unknown(analysis, use)) is not None:
-            return f"line {call.lineno} hands the data or a loader on"
+    if (call := _given_to_unknown(analysis, uses)) is not None:
+        return f"line {call.lineno} hands the data or a loader on"
     for event in facts.of("iterate", "next"):
         if any(id(each) in own for each in unwrapped(event.receiver)):
             return "the program runs through the data itself"
@@ -220,22 +230,36 @@ def _is_used_otherwise(analysis: Analysis, made: Made, uses: list[_Use]) -> str 
     return None
 
 
-def _given_to_unknown(analysis: Analysis, use: _Use) -> ast.Call | None:
-    """A call of what is not known that is given the data or the loader by their names, in the scope of the loader."""
-    facts, module = analysis.facts, use.event.module
-    names = {dotted(use.data), use.loader.name} - {None}
-    frames = facts.frames(use.event)
-    for call in every(ast.Call, module.tree):
-        passed = [*call.args, *(each.value for each in call.keywords)]
-        if (
-            not any(dotted(each) in names for each in passed)
-            or facts.places.scope(call, module) is not frames[-1].scope
-        ):
-            continue
-        found = members(facts.evaluate(call.func, frames))
-        known = bool(found) and all(isinstance(each, (External, Function, Bound, Class)) for each in found)
-        if not known and not facts.at(call) and dotted(call.func) not in ("len", "enumerate", "iter", "zip", "print"):
-            return call
+@once_per_node
+def _calls_by_argument(tree: ast.Module) -> dict[str, list[ast.Call]]:
+    """The calls of a file by the names that they are given."""
+    found: dict[str, list[ast.Call]] = {}
+    for call in every(ast.Call, tree):
+        for each in (*call.args, *(keyword.value for keyword in call.keywords)):
+            name = dotted(each)
+            if name is not None:
+                found.setdefault(name, []).append(call)
+    return found
+
+
+def _given_to_unknown(analysis: Analysis, uses: list[_Use]) -> ast.Call | None:
+    """A call of what is not known that is given the data or a loader by its name, in the scope of the loader."""
+    facts = analysis.facts
+    by_scope: dict[tuple[str, ast.AST], list[ast.Call]] = {}
+    names = {(dotted(use.data), use.event.module) for use in uses} | {
+        (use.loader.name, use.event.module) for use in uses
+    }
+    for name, module in names:
+        for call in _calls_by_argument(module.tree).get(name or "", ()):
+            by_scope.setdefault((name or "", facts.places.scope(call, module)), []).append(call)
+    for use in uses:
+        frames = facts.frames(use.event)
+        for name in {dotted(use.data), use.loader.name} - {None}:
+            for call in by_scope.get((name or "", frames[-1].scope), ()):
+                found = members(facts.evaluate(call.func, frames))
+                known = bool(found) and all(isinstance(each, (External, Function, Bound, Class)) for each in found)
+                if not known and not facts.at(call) and dotted(call.func) not in _HARMLESS:
+                    return call
     return None
 
 
@@ -254,13 +278,11 @@ def _all_of_it(uses: list[_Use]) -> Iterator[Made]:
                 waiting += members(passed.value)
 
 
-def _is_read_on_host(analysis: Analysis, use: _Use, copies: set[Site]) -> str | None:
+def _is_read_on_host(analysis: Analysis, use: _Use, copies: set[Site], reading: dict[Site, list[Event]]) -> str | None:
     """Where a batch is used as the loader hands it out, on the host."""
     facts = analysis.facts
     loops: dict[ast.For, ModuleFile] = {}
-    for event in facts.of("iterate", "next"):
-        if use.loader.site not in loader_sites(analysis, event.receiver):
-            continue
+    for event in reading.get(use.loader.site, ()):
         if event.kind == "next" or not isinstance(event.node, ast.For):
             return f"{facts.site(event).line_from(use.loader.site.path)} asks the loader for a batch by itself"
         around = {each.wrapper for each in unwrapped(event.receiver) if isinstance(each, Iterated)}
@@ -304,17 +326,28 @@ def _on_host(analysis: Analysis, loop: ast.For, module: ModuleFile, copies: set[
                 moved |= names
     outside = [each for each in loop.orelse for node in walk(each) if isinstance(node, ast.Name) and node.id in waiting]
     scope = analysis.facts.places.scope(loop, module)
-    behind = [
-        node
-        for node in every(ast.Name, module.tree)
-        if node.id in waiting - moved and isinstance(node.ctx, ast.Load) and node.lineno > (loop.end_lineno or 0)
-        and analysis.facts.places.scope(node, module) is scope
-    ]  # fmt: skip
+    read = _reads_right_in(scope)
+    end = loop.end_lineno or 0
+    behind = [node for name in sorted(waiting - moved) for node in read.get(name, ()) if node.lineno > end]
     for node in behind:
         lines = [getattr(other, "lineno", 0) for other in analysis.facts.bindings.writes(scope, node.id)]
-        if not any(node.lineno >= line > (loop.end_lineno or 0) for line in lines):
+        if not any(node.lineno >= line > end for line in lines):
             return node.id, node
     return ("a part of the batch", loop) if outside else None
+
+
+@once_per_node
+def _reads_right_in(scope: ast.AST) -> dict[str, list[ast.Name]]:
+    """The reads of names in a function or file, not those in what it defines."""
+    found: dict[str, list[ast.Name]] = {}
+    waiting = list(children(scope))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.setdefault(node.id, []).append(node)
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting += children(node)
+    return found
 
 
 def _counts(node: ast.expr) -> bool:
