@@ -38,8 +38,9 @@ Use instead
         torch.save(model.state_dict(), "model.pt")
 
     A script without options of its own reads the name of the file from the environment: ``RESUME=interrupted-7.pt
-    python train.py``. Schedulers, scalers, the generators that the script imports, and the numbers and lists that one
-    epoch leaves to the next are saved too. The epoch that was interrupted begins anew, with the weights as they were.
+    python train.py``. All modules that the loop can see (an average of the weights too), schedulers, scalers, the
+    generators that the script imports, and the numbers and lists that one epoch leaves to the next are saved. The epoch
+    that was interrupted begins anew, with the weights as they were.
     The file is loaded with ``weights_only=False``, as it holds more than weights: name only files of your own.
 
 When refused

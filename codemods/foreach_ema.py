@@ -52,7 +52,7 @@ from turbofix.program.model import Averaging, TrainingProgram
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT)
+codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, after=("grad-accumulation",))
 
 SINCE = (2, 1)  # torch._foreach_copy_
 LONG = 85

@@ -29,9 +29,9 @@ Use instead
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
 
-    The loss is divided, so that the gradient is the mean over the batches; clipping, the update, the scaler and a
-    schedule by batches wait for the last batch of each group; what is left at the end of an epoch is an update of its
-    own. Losses that are shown or summed stay as they were.
+    The loss is divided, so that the gradient is the mean over the batches; clipping, the update, the scaler, a schedule
+    by batches and an average of the weights beside them wait for the last batch of each group; what is left at the end
+    of an epoch is an update of its own. Losses that are shown or summed stay as they were.
 
     It makes nothing faster: where the whole batch fits, one larger batch is (``larger-batch``).
 
@@ -41,8 +41,8 @@ When refused
     accumulates nothing. A small batch alone is no such wish, nor is anything said under frameworks, which have a switch
     of their own. Refused where the step has several losses or optimizers, where backward and update stand in other
     functions or under tests, where other statements stand between them, where gradients are read, where the loop may
-    leave a batch out (``continue``, ``break``), and where the number of batches cannot be written, so that the last
-    group could not be told.
+    leave a batch out (``continue``, ``break``), where weights are averaged elsewhere or the learning rate is set by
+    hand with every batch, and where the number of batches cannot be written, so that the last group could not be told.
 
 Risk
     recipe: the effective batch is larger, and there are fewer updates. BatchNorm still sees the small batches.
@@ -65,6 +65,7 @@ from turbofix.program.model import Act, Framework, Step, TrainingProgram
 from turbofix.program.names import loaded
 from turbofix.records import dataclass
 
+from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
 
 codemod = Codemod(
@@ -78,10 +79,11 @@ codemod = Codemod(
 
 @dataclass(frozen=True)
 class Plan:
-    """The step, and the text of the number of batches."""
+    """The step, the text of the number of batches, and the loops that average weights in the step."""
 
     step: Step
     many: str
+    averages: tuple[Site, ...]
 
 
 @codemod.find
@@ -111,7 +113,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(place, message, reason, evidence=seen)
         else:
-            yield codemod.finding(place, message, plan=Plan(step, wish.text), evidence=seen)
+            averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
+            yield codemod.finding(place, message, plan=Plan(step, wish.text, averages), evidence=seen)
 
 
 def why_not(program: TrainingProgram, step: Step) -> str | None:
@@ -162,9 +165,16 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     backward, clear = position(lines, step.backwards[0].statement), position(lines, step.zero_grads[0].statement)
     ends = sorted({position(lines, act.statement) for act in acts(step)})
     behind = clear > max(ends)
-    wrapped = sorted({*ends, clear}) if behind else ends
+    averaged = {averaging(loop, lines, each) for each in plan.averages}
+    wrapped = sorted({*ends, clear, *averaged}) if behind else sorted({*ends, *averaged})
     if wrapped != list(range(wrapped[0], wrapped[-1] + 1)) or wrapped[0] <= backward:
         raise Refuse("other statements stand among those of the update")
+    for index, statement in enumerate(loop.body):
+        for node in walk(statement) if index not in wrapped else ():
+            if isinstance(node, (ast.Name, ast.Attribute)) and (is_paced(node) or averages(node)):
+                raise Refuse(
+                    f"the loop sets the learning rate or averages weights by its own count (line {node.lineno})"
+                )
     if not behind and clear > backward:
         raise Refuse("the gradients are cleared between backward and update")
     count, start = step.loop.counter, step.loop.counter_start
@@ -184,9 +194,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     edit.insert_after(divided(edit, step.backwards[0]), f" / {many}")
     if not behind:
         edit.wrap(step.zero_grads[0].statement, step.zero_grads[0].statement, f"if {before} % {many} == 0:")
-    inside = sorted((*acts(step), *(step.zero_grads if behind else ())), key=lambda act: act.statement)
     last = f"{seen.strip('()')} == {step.loop.sized}"
-    edit.wrap(inside[0].statement, inside[-1].statement, f"if {seen} % {many} == 0 or {last}:")
+    first, end = (site_of(loop.body[index], step.loop.site.path, text) for index in (wrapped[0], wrapped[-1]))
+    edit.wrap(first, end, f"if {seen} % {many} == 0 or {last}:")
 
 
 def loaded_names(target: ast.expr) -> set[str]:
@@ -200,6 +210,21 @@ def position(lines: list[tuple[int, int]], statement: Site) -> int:
         if (first, last) == (statement.line, statement.end_line):
             return index
     raise Refuse("some of the step stands in a block of its own")
+
+
+def averages(node: ast.Name | ast.Attribute) -> bool:
+    """Whether a name is that of a call which brings averages of weights up to date, or works on lists of tensors."""
+    return isinstance(node, ast.Attribute) and (node.attr == "update_parameters" or node.attr.startswith("_foreach_"))
+
+
+def averaging(loop: ast.For, lines: list[tuple[int, int]], site: Site) -> int:
+    """Which statement of the loop's own body does nothing but average weights. Raises Refuse where it does more."""
+    for index, (first, last) in enumerate(lines):
+        statement = loop.body[index]
+        inner = statement.body if isinstance(statement, ast.With) else [statement]
+        if first <= site.line <= last and [each.lineno for each in inner] == [site.line]:
+            return index
+    raise Refuse(f"the weights are averaged with every batch (line {site.line})")
 
 
 def divided(edit: Edit, backward: Act) -> Site:

@@ -33,7 +33,7 @@ _KEEPING = re.compile(r"save|dump|checkpoint|ckpt|snapshot|export|write_weights"
 _CHANGING = frozenset(
     (
         *("append", "extend", "insert", "add", "update", "setdefault", "push", "put"),
-        *("pop", "popleft", "appendleft", "remove", "clear", "record"),
+        *("pop", "popleft", "appendleft", "remove", "clear", "record", "update_parameters"),
     )
 )
 """Methods that change what they are called on."""
@@ -101,7 +101,9 @@ def _is_on(analysis: Analysis, event: Event) -> bool:
 
 
 def _keeps(event: Event) -> bool:
-    return event.kind in ("call", "unknown_call") and _KEEPING.search(event.name.rpartition(".")[2]) is not None
+    name = event.name
+    keeping = _KEEPING.search(name.rpartition(".")[2]) is not None and not name.startswith("torch.utils.checkpoint")
+    return event.kind in ("call", "unknown_call") and keeping
 
 
 def _calls_in(loop: ast.For) -> str:
@@ -268,6 +270,10 @@ class Survey:
         self.values: dict[str, Value] = {}
         for node in _candidates(self.scope, loop):
             text = dotted(node) or ""
+            root = node.value if isinstance(node, ast.Attribute) else node
+            name = root.id if isinstance(root, ast.Name) else ""
+            if analysis.facts.bindings.owner(name, root, module) not in (self.scope, module.tree):
+                continue  # of a function or class in it
             found = members(analysis.facts.evaluate(node, frames))
             if text.partition(".")[0] in self.inside or text in self.inside:
                 continue
@@ -311,6 +317,8 @@ class Survey:
                 found.setdefault(text, Part(text, kind, text.rpartition(".")[2]))
             if any(getattr(value, "qualname", "").endswith("OneCycleLR") for value, _ in kinds):
                 return (), "OneCycleLR ends with an error where a step that was interrupted is counted twice"
+        for text in self._modules():  # an average of the weights is changed without being called
+            found.setdefault(text, Part(text, "model", text.rpartition(".")[2]))
         parts = tuple(found.values())
         keys = [part.key for part in parts]
         if len(set(keys)) != len(keys):
@@ -318,6 +326,11 @@ class Survey:
         if not {"model", "optimizer"} <= {part.kind for part in parts}:
             return parts, "the model or the optimizer is not known at the loop"
         return parts, None
+
+    def _modules(self) -> list[str]:
+        """What the modules are called that the loop can see, without the parts of others."""
+        names = [text for text, value in self.values.items() if _is_module(value)]
+        return [text for text in names if text.rpartition(".")[0] not in names]
 
     def _stateful(self, event: Event) -> list[tuple[Value, str]]:
         """The objects with a state that an event uses, each with what it is."""
@@ -444,6 +457,12 @@ class Survey:
             if name in read or name in stored([statement]):
                 return False
         return False
+
+
+def _is_module(value: Value) -> bool:
+    if isinstance(value, Made):
+        return value.kind in ("module", "wrapper", "model")
+    return isinstance(value, Instance) and is_module_class(value)
 
 
 def _is_plain(node: ast.expr) -> bool:
