@@ -3,10 +3,15 @@
     python -m benchmarks.verification_cost [--rounds 5]
 
 The script is a small convolutional network on the CPU: 20 steps of about 10 ms, no compilation, and a rewrite that
-passes at once. Four commands are run in turn, in every round: the script with no epoch (its start-up), the script,
-``turbofix --version`` (turbofix's start-up) and ``turbofix verify``. CPU time is user and system time of the whole tree
-of processes, which a loaded machine stretches least; the figures are medians over the rounds, differences are taken
-within one, and the script tells the CPU time of its steps itself.
+passes at once. It is measured in two ways. *candidate*: the rewrite is given, and turbofix's start-up is that of
+``turbofix --version``. *codemods*: the script would take a GPU where there is one, and turbofix rewrites it itself, by
+three codemods; its start-up is ``turbofix apply``, which reads and rewrites the script as ``verify`` must first. CUDA
+is remapped onto the CPU in that way's runs, and what that costs in each operation is a part of the figure.
+
+For each way four commands are run in turn, in every round: the script with no epoch (its start-up), the script,
+turbofix's start-up and ``turbofix verify``. CPU time is user and system time of the whole tree of processes, which a
+loaded machine stretches least; the figures are medians over the rounds, differences are taken within one, and the
+script tells the CPU time of its steps itself.
 
 The probe is measured at a smaller batch of the same network, where the noise is smaller than what is to be seen: every
 kind of run in a fork of one process, in turn, by the fastest twentieth of its steps. *timing* is the probe of the timed
@@ -19,6 +24,7 @@ whole run (wall-clock time), 3 % of a 10 ms step for the probe of timed runs.
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import statistics
@@ -26,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,6 +88,15 @@ if options.times:
         handle.writelines(f"{after - before}\\n" for before, after in zip(times, times[1:]))
 """
 REWRITE = ("lr=1e-3", "lr=1e-3, fused=True")
+FOR_CUDA = (
+    ("(0)\n", '(0)\ndevice = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'),
+    ("(2048, 10),\n)", "(2048, 10),\n).to(device)"),
+    ("in loader:\n", "in loader:\n        batch, kind = batch.to(device), kind.to(device)\n"),
+    ("        total += loss.item()\n", ""),
+    ("total / len(loader)", "loss.item()"),
+)
+CODEMODS = ("non-blocking", "pin-memory", "fused-optimizer")
+"""What turbofix is to change in the script for CUDA; ``verify`` has to keep them all."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +116,13 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
         (place / "train.py").write_text(SCRIPT)
-        (place / "candidate.py").write_text(SCRIPT.replace(*REWRITE))
         fork = forking(place)
         batch = batch_for(STEP_MS, lambda batch: fork("plain", batch))
-        held = [verification(place, batch, rounds), probe(fork, probe_rounds)]
+        held = [
+            verification(candidate(folder_in(place, "candidate")), batch, rounds),
+            verification(codemods(folder_in(place, "codemods")), batch, rounds),
+            probe(fork, probe_rounds),
+        ]
     raise typer.Exit(0 if all(held) else 1)
 
 
@@ -119,29 +137,80 @@ def batch_for(step_ms: float, measure: Callable[[int], float]) -> int:
 # --- the whole verification
 
 
-def verification(place: Path, batch: int, rounds: int) -> bool:
+@dataclass(frozen=True)
+class Way:
+    """One way to be verified: a folder with ``train.py``, and turbofix's arguments for its start-up and for the whole.
+
+    ``proves`` says of the JSON of a verification whether it is one of what is to be measured.
+    """
+
+    name: str
+    folder: Path
+    start: tuple[str, ...]
+    verify: tuple[str, ...]
+    proves: Callable[[Mapping[str, Any]], bool]
+
+
+def folder_in(place: Path, name: str) -> Path:
+    """A new folder."""
+    (place / name).mkdir()
+    return place / name
+
+
+def candidate(folder: Path) -> Way:
+    """A rewrite that the user gives."""
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "candidate.py").write_text(SCRIPT.replace(*REWRITE))
+    return Way("candidate", folder, ("--version",), ("train.py", "candidate.py"), lambda found: not found["codemods"])
+
+
+def codemods(folder: Path) -> Way:
+    """A rewrite that turbofix makes."""
+    (folder / "train.py").write_text(for_cuda(SCRIPT))
+
+    def proves(found: Mapping[str, Any]) -> bool:
+        return {one["codemod"]: one["verdict"] for one in found["codemods"]} == dict.fromkeys(CODEMODS, "kept")
+
+    selected = ("--select", ",".join(CODEMODS), "train.py")
+    # `apply` alone ends with 1 where it has something to propose
+    return Way("codemods", folder, ("apply", "-q", "--exit-zero", *selected), selected, proves)
+
+
+def for_cuda(script: str) -> str:
+    """The script as one that takes a GPU where there is one."""
+    for old, new in FOR_CUDA:
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    return script
+
+
+def verification(way: Way, batch: int, rounds: int) -> bool:
     """Measure ``turbofix verify`` beside the script; whether it stays below the limits."""
     python, ours = [sys.executable], [sys.executable, "-m", "turbofix"]
     script = ["train.py", "--batch", str(batch)]
+    result = way.folder / "result.json"
+    told = ["-q", "--output-format", "json", "--output-file", result.name]
     commands = {
         "start": [*python, *script, "--epochs", "0"],
         "script": [*python, *script, "--times", "times.txt"],
-        "turbofix": [*ours, "--version"],
-        "verify": [*ours, "verify", "-q", "train.py", "candidate.py", "--", *script[1:]],
+        "turbofix": [*ours, *way.start],
+        "verify": [*ours, "verify", *told, *way.verify, "--", *script[1:]],
     }
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     steps = []
     for _ in range(rounds):
         for name, command in commands.items():
-            costs[name].append(cost_of(command, place))
-        steps.append(sum(step_times(place)))
+            costs[name].append(cost_of(command, way.folder))
+        steps.append(sum(step_times(way.folder)))
+        if not way.proves(json.loads(result.read_text())):
+            raise SystemExit(f"{way.name}: this is not the verification that is to be measured: {result.read_text()}")
     cpu = {name: statistics.median(one.cpu for one in found) for name, found in costs.items()}
     wall = {name: statistics.median(one.wall for one in found) for name, found in costs.items()}
     for name, words in (
         ("start", "the script with no epoch"),
         ("script", f"the script, {STEPS} steps at a batch of {batch}"),
-        ("turbofix", "turbofix --version"),
-        ("verify", "turbofix verify"),
+        ("turbofix", f"turbofix {way.start[0]}"),
+        ("verify", f"turbofix verify, {way.name}"),
     ):
         typer.echo(f"{words:<42} {cpu[name]:6.2f} s CPU  {wall[name]:6.2f} s wall clock")
     own = statistics.median(steps)
@@ -154,9 +223,9 @@ def verification(place: Path, batch: int, rounds: int) -> bool:
     typer.echo(f"own steps: {own:.2f} s CPU, {own / STEPS * 1e3:.1f} ms a step; medians of {rounds} rounds")
     return all(
         [
-            held("verify beside the start-ups, by the script's own steps (CPU)", times, MOST_TIMES, "×"),
-            held("verify by the script's whole run (CPU)", cpu["verify"] / cpu["script"], MOST_TIMES, "×"),
-            held("verify by the script's whole run (wall clock)", whole, MOST_TIMES, "×"),
+            held(f"{way.name}: verify beside the start-ups, by the own steps (CPU)", times, MOST_TIMES, "×"),
+            held(f"{way.name}: verify by the script's whole run (CPU)", cpu["verify"] / cpu["script"], MOST_TIMES, "×"),
+            held(f"{way.name}: verify by the script's whole run (wall clock)", whole, MOST_TIMES, "×"),
         ]
     )
 

@@ -121,6 +121,7 @@ def watched(script: Path, risk: Risk = Risk.EQUIVALENT) -> Iterator[Original]:
             child.start()
             original = Original(child, scratch, request, remap=not child.cuda, tell=lambda progress: None)
             original.watch()
+            original.demand_repeatable()
             yield original
         finally:
             child.close()

@@ -292,6 +292,7 @@ def test_augmentation_in_persistent_workers_is_equal_to_itself(tmp_path: Path) -
     for seed in (0, 1):
         with child_of(script, seed) as original:
             original.watch()
+            original.demand_repeatable()
             assert original.log["events"]["workers"] == 2
             assert original.log["epochs_ended"] >= 2
             again = original.compare({}, exact=True, phase="again")
@@ -309,3 +310,4 @@ def test_chance_that_no_seed_holds_is_found(tmp_path: Path) -> None:
     script.write_text("import os\n" + AUGMENTED.replace("random.random()", "os.urandom(1)[0] / 255"))
     with child_of(script) as original, pytest.raises(Inconclusive, match="two runs of the script as it is"):
         original.watch()
+        original.demand_repeatable()

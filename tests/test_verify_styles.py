@@ -28,6 +28,7 @@ def watched(script: Path, *args: str) -> Iterator[Original]:
             child.start()
             original = Original(child, scratch, request, remap=not child.cuda, tell=lambda progress: None)
             original.watch()
+            original.demand_repeatable()
             yield original
         finally:
             child.close()

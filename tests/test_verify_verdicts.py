@@ -159,6 +159,36 @@ def test_an_exact_codemod_in_a_mixed_set_is_held_to_every_bit(tiny: Path) -> Non
     assert "bit for bit" in found.codemods[0].reason
 
 
+EXACT_AND_NOT: CodemodEdits = {
+    "set-to-none": (Risk.EXACT, "zero_grad()", "zero_grad(set_to_none=True)"),
+    "fused-optimizer": (Risk.EQUIVALENT, "model.parameters(), ", "model.parameters(), fused=True, "),
+}
+
+
+def phases(script: Path, edits: CodemodEdits) -> tuple[Verification, list[str]]:
+    """The verification, and the runs that it took."""
+    rebuild = pipeline(script, edits)
+    seen: list[Progress] = []
+    request = Request(script, stages=rebuild(frozenset()), options=Options(timeout=120), rebuild=rebuild)
+    found = verify(request, seen.append)
+    return found, [progress.phase for progress in seen if not progress.done]
+
+
+def test_an_exact_change_shows_that_the_script_repeats_itself(tiny: Path) -> None:
+    found, runs = phases(tiny, EXACT_AND_NOT)
+    assert found.verdict == "pass"
+    assert runs == ["importing torch", "the script as it is", "with set-to-none", "the rewritten script"]
+    _, runs = phases(tiny, {"fused-optimizer": EXACT_AND_NOT["fused-optimizer"]})
+    assert runs[1:] == ["the script as it is", "the script against itself", "with fused-optimizer"]
+
+
+def test_a_script_that_goes_by_chance_has_no_verdict_though_its_rewrite_is_exact(tiny: Path) -> None:
+    tiny.write_text("import os\n" + BY_CHANCE)
+    found, _ = phases(tiny, EXACT_AND_NOT)
+    assert found.verdict == "inconclusive"
+    assert "two runs of the script as it is are not the same: at step 1" in found.reason
+
+
 def test_nothing_left_is_a_failure_or_without_a_verdict(tiny: Path) -> None:
     broken: CodemodEdits = {"wrong-rate": (Risk.EQUIVALENT, "lr=0.1", "lr=0.2")}
     found = verify_edits(tiny, broken)

@@ -67,6 +67,7 @@ class _Bench:
         original = Original(self.child, self.scratch, requests[0], remap=remap, tell=lambda progress: None)
         try:
             original.watch()
+            original.demand_repeatable()
         except Inconclusive as why:
             yield from (_row(rewrite, seed, "inconclusive", str(why), 0.0) for rewrite in rewrites)
             return

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 _MARKS = {"kept": ("+", "green"), "dropped": ("-", "red"), "unverified": ("?", "yellow")}
 _VERDICTS = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 _LONG = 80  # characters
-_PARTS = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 
 def render_json(verification: Verification) -> str:
@@ -23,6 +22,8 @@ def render_json(verification: Verification) -> str:
 
 def render(verification: Verification, style: Style = Style()) -> str:  # noqa: B008  (frozen)
     """Verdict and reason first, then speed, then what became of each codemod, then how the runs were held."""
+    from turbofix.verify.result import STEP_PARTS
+
     lines = [
         style.wrap(_headline(verification), 0, verification.verdict.upper(), "bold", _VERDICTS[verification.verdict]),
         "",
@@ -37,7 +38,7 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
     if warm is not None and warmer is not None:
         words = f"{warm:.3g} s before, {warmer:.3g} s after, for the start and the first steps with all compilation"
         lines.append(_row("start", words, style))
-    parts = [part for part in _PARTS if verification.baseline.step_ms.get(part) is not None]
+    parts = [part for part in STEP_PARTS if verification.baseline.step_ms.get(part) is not None]
     if parts:
         times = ", ".join(f"{part} {_before_and_after(verification, part)}" for part in parts)
         lines.append(_row("step", f"{times} (ms per step)", style))

@@ -25,6 +25,9 @@ WATCHED_SECONDS = 60.0
 # seconds that the script may take from there to its end, with epochs of one batch; a rewrite has some more
 FINISH_SECONDS = 20.0
 
+# runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
+MOST_LOOKS = 4
+
 # what the kernel and the guard say to one who may not write
 _DENIALS = ("Permission denied", "Read-only file system", "verified script may not write")
 
@@ -54,7 +57,7 @@ class Learned:
 
 
 class Original:
-    """The script as it is, run twice: the log that rewrites are held against."""
+    """The script as it is: the log that rewrites are held against, once it is known that another run is the same."""
 
     def __init__(self, child: Child, scratch: Scratch, request: Request, *, remap: bool, tell: Tell) -> None:
         self._child, self._scratch, self._request, self._tell = child, scratch, request, tell
@@ -62,6 +65,7 @@ class Original:
         self._plan: Mapping[str, int] = {}
         self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages)
         self.log: Mapping[str, Any] = {}
+        self.repeats = False  # as far as is known
         self._printed: list[list[printed.Line]] = []
 
     @property
@@ -70,21 +74,30 @@ class Original:
         return self._request.script
 
     def watch(self) -> None:
-        """Run the original twice; ``Inconclusive`` with the reason where there is nothing to compare with."""
+        """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
         first = self._run("the script as it is", {})
         if first.how == "shorten":
             self._plan = first.log["shorten"]
             first = self._run("the script as it is", {})
         self._demand_steps(first)
         self.log = first.log
+        self._printed = [printed.read_lines(first.log["lines"])]
+
+    def demand_repeatable(self) -> None:
+        """Run the original against itself; ``Inconclusive`` where it is not the same bit for bit."""
         again = self._run("the script against itself", {}, replay=True)
         if again.complaint:
             raise Inconclusive(f"the script ran once and then {self._ending(again)}")
-        self._printed = [printed.read_lines(run.log["lines"]) for run in (first, again)]
-        inequality = verdict.first_inequality(first.log, again.log)
+        self._printed.append(printed.read_lines(again.log["lines"]))
+        inequality = verdict.first_inequality(self.log, again.log)
         if inequality:
             why = "something in it goes by chance or by the clock, and no seed holds it"
             raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}; {why}")
+        self.repeats = True
+
+    def is_repeated_by(self, outcome: Outcome) -> bool:
+        """Whether a rewrite's run was the original's bit for bit: then nothing in it goes by chance."""
+        return outcome.clean and verdict.first_inequality(self.log, outcome.log) is None
 
     def _demand_steps(self, ended: Ended) -> None:
         steps = len(ended.rows)
@@ -157,11 +170,10 @@ class Original:
             return printed.compare_printed(self._printed, lines, bound, all_lines=exact, decisions=close)
 
         difference = compare()
-        if difference and len(self._printed) < 4:
-            # A number that is a time may have been the same twice by chance: look again before blaming.
-            for _ in range(2):
-                again = self._run("the script against itself", {}, replay=True)
-                self._printed.append(printed.read_lines(again.log.get("lines", ())))
+        # A number that is a time may have been the same so far by chance: look again before blaming.
+        while difference and len(self._printed) < MOST_LOOKS:
+            again = self._run("the script against itself", {}, replay=True)
+            self._printed.append(printed.read_lines(again.log.get("lines", ())))
             difference = compare()
         return difference
 
@@ -251,10 +263,12 @@ class Blame:
     def __init__(self, original: Original, scratch: Scratch, request: Request, *, cuda: bool) -> None:
         self._original, self._scratch, self._request, self._cuda = original, scratch, request, cuda
         self._out: dict[str, Judgement] = {}
+        self._compared: dict[tuple[tuple[tuple[Path, bytes], ...], bool], Outcome] = {}
 
     def sort_out(self) -> Learned:
         """Judge every codemod. Without ``rebuild`` there is one stage, which passes or fails."""
         stages = self._without_recipes(self._request.stages)
+        self._see_the_original_repeated(stages)
         while stages:
             outcome = self._compare(stages)
             culprits = {culprit.codemod: culprit for culprit in self._culprits(stages, outcome)}
@@ -265,6 +279,23 @@ class Blame:
             self._out.update(culprits)
             stages = self._request.rebuild(frozenset(self._out))
         return Learned((), self._in_order(self._out), None)
+
+    def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
+        """The outcome of some of the stages that passed; None where they do not pass without the others."""
+        outcome = self._compare(stages)
+        stands = outcome.clean and not any(self._not_exercised(stages, i, outcome) for i in range(len(stages)))
+        return outcome if stands else None
+
+    def _see_the_original_repeated(self, stages: tuple[Stage, ...]) -> None:
+        """Two runs must be the same bit for bit before anything is compared, and those of an exact rewrite are.
+
+        It has to be run anyway, so the original is run against itself only where that was not the same.
+        """
+        if self._original.repeats:
+            return
+        exact = stages if all(stage.risk is Risk.EXACT for stage in stages) else self._exact_alone(stages)
+        if not exact or not self._original.is_repeated_by(self._compare(exact)):
+            self._original.demand_repeatable()
 
     def _without_recipes(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """A change of recipe is meant to learn otherwise: no step of it can be compared."""
@@ -295,10 +326,14 @@ class Blame:
         return tuple(sorted(judgements.values(), key=lambda one: order.get(one.codemod, 0)))
 
     def _compare(self, stages: tuple[Stage, ...]) -> Outcome:
+        """The outcome of the last stage's program, which is run once."""
         exact = all(stage.risk is Risk.EXACT for stage in stages)
-        names = [stage.codemod for stage in stages if stage.codemod]
-        phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        return self._original.compare(stages[-1].files, exact=exact, phase=phase)
+        program = (tuple(sorted(stages[-1].files.items())), exact)
+        if program not in self._compared:
+            names = [stage.codemod for stage in stages if stage.codemod]
+            phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
+            self._compared[program] = self._original.compare(stages[-1].files, exact=exact, phase=phase)
+        return self._compared[program]
 
     def _culprits(self, stages: tuple[Stage, ...], outcome: Outcome) -> Iterator[Judgement]:
         """The codemods to take out next, and why; none when the set stands."""
@@ -313,17 +348,22 @@ class Blame:
 
     def _inexact(self, stages: tuple[Stage, ...]) -> Judgement | None:
         """Of a mixed set, the codemods that promise bit-equality are held to it by themselves."""
-        others = frozenset(stage.codemod for stage in stages if stage.codemod and stage.risk is not Risk.EXACT)
-        if self._request.rebuild is None or not others or len(others) == len(stages):
-            return None
-        alone = self._request.rebuild(others | frozenset(self._out))
-        if not alone or any(stage.risk is not Risk.EXACT for stage in alone):
+        alone = self._exact_alone(stages)
+        if not alone:
             return None
         outcome = self._compare(alone)
         if outcome.clean:
             return None
         index, found = self._first_unclean(alone, outcome)
         return _judgement(alone[index], found)
+
+    def _exact_alone(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """Of a mixed set, the codemods that promise bit-equality; none where others are needed for them."""
+        others = frozenset(stage.codemod for stage in stages if stage.codemod and stage.risk is not Risk.EXACT)
+        if self._request.rebuild is None or not others or len(others) == len(stages):
+            return ()
+        alone = self._request.rebuild(others | frozenset(self._out))
+        return alone if all(stage.risk is Risk.EXACT for stage in alone) else ()
 
     def _first_unclean(self, stages: tuple[Stage, ...], whole: Outcome) -> tuple[int, Outcome]:
         """The first stage with which the program is no longer clean, by bisection over the prefixes."""

@@ -19,14 +19,13 @@ from typing import IO, Any
 
 from turbofix.records import dataclass
 from turbofix.verify import signals, windows
+from turbofix.verify.isolation import PROBE
 from turbofix.verify.limits import PAUSE, Watch, limits_for
 from turbofix.verify.probe import processes
 from turbofix.verify.probe.warden import RELEASE, forget_shared_memory
 from turbofix.verify.request import Options
 from turbofix.verify.result import Inconclusive
 from turbofix.verify.scratch import Scratch
-
-PROBE = Path(__file__).parent / "probe"
 
 # seconds that torch may take to be imported
 START = 300.0

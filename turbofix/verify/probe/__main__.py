@@ -101,10 +101,13 @@ def _part_from_warden(configuration: dict[str, Any], line: _Line) -> None:
 
 
 def _import_torch() -> None:
+    """Import torch, and what every fork would otherwise have to import for itself."""
     importlib.import_module("torch")
-    # what every optimizer imports when it is made, and every fork would pay for
+    # what every optimizer imports when it is made
     with contextlib.suppress(ImportError):
         importlib.import_module("torch._dynamo")
+    for name in ("run", "coverage", "cuda_on_cpu", "record", "shorten", "speed"):
+        _module(name)
 
 
 def _serve(configuration: dict[str, Any], line: _Line) -> None:

@@ -56,7 +56,6 @@ class Names:
     """What the parameters and buffers are called, found by looking for the modules that hold them."""
 
     def __init__(self) -> None:
-        self._labels: dict[int, str] = {}
         self._roots: dict[int, nn.Module] = {}
 
     def of(self, optimizer: Any) -> list[str]:
@@ -94,8 +93,7 @@ class Names:
         alone = len(labels) == 1
         for key, (root, path) in holders.items():
             self._paths[key] = (path, "" if alone else labels[id(root)])
-        self.roots = [root for _, (root, _) in holders.items()]
-        self._holders = list({id(root): root for root in self.roots}.values())
+        self._holders = list({id(root): root for root, _ in holders.values()}.values())
         self._holder_labels = {id(root): "" if alone else labels[id(root)] for root in self._holders}
 
     def buffers(self) -> dict[str, Tensor]:
@@ -159,6 +157,9 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         for (name, _, _, _, weight), found, pair in zip(details, each, gradient_pairs, strict=True)
         if pair[0] is not None and weight > 1e-7 and found.new == 0
     ]
+    not_finite = [
+        name for name, one in zip(names, each, strict=True) if math.isfinite(one.old) and not math.isfinite(one.new)
+    ]
     # the gradient of a single number is a sum that rounding can cancel to nothing
     zeroed = [name for name, (old, new) in without if new is not None and old is not None and old.numel() == 1]
     lost = [name for name, _ in without if name not in zeroed]
@@ -170,31 +171,24 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         "lost": lost[:3],
         "lost_count": len(lost),
         "zeroed": zeroed,
-        "not_finite": [
-            name
-            for name, found in zip(names, each, strict=True)
-            if math.isfinite(found.old) and not math.isfinite(found.new)
-        ][:3],
+        "not_finite": not_finite[:3],
         "drift": _drift(before_pairs, same_before),
         "buffers": _compare_buffers(reference.buffers, candidate.buffers),
         "unequal": {
             "gradient": _first_false(names, same_gradient),
             "value before the step": _first_false(names, same_before),
             "value after the step": _first_false(names, same_after),
-            "buffer": next(
-                (
-                    name
-                    for name, value in reference.buffers.items()
-                    if name not in candidate.buffers or not products.same(value, candidate.buffers[name])
-                ),
-                None,
-            ),
+            "buffer": _first_unequal(reference.buffers, candidate.buffers),
         },
     }
 
 
 def _first_false(names: Sequence[str], equal: Sequence[bool]) -> str | None:
     return next((name for name, one in zip(names, equal, strict=True) if not one), None)
+
+
+def _first_unequal(old: dict[str, Tensor], new: dict[str, Tensor]) -> str | None:
+    return next((name for name, one in old.items() if name not in new or not products.same(one, new[name])), None)
 
 
 def _drift(pairs: Sequence[tuple[Tensor, Tensor]], equal: Sequence[bool]) -> float:

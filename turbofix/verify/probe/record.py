@@ -6,11 +6,11 @@ attempt, as they were before any scaling; gradients are taken where the optimize
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing.process
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import lockstep, store
+from . import lockstep, processes, store
 from .neutral import Epoch
 from .patching import wrap
 
@@ -149,23 +149,18 @@ class Recorder:
     def before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> Any:
         if self._idle():
             return None
-        number, _ = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), optimizer))
-        if number not in self._names:
-            self._names[number] = lockstep.Names()
-            self.parameters[number] = self._names[number].of(optimizer)
-        elif len(self.parameters[number]) != len(lockstep.parameters_of(optimizer)):
-            self.parameters[number] = self._names[number].of(optimizer)
-        moment = lockstep.Moment(self.parameters[number], lockstep.copies(lockstep.parameters_of(optimizer)))
-        found = getattr(optimizer, "found_inf", None)
-        moment.skipped = isinstance(found, Tensor) and float(found) > 0
-        closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
-        reference = self._store.read(number, self._counts[number]) if self._replaying else None
-        self._pending = (number, moment, reference, ())
-        if not callable(closure):
-            moment.gradients = lockstep.gradients_of(optimizer)
-            if reference is not None and not moment.skipped and not reference.skipped:
-                self._pending = (number, moment, reference, lockstep.lend(optimizer, moment.names, reference))
-            return None
+        with self._apart():
+            number, moment = self._begin(optimizer)
+            found = getattr(optimizer, "found_inf", None)
+            moment.skipped = isinstance(found, Tensor) and float(found) > 0
+            closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
+            reference = self._store.read(number, self._counts[number]) if self._replaying else None
+            self._pending = (number, moment, reference, ())
+            if not callable(closure):
+                moment.gradients = lockstep.gradients_of(optimizer)
+                if reference is not None and not moment.skipped and not reference.skipped:
+                    self._pending = (number, moment, reference, lockstep.lend(optimizer, moment.names, reference))
+                return None
 
         def watched_closure() -> Any:
             result = closure()
@@ -182,7 +177,8 @@ class Recorder:
             return
         number, moment, reference, lent = self._pending
         self._pending = None
-        lockstep.give_back(lent)
+        with self._apart():
+            lockstep.give_back(lent)
         closure = len(arguments) > 1 or keywords.get("closure") is not None
         self._attempt(optimizer, number, moment, reference, closure=closure)
 
@@ -190,17 +186,22 @@ class Recorder:
         """A scaler found gradients that are not finite and left the step out."""
         if self._idle():
             return
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = (len(self._optimizers), optimizer)
-        number, _ = self._optimizers[id(optimizer)]
-        if number not in self._names:
-            self._names[number] = lockstep.Names()
-            self.parameters[number] = self._names[number].of(optimizer)
-        moment = lockstep.Moment(self.parameters[number], lockstep.copies(lockstep.parameters_of(optimizer)))
+        number, moment = self._begin(optimizer)
         moment.gradients = lockstep.gradients_of(optimizer)
         moment.skipped = True
         reference = self._store.read(number, self._counts[number]) if self._replaying else None
         self._attempt(optimizer, number, moment, reference, closure=False)
+
+    def _begin(self, optimizer: Any) -> tuple[int, lockstep.Moment]:
+        """The optimizer's number, and its parameters as they are before the step."""
+        number, _ = self._optimizers.setdefault(id(optimizer), (len(self._optimizers), optimizer))
+        parameters = lockstep.parameters_of(optimizer)
+        if number not in self._names:
+            self._names[number] = lockstep.Names()
+            self.parameters[number] = self._names[number].of(optimizer)
+        elif len(self.parameters[number]) != len(parameters):
+            self.parameters[number] = self._names[number].of(optimizer)
+        return number, lockstep.Moment(self.parameters[number], lockstep.copies(parameters))
 
     def _idle(self) -> bool:
         """Whether steps are not to be recorded: the recorder's own, a worker's, or those after the comparison."""
@@ -217,25 +218,43 @@ class Recorder:
         step = self._counts[number]
         self._counts[number] += 1
         window, self.window = self.window, Window()
-        buffers = self._names[number].buffers()
-        moment.after = lockstep.copies(lockstep.parameters_of(optimizer))
-        moment.buffers = dict(zip(buffers, lockstep.copies(buffers.values()), strict=False))
-        moment.gradients = moment.gradients or [None] * len(moment.names)
+        with self._apart():
+            buffers = self._names[number].buffers()
+            moment.after = lockstep.copies(lockstep.parameters_of(optimizer))
+            moment.buffers = dict(zip(buffers, lockstep.copies(buffers.values()), strict=False))
+            moment.gradients = moment.gradients or [None] * len(moment.names)
+            row = self._row(optimizer, window, moment, closure=closure)
+        row = {"optimizer": number, "step": step, **row}
+        if reference is not None:
+            if moment.skipped and not reference.skipped:
+                self._advance(optimizer, moment.names, reference)
+            with self._apart():
+                row["compare"] = lockstep.compare(reference, moment)
+                lockstep.reset(optimizer, moment.names, buffers, reference)
+        elif self._storing and not self._replaying:
+            self._storing = self._store.write(number, moment)
+        row["recorded"] = self._storing
+        self.rows.append(row)
+        self._busy = False
+        self._tell()
+        self._consider_stopping()
+
+    def _row(self, optimizer: Any, window: Window, moment: lockstep.Moment, *, closure: bool) -> dict[str, Any]:
+        """What the log says of a step, but for the comparison."""
         losses = [float(loss) for loss in window.losses]
         epoch = self._current
         trained_on = epoch.loader if epoch is not None and window.samples[epoch.loader] else None
         if epoch is not None and trained_on is not None:
             epoch.stepped = True  # type: ignore[attr-defined]
-        row: dict[str, Any] = {
-            "optimizer": number,
-            "step": step,
+        halved = any(value.dtype in (torch.float16, torch.bfloat16) for value in moment.before)
+        self.events["halved"] = self.events["halved"] or halved
+        self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
+        return {
             "class": type(optimizer).__name__,
             "losses": losses[:1] if closure else losses,
             "closure": closure,
             "samples": window.samples[trained_on] if trained_on is not None else None,
             "batches": window.batches,
-            "epoch": epoch.number if epoch is not None else None,
-            "epochs_ended": self.epochs_ended,
             "hyper": [_hyper(group) for group in optimizer.param_groups],
             "clips": window.clips,
             "schedules": window.schedules,
@@ -244,25 +263,11 @@ class Recorder:
             "dropouts": sorted(window.dropouts),
             "drew": window.drew,
             "compiled": self.events["compiled"],
-            "untrained": [name for name, g in zip(moment.names, moment.gradients, strict=False) if g is None],
         }
-        self.events["halved"] = self.events["halved"] or any(
-            value.dtype in (torch.float16, torch.bfloat16) for value in moment.before
-        )
-        self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
-        if self._replaying:
-            if reference is not None:
-                if moment.skipped and not reference.skipped:
-                    self._advance(optimizer, moment.names, reference)
-                row["compare"] = lockstep.compare(reference, moment)
-                lockstep.reset(optimizer, moment.names, buffers, reference)
-        elif self._storing:
-            self._storing = self._store.write(number, moment)
-        row["recorded"] = self._storing
-        self.rows.append(row)
-        self._busy = False
-        self._tell()
-        self._consider_stopping()
+
+    def _apart(self) -> Any:
+        """What the recorder computes for itself passes by the stand-in for a GPU, which looks at every operation."""
+        return torch._C.DisableTorchFunction() if self._order["remap"] else contextlib.nullcontext()
 
     def _advance(self, optimizer: Any, names: list[str], reference: lockstep.Moment) -> None:
         kept = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
@@ -310,7 +315,7 @@ class Recorder:
         if whole is None or whole <= SHORT_EPOCH * per_step:
             return
         self.finish("shorten", {"shorten": {str(whole): whole % per_step + EPOCH_KEPT * per_step}})
-        self._exit()
+        processes.leave()
 
     def name_loader(self, loader: Any) -> str:
         from .shorten import entries
@@ -330,7 +335,7 @@ class Recorder:
         seconds = self._order["finish_seconds"]
         self._write(how)
         if not seconds or self._current is None:
-            self._exit()
+            processes.leave()
         self.hurrying = True
         self._log["end"] = {"how": "out of time"}
         timer = threading.Timer(seconds, self._give_up)
@@ -339,17 +344,7 @@ class Recorder:
 
     def _give_up(self) -> None:
         self._dump()
-        self._exit()
-
-    def _exit(self) -> None:
-        """Leave at once: an exception could be caught by the script, and would run its clean-up."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if hasattr(signal, "SIGCHLD"):
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        for child in multiprocessing.active_children():
-            child.kill()
-        os._exit(0)
+        processes.leave()
 
     def finish(self, how: str, more: dict[str, Any] | None = None) -> None:
         """Write the log down; ``how`` is stopped, finished, crashed or shorten."""
@@ -544,12 +539,17 @@ def _watch_saving(recorder: Recorder) -> None:
 
 
 def _watch_dropout(recorder: Recorder, *, dropout: bool) -> None:
-    functional = torch.nn.functional
-    inside = [False]
-
     def note(probability: float, training: bool) -> None:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled() and os.getpid() == recorder.main_process:
             recorder.window.dropouts.add((float(probability), bool(training)))
+
+    _watch_dropout_functions(note, dropout=dropout)
+    _watch_attention(note, dropout=dropout)
+    _watch_recurrent(note, dropout=dropout)
+
+
+def _watch_dropout_functions(note: Callable[[float, bool], None], *, dropout: bool) -> None:
+    inside = [False]
 
     def watched(original: Any) -> Callable[..., Any]:
         default = 0.5
@@ -573,8 +573,10 @@ def _watch_dropout(recorder: Recorder, *, dropout: bool) -> None:
         return drop
 
     for name in ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"):
-        wrap(functional, name, watched)
+        wrap(torch.nn.functional, name, watched)
 
+
+def _watch_attention(note: Callable[[float, bool], None], *, dropout: bool) -> None:
     def attention(original: Any) -> Callable[..., Any]:
         def attend(
             query: Tensor,
@@ -591,8 +593,10 @@ def _watch_dropout(recorder: Recorder, *, dropout: bool) -> None:
 
         return attend
 
-    wrap(functional, "scaled_dot_product_attention", attention)
+    wrap(torch.nn.functional, "scaled_dot_product_attention", attention)
 
+
+def _watch_recurrent(note: Callable[[float, bool], None], *, dropout: bool) -> None:
     def recurrent(original: Any) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
             # after the list of weights come: has_biases, num_layers, dropout, train

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader as loading
 
+from . import processes
 from .neutral import batch_size
 from .patching import wrap
 
@@ -44,6 +43,7 @@ class Stopwatch:
         self._marks: list[tuple[str, Any]] = []
         self._waited = 0.0
         self._leading: Any = None
+        self._warm_up_seconds: float | None = None
 
     def install(self) -> None:
         def next_batch(original: Any) -> Callable[..., Any]:
@@ -102,15 +102,7 @@ class Stopwatch:
             self._start = time.perf_counter()
         if self._steps >= self._order["warm_up"] + self._order["steps"]:
             self.finish("stopped")
-            sys.stdout.flush()
-            sys.stderr.flush()
-            if hasattr(signal, "SIGCHLD"):
-                signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            import multiprocessing
-
-            for child in multiprocessing.active_children():
-                child.kill()
-            os._exit(0)
+            processes.leave()
 
     def _wait_for_device(self) -> None:
         if self._cuda:
@@ -127,8 +119,7 @@ class Stopwatch:
             "seconds": seconds,
             "steps": max(steps, 0),
             "samples": self._samples,
-            "warm_up_seconds": getattr(self, "_warm_up_seconds", None),
-            "total_seconds": time.perf_counter() - self._begun,
+            "warm_up_seconds": self._warm_up_seconds,
             "parts_ms": self._parts(steps) if seconds else {},
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if self._cuda and seconds else None,
             **(more or {}),
