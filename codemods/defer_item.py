@@ -162,7 +162,8 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
     for total in sums.values():
         around = next(loop for loop in loops if total in loop.leaks)
         message = f"`{total.text}` keeps the graph of every step in memory until it is set anew"
-        yield codemod.finding(total.update, message, plan=Plan(None, None, total), evidence=(of_loop(around),))
+        plan = Plan(None, None, total)
+        yield codemod.finding(total.update, message, plan=plan, evidence=(of_loop(around),), for_speed=False)
 
 
 @codemod.rewrite

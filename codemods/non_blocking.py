@@ -63,6 +63,7 @@ codemod = Codemod(
     group="data",
     risk=Risk.EXACT,
     after=("device-tensors", "preload-dataset"),
+    together=("pin-memory",),
     known_as=("asynchronous transfer", "non_blocking"),
 )
 

@@ -300,12 +300,12 @@ def test_runs_are_summarised() -> None:
             "warm_up_seconds": 3.0, "parts_ms": {"data": 1.0, "backward": seconds},
         }  # fmt: skip
 
-    timed = speed.summarise([log(2.0, 640, 5), log(4.0, 640, 7), log(3.2, 640, 6)])
+    timed = speed.summarise([log(2.0, 640, 5), log(4.0, 640, 7), log(3.2, 640, 6)], counted=True)
     assert timed.speeds == (320.0, 160.0, 200.0)
     assert timed.measured.samples_per_second == 200.0
     assert timed.measured.step_ms == {"data": 1.0, "backward": 3.2}
     assert timed.measured.peak_memory_bytes == 7
-    without_loader = speed.summarise([log(2.0, 0, None)])
+    without_loader = speed.summarise([log(2.0, 0, None)], counted=False)
     assert without_loader.speeds == (30.0,)
     assert without_loader.measured.samples_per_second is None
     assert without_loader.measured.peak_memory_bytes is None

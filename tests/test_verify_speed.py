@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from turbofix.findings import Risk
-from turbofix.verify import Options, Progress, Stage, speed
+from turbofix.verify import Options, Progress, speed
 from turbofix.verify.runner import Ended
 
 Noise = Callable[[random.Random], float]
@@ -79,6 +78,8 @@ class FakeChild:
     def run(self, files: dict[Path, bytes], order: dict[str, Any], on_step: Callable[[int], None]) -> Ended:
         program = files.get(Path("train.py"), b"original")
         self.order.append(program)
+        if math.isnan(self._seconds[program]):
+            return Ended("crashed", complaint="ValueError: no")
         on_step(order["warm_up"] + order["steps"])
         log = {
             "seconds": self._seconds[program] * math.exp(self._noise(self._draw)), "samples": 640, "steps": 60,
@@ -87,36 +88,32 @@ class FakeChild:
         return Ended("stopped", log)
 
 
-def test_each_codemod_is_told_what_it_brought_and_one_that_brought_nothing_is_not() -> None:
-    stages = [
-        Stage(name, Risk.EQUIVALENT, {Path("train.py"): text})
-        for name, text in (("fast", b"1"), ("idle", b"2"), ("slow", b"3"))
-    ]
-    child = FakeChild({b"original": 2.0, b"1": 1.0, b"2": 1.0, b"3": 1.3}, steady)
+def test_programs_are_timed_in_turn_and_their_progress_is_told() -> None:
+    programs = [{}, {Path("train.py"): b"1"}, {Path("train.py"): b"2"}]
+    child = FakeChild({b"original": 2.0, b"1": 1.0, b"2": 1.0}, steady)
     told: list[Progress] = []
-    found = speed.measure(child, stages, Options(), told.append)  # type: ignore[arg-type]
-    assert child.order[:5] == [b"original", b"1", b"2", b"3", b"original"]
-    assert found.speedup is not None and found.speedup.median == pytest.approx(2 / 1.3, rel=0.05)
-    fast, idle, slow = (found.by_codemod[stage.codemod or ""] for stage in stages)
-    assert fast is not None and fast.median == pytest.approx(2.0, rel=0.05)
-    assert idle is None
-    assert slow is not None and slow.median == pytest.approx(1 / 1.3, rel=0.05)
-    assert told[0] == Progress("timing, run 1 of 20", 0, 80)
-    assert told[-1] == Progress("timing, run 20 of 20", 80, 80)
+    found = speed.measure(child, programs, Options(), told.append)  # type: ignore[arg-type]
+    assert child.order[:4] == [b"original", b"1", b"2", b"original"]
+    assert [len(one.speeds) for one in found] == [5, 5, 5]
+    faster = speed.change(found[0].speeds, found[1].speeds)
+    assert faster is not None and faster.median == pytest.approx(2.0, rel=0.05)
+    assert speed.change(found[1].speeds, found[2].speeds) is None
+    assert told[0] == Progress("timing, run 1 of 15", 0, 80)
+    assert told[-1] == Progress("timing, run 15 of 15", 80, 80)
 
 
-def test_a_rewrite_that_changes_nothing_is_never_a_gain() -> None:
-    stages = [Stage("no-op", Risk.EXACT, {Path("train.py"): b"same"})]
-    for _ in range(10):
-        child = FakeChild({b"original": 1.0, b"same": 1.0}, disturbed)
-        found = speed.measure(child, stages, Options(), lambda progress: None)  # type: ignore[arg-type]
-        assert found.speedup is None and found.by_codemod == {"no-op": None}
-        assert found.note is not None and "beyond the noise" in found.note
+def test_a_program_that_does_not_run_is_named_by_its_place() -> None:
+    programs = [{}, {Path("train.py"): b"1"}]
+    child = FakeChild({b"original": 2.0, b"1": math.nan}, steady)
+    with pytest.raises(speed.NotTimed, match="stops with") as failed:
+        speed.measure(child, programs, Options(), lambda progress: None)  # type: ignore[arg-type]
+    assert failed.value.place == 1 and failed.value.failed
 
 
 def test_too_few_timed_runs_are_told() -> None:
-    stages = [Stage("fast", Risk.EXACT, {Path("train.py"): b"1"})]
+    programs = [{}, {Path("train.py"): b"1"}]
     child = FakeChild({b"original": 2.0, b"1": 1.0}, steady)
-    found = speed.measure(child, stages, Options(repeats=1), lambda progress: None)  # type: ignore[arg-type]
-    assert found.speedup is None
-    assert found.note == "no change in speed is told from fewer than 5 timed runs of each program (--repeats)"
+    found = speed.measure(child, programs, Options(repeats=1), lambda progress: None)  # type: ignore[arg-type]
+    assert speed.change(found[0].speeds, found[1].speeds) is None
+    words = "no change in speed is told from fewer than 5 timed runs of each program (--repeats)"
+    assert speed.nothing_told(*found) == words

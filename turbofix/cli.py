@@ -258,7 +258,11 @@ Python = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="NAME", callback=checked(device_name), help="cpu or cuda. [default: cuda where there is one]"),
+    typer.Option(
+        metavar="NAME",
+        callback=checked(device_name),
+        help="cpu, or cuda, where speed is measured, too. [default: cuda where there is one]",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed of both programs. [default: 0]")]
 Memory = Annotated[

@@ -38,14 +38,19 @@ GROUPS = (
     "safety",
 )
 
+FOR_SPEED = ("data", "precision", "optimizer", "sync", "compute")
+"""The groups whose codemods are there to make the training faster; the others save memory, or time after a crash."""
+
 
 class Codemod:
     """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
 
     ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
-    once this one has rewritten the program (the self-check allows for exactly these). ``once`` says that it speaks of
-    the program as a whole: one change, for which one line of the file is as good as several others. ``known_as`` are
-    the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the README shows them.
+    once this one has rewritten the program (the self-check allows for exactly these). ``together`` names codemods that
+    gain with this one what neither gains alone: they are timed, and kept or dropped, as one. ``once`` says that it
+    speaks of the program as a whole: one change, for which one line of the file is as good as several others.
+    ``known_as`` are the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the
+    README shows them.
     """
 
     def __init__(  # noqa: PLR0913
@@ -57,6 +62,7 @@ class Codemod:
         gain: Gain | None = None,
         after: tuple[str, ...] = (),
         unlocks: tuple[str, ...] = (),
+        together: tuple[str, ...] = (),
         once: bool = False,
         known_as: tuple[str, ...] = (),
     ) -> None:
@@ -69,6 +75,7 @@ class Codemod:
         self.gain = gain
         self.after = after
         self.unlocks = unlocks
+        self.together = together
         self.once = once
         self.known_as = known_as
         self._find: Find | None = None
@@ -118,9 +125,15 @@ class Codemod:
         risk: Risk | None = None,
         gain: Gain | None = None,
         evidence: tuple[Evidence, ...] = (),
+        for_speed: bool = True,
     ) -> Finding:
-        """A finding of this codemod; risk and gain are the codemod's own unless given."""
-        return Finding(self.name, self.group, site, message, risk or self.risk, gain or self.gain, plan, evidence)
+        """A finding of this codemod; risk and gain are the codemod's own unless given.
+
+        ``for_speed`` is False where the rewrite mends something else, too: then it is kept though it gains no speed.
+        """
+        purpose = for_speed and self.group in FOR_SPEED
+        found = risk or self.risk, gain or self.gain
+        return Finding(self.name, self.group, site, message, *found, plan, evidence, for_speed=purpose)
 
     def refuse(
         self, site: Site, message: str, why_not: str, *, risk: Risk | None = None, evidence: tuple[Evidence, ...] = ()

@@ -122,7 +122,8 @@ class Finding:
     """Something that slows the program down and that the codemod offers to rewrite.
 
     ``plan`` is the codemod's own frozen data for its ``rewrite``; the engine never looks into it.
-    ``evidence`` is what it rests on: the loop, the loader, the values that were resolved.
+    ``evidence`` is what it rests on: the loop, the loader, the values that were resolved. ``for_speed``: it has
+    no other purpose.
     """
 
     codemod: str
@@ -133,6 +134,7 @@ class Finding:
     gain: Gain | None = None
     plan: object = None
     evidence: tuple[Evidence, ...] = ()
+    for_speed: bool = True
 
 
 @dataclass(frozen=True)

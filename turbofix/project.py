@@ -592,6 +592,8 @@ def plan_verification(
     if path.suffix == ".ipynb":
         raise NothingToVerify(f"{shown(path)}: {A_NOTEBOOK}")
 
+    codemods = {codemod.name: codemod for codemod in registry.load()}
+
     def stages(without: frozenset[str]) -> tuple[Stage, ...]:
         outcome = rewrite([path], replace(chosen, ignore=(*chosen.ignore, *sorted(without))), workspace)
         if outcome.errors:
@@ -602,7 +604,20 @@ def plan_verification(
                 contents, errors = encode(applied.texts, workspace)
                 if errors:
                     raise NothingToVerify("; ".join(f"{shown(each.path)}: {each.sentence}" for each in errors))
-                made.append(Stage(applied.codemod, applied.risk, contents))
+                codemod = codemods[applied.codemod]
+                unlocking = tuple(other.name for other in codemods.values() if codemod.name in other.unlocks)
+                gains = [finding.gain for finding in applied.findings if finding.gain is not None]
+                made.append(
+                    Stage(
+                        codemod.name,
+                        applied.risk,
+                        contents,
+                        gain=max(gains, key=lambda gain: (gain.high, gain.low), default=None),
+                        after=(*codemod.after, *unlocking),
+                        together=codemod.together,
+                        for_speed=all(finding.for_speed for finding in applied.findings),
+                    )
+                )
         return tuple(made)
 
     first = stages(frozenset())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 
-from turbofix.findings import Risk
+from turbofix.findings import Gain, Risk
 from turbofix.records import dataclass
 
 
@@ -37,12 +37,18 @@ class Options:
 class Stage:
     """The program after one codemod and all before it: absolute path -> the whole content.
 
-    ``codemod`` is None for a candidate that the user gave.
+    ``codemod`` is None for a candidate that the user gave. Of one, ``gain`` is the largest that is claimed for what it
+    changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
+    they without it; ``for_speed`` says that it has no other purpose.
     """
 
     codemod: str | None
     risk: Risk
     files: Mapping[Path, bytes]
+    gain: Gain | None = None
+    after: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    for_speed: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turbofix.records import dataclass
-from turbofix.verify.request import Options, Progress, Stage
+from turbofix.verify.request import Options, Progress
 from turbofix.verify.result import STEP_PARTS, Interval, Measured
 from turbofix.verify.runner import Child
 
@@ -36,6 +36,14 @@ def ratio_interval(baseline: Sequence[float], candidate: Sequence[float]) -> Int
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLINGS))
     low, high = medians[int(0.025 * _RESAMPLINGS)], medians[int(0.975 * _RESAMPLINGS) - 1]
     return Interval(math.exp(statistics.median(ratios)), math.exp(low), math.exp(high))
+
+
+def is_measured(*, cuda: bool) -> bool:
+    """Whether runs on this device say anything about the device that the rewrite is for, which is CUDA.
+
+    Those on a CPU do not, whether it was chosen with ``--device`` or is all there is, and with CUDA remapped least.
+    """
+    return cuda
 
 
 def noise_floor(*programs: Sequence[float]) -> float:
@@ -67,60 +75,67 @@ class Timed:
     speeds: tuple[float, ...]
     measured: Measured
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the program used the GPU: a run that did not says nothing about speed on one."""
+        return bool(self.peak)
 
-@dataclass(frozen=True)
-class Sped:
-    """What was measured: the speed-up (None when it is noise), both programs, and each codemod's own part."""
-
-    speedup: Interval | None
-    baseline: Measured
-    candidate: Measured
-    by_codemod: Mapping[str, Interval | None]
-    note: str | None
+    @property
+    def peak(self) -> int | None:
+        """The peak of the GPU's memory in bytes."""
+        return self.measured.peak_memory_bytes
 
 
-def measure(child: Child, stages: Sequence[Stage], options: Options, tell: Callable[[Progress], None]) -> Sped:
-    """Time the original and each stage in turn, again and again, each in a fresh interpreter."""
-    programs: list[Mapping[Path, bytes]] = [{}, *(stage.files for stage in stages)]
+class NotTimed(Exception):  # noqa: N818 (an outcome)
+    """The program at ``place`` could not be timed; the message is a sentence. ``failed``: it is the program's fault."""
+
+    def __init__(self, place: int, why: str, *, failed: bool) -> None:
+        super().__init__(why)
+        self.place, self.failed = place, failed
+
+
+def measure(
+    child: Child, programs: Sequence[Mapping[Path, bytes]], options: Options, tell: Callable[[Progress], None]
+) -> tuple[Timed, ...]:
+    """Time the programs (the files that each has in place of the originals) in turn, again and again.
+
+    Each run has a fresh interpreter. Raises ``NotTimed`` with the first that does not run to the end of the timing.
+    """
     logs: list[list[Mapping[str, Any]]] = [[] for _ in programs]
     steps = options.steps or MEASURED_STEPS
-    for turn in range(max(options.repeats, 1)):
+    repeats = max(options.repeats, 1)
+    for turn in range(repeats):
         for place, (files, found) in enumerate(zip(programs, logs, strict=True)):
-            phase = f"timing, run {turn * len(programs) + place + 1} of {max(options.repeats, 1) * len(programs)}"
+            phase = f"timing, run {turn * len(programs) + place + 1} of {repeats * len(programs)}"
             teller = _teller(tell, phase, WARM_UP + steps)
             teller(0)
             child.start()  # a fresh process: CUDA cannot be forked, and caches must be cold alike
-            order = {"speed": True, "warm_up": WARM_UP, "steps": steps}
-            ended = child.run(files, order, teller)
-            if ended.complaint or not ended.log.get("seconds"):
-                empty = Measured()
-                why = ended.complaint or f"it takes fewer than {WARM_UP + 1} steps"
-                return Sped(None, empty, empty, {}, f"speed was not measured: {why}")
+            ended = child.run(files, {"speed": True, "warm_up": WARM_UP, "steps": steps}, teller)
+            if ended.complaint:
+                words = f'stops with "{ended.complaint}"' if ended.how == "crashed" else ended.complaint
+                raise NotTimed(place, words, failed=not ended.stopped)
+            if not ended.log.get("seconds"):
+                raise NotTimed(place, f"takes fewer than {WARM_UP + 1} steps", failed=False)
             found.append(ended.log)
-    timed = [summarise(found) for found in logs]
-    base, last = timed[0], timed[-1]
-    changes = {
-        stage.codemod: change(before.speeds, after.speeds)
-        for stage, before, after in zip(stages, timed, timed[1:], strict=False)
-        if stage.codemod
-    }
-    speedup = change(base.speeds, last.speeds)
-    note = None
-    if speedup is None and len(base.speeds) < LEAST_RUNS:
-        note = f"no change in speed is told from fewer than {LEAST_RUNS} timed runs of each program (--repeats)"
-    elif speedup is None:
-        floor = (noise_floor(base.speeds, last.speeds) - 1) * 100
-        note = f"no change in speed beyond the noise: runs of one program differ by {floor:.1f} %"
-    return Sped(speedup, base.measured, last.measured, changes, note)
+    # samples, unless they could not be counted in one of the programs: all speeds are of one kind
+    counted = all(log["samples"] for found in logs for log in found)
+    return tuple(summarise(found, counted=counted) for found in logs)
+
+
+def nothing_told(baseline: Timed, last: Timed) -> str:
+    """Why no change in speed is told, where none is."""
+    if len(baseline.speeds) < LEAST_RUNS:
+        return f"no change in speed is told from fewer than {LEAST_RUNS} timed runs of each program (--repeats)"
+    floor = (noise_floor(baseline.speeds, last.speeds) - 1) * 100
+    return f"no change in speed beyond the noise: runs of one program differ by {floor:.1f} %"
 
 
 def _teller(tell: Callable[[Progress], None], phase: str, total: int) -> Callable[[int], None]:
     return lambda step: tell(Progress(phase, step, total))
 
 
-def summarise(logs: Sequence[Mapping[str, Any]]) -> Timed:
-    """The speeds of all runs, and the medians of the rest."""
-    counted = all(log["samples"] for log in logs)
+def summarise(logs: Sequence[Mapping[str, Any]], *, counted: bool) -> Timed:
+    """The speeds of all runs (in samples where those are ``counted``, else in steps), and the medians of the rest."""
     speeds = tuple((log["samples"] if counted else log["steps"]) / log["seconds"] for log in logs)
     parts = {
         part: statistics.median([log["parts_ms"].get(part, 0.0) for log in logs])

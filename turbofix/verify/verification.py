@@ -22,11 +22,11 @@ from turbofix.verify.result import (
     UNVERIFIED,
     Inconclusive,
     Judgement,
-    Measured,
     Verification,
 )
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, trees_for
+from turbofix.verify.selection import Selected, Selection
 
 OnProgress = Callable[[Progress], None]
 
@@ -114,51 +114,27 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     remap = not cuda and _mentions_cuda(request)
     original = Original(child, scratch, request, remap=remap, tell=tell)
     original.watch()
-    learned = Blame(original, scratch, request, cuda=cuda).sort_out()
+    blame = Blame(original, scratch, request, cuda=cuda)
+    selected = Selected(blame.sort_out())
+    if selected.learned.stages and speed.is_measured(cuda=cuda):
+        selected = Selection(child, request, blame, tell).sort_out(selected.learned)
+    learned = selected.learned
     rows = original.log["rows"]
+    rewritten = learned.outcome.log.get("rows", []) if learned.outcome else []
     verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
-    baseline = Measured(losses=_losses(rows))
-    candidate = (
-        Measured(losses=_losses(learned.outcome.log["rows"])) if learned.outcome and learned.outcome.log else Measured()
-    )
-    found = Verification(
+    return Verification(
         verdict,
         reason,
         (child.device_name or "cuda") if cuda else "cpu",
         steps=len(rows),
-        baseline=baseline,
-        candidate=candidate,
+        speedup=selected.speedup,
+        baseline=dataclasses.replace(selected.baseline, losses=_losses(rows)),
+        candidate=dataclasses.replace(selected.candidate, losses=_losses(rewritten)),
         codemods=learned.judgements if request.rebuild is not None else (),
         isolation=child.isolation,
-        notes=tuple(original.notes()),
+        notes=(*original.notes(), selected.note) if selected.note else tuple(original.notes()),
         kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
     )
-    return _with_speed(found, learned, request, child, tell) if cuda and verdict == PASS else found
-
-
-def _with_speed(
-    found: Verification, learned: Learned, request: Request, child: Child, tell: OnProgress
-) -> Verification:
-    sped = speed.measure(child, learned.stages, request.options, tell)
-    codemods = tuple(_with_own_speed(judgement, sped) for judgement in found.codemods)
-    return dataclasses.replace(
-        found,
-        speedup=sped.speedup,
-        baseline=dataclasses.replace(sped.baseline, losses=found.baseline.losses),
-        candidate=dataclasses.replace(sped.candidate, losses=found.candidate.losses),
-        codemods=codemods,
-        notes=(*found.notes, sped.note) if sped.note else found.notes,
-    )
-
-
-def _with_own_speed(judgement: Judgement, sped: speed.Sped) -> Judgement:
-    """What the codemod brought by itself, where it was timed and that can be told from noise."""
-    if judgement.codemod not in sped.by_codemod:
-        return judgement
-    change = sped.by_codemod[judgement.codemod]
-    if change is None:
-        return dataclasses.replace(judgement, reason=f"{judgement.reason}; no change in speed of its own was seen")
-    return dataclasses.replace(judgement, speedup=change.median)
 
 
 def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:
