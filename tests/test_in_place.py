@@ -67,7 +67,8 @@ def told(**changes: str) -> list[tuple[str, int]]:
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     assert not report.notes, report.notes
     assert report.trains
-    return [(each.codemod, each.site.line) for each in report.in_place]
+    # every variant makes its scaler by `torch.amp`, which is no question here
+    return [(each.codemod, each.site.line) for each in report.in_place if each.codemod != "modern-amp"]
 
 
 def test_a_plain_training_has_nothing_in_place() -> None:
