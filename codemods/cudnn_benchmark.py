@@ -85,7 +85,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     loops = [step for step in program.steps if uses(program, step, convolving)]
     if not loops or not all(step.loaders and step.source == "loader" for step in loops):
         return
-    message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rules of thumb, without measuring"
+    message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
     seen = (*map(of_convolutions, convolving), *map(of_loop, loops[:1]))
     reason = why_not(program, loops, convolving)
     if reason is not None:
