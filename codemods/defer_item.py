@@ -132,7 +132,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                         yield codemod.refuse(sync.site, message, own, evidence=seen)
             else:
                 risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
-                yield codemod.finding(sync.site, message, plan=Plan(nearest, sync), risk=risk, evidence=seen)
+                yield codemod.finding(
+                    sync.site,
+                    message,
+                    plan=Plan(nearest, sync),
+                    risk=risk,
+                    evidence=seen,
+                    for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
+                )
     yield from shared.refusals(codemod)
     if program.framework in LEFT and program.complete:
         yield from leaks(program)

@@ -65,7 +65,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_guard, of_loop
-from turbofix.program.model import Show, TrainingProgram
+from turbofix.program.model import Show, Step, TrainingProgram
 from turbofix.records import dataclass
 
 from ._loaders import mend_help
@@ -121,6 +121,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     unknown = None if program.complete else program.incomplete_because or "the program could not be followed"
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
+        timed = isinstance(loop, Step)  # timed steps do not show what an evaluation takes
         for show in shows_in(loop, waiting.syncs):
             own = why_shown(show, show.guard) if unknown is None else None
             reason = unknown or own or stays(waiting)
@@ -130,7 +131,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 if default.place not in told:
                     told.add(default.place)
                     message = f"the host waits for the GPU {loop_words(loop)} to show values, unless {default.option} "
-                    yield codemod.finding(default.place, f"{message}is raised", plan=default, evidence=seen)
+                    raised = f"{message}is raised"
+                    yield codemod.finding(default.place, raised, plan=default, evidence=seen, for_speed=timed)
                 continue
             for place, message in places(waiting, show, often(loop, show, program), refused=reason is not None):
                 if place in told or (waiting.every is None and reason is None):
@@ -141,7 +143,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 elif reason is not None:
                     shared.add(reason, place, message, seen)
                 else:
-                    yield codemod.finding(place, message, plan=Plan(waiting, place), evidence=seen)
+                    plan = Plan(waiting, place)
+                    yield codemod.finding(place, message, plan=plan, evidence=seen, for_speed=timed)
     yield from shared.refusals(codemod)
 
 
