@@ -44,7 +44,7 @@ When refused
     - the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself: ``compile()`` compiles nothing there,
       as torch 2.13 was seen to do; or it is called by another method than as ``model(x)``;
     - it is wrapped in ``DataParallel``, is moved in a loop or in several places, or nothing tells whether to a GPU;
-    - the script compiles it itself under a switch that is off, or determinism is asked for.
+    - the script compiles it itself under a switch or with an option, which is off; or determinism is asked for.
 
     Nothing is said of recurrent models (cuDNN's kernels stay as they are), of those whose layers are not all known, of
     steps that train several networks, go backward more than once or differentiate a gradient, nor where models have
@@ -111,7 +111,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is not Framework.PYTORCH or not program.trains or not program.device.reaches_cuda:
         return
     for model in program.models:
-        if model.compiled is not None:
+        option = model.compiling.option if model.compiling is not None else None
+        if model.compiled is not None and option is not None:
+            message = f"{called([model])} runs uncompiled unless an option is passed"
+            yield codemod.refuse(model.compiled, message, f"the script compiles it with {option}: pass it")
+        elif model.compiled is not None:
             yield codemod.in_place(model.compiled, f"{called([model])} is compiled")
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return

@@ -22,7 +22,10 @@ from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
 from turbofix.program.sites import LOOPS
+from turbofix.program.sizes import THIN
+from turbofix.program.switches import switch_of
 from turbofix.program.values import Instance, Made, Tensor, Value, members
+from turbofix.records import dataclass
 
 _READING = frozenset(("sync", "show", "grad_read", "autograd_grad", "backward", "save", "load", "destroy", "set"))
 
@@ -47,27 +50,56 @@ _OWN = "`compile()` of a model whose class is one of torch.nn's own, or has no `
 def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Model, ...]:
     """The models that steps call, with what compiling them would take."""
     called = {site for step in steps for site in step.models}
-    if not called:
+    if not any(model.site in called and _may_be_worth_it(model) for model in models):
         return models
     forwards: dict[object, list[Event]] = {}
     for event in outermost(analysis, analysis.facts.of("forward")):
         for value in models_in(event.receiver):
             forwards.setdefault(analysis.facts.origin_site(value.origin), []).append(event)
+    set_up = _set_up(analysis)
+    inside = _inside(analysis, [event for events in forwards.values() for event in events])
+
+    def passes(site: Site) -> tuple[list[Event], list[Event]]:
+        own = forwards.get(site, [])
+        return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
+
     foreign = next(_uses(analysis), None)
     off = next((event for event in analysis.facts.dead if event.kind == "compile"), None)
     switch = (
         Hazard("the script compiles it itself, under a switch that is off", analysis.facts.site(off)) if off else None
     )
+    told = [switch_of(analysis, event) for event in analysis.facts.of("compile")]
+    options = {each.option for each in told if each.option is not None and not any(each.values)}
+    option = options.pop() if len(options) == len(told) == 1 else None
     return tuple(
-        replace(model, compiling=_with(_compiling(analysis, model, forwards.get(model.site, [])), switch, foreign))
-        if model.site in called
+        replace(
+            model, compiling=_with(_compiling(analysis, set_up, model, *passes(model.site)), switch, foreign, option)
+        )
+        if model.site in called and _may_be_worth_it(model)
         else model
         for model in models
     )
 
 
-def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None) -> Compiling:
-    return replace(compiling, hazard=switch or compiling.hazard, foreign=foreign)
+def _may_be_worth_it(model: Model) -> bool:
+    """Whether anything in a model may be noticeable work: a convolution, or a product that is not thin."""
+    thick = any(each.sure is not None and min(each.sure) > THIN for each in model.products.layers)
+    return model.compiled is not None or bool(model.convolutions) or thick
+
+
+def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None, option: str | None) -> Compiling:
+    return replace(compiling, hazard=switch or compiling.hazard, foreign=foreign, option=option)
+
+
+def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
+    """What happens in each call of a model, by the node of the call."""
+    nodes = {id(event.node) for event in forwards}
+    found: dict[int, list[Event]] = {}
+    for event in analysis.facts.events:
+        for frame in analysis.facts.frames(event):
+            if frame.call is not None and id(frame.call) in nodes:
+                found.setdefault(id(frame.call), []).append(event)
+    return found
 
 
 def _uses(analysis: Analysis) -> Iterator[Hazard]:
@@ -84,24 +116,26 @@ def _uses(analysis: Analysis) -> Iterator[Hazard]:
             yield Hazard(f"calls {event.name}", analysis.facts.site(event))
 
 
-def _compiling(analysis: Analysis, model: Model, forwards: list[Event]) -> Compiling:
+def _compiling(
+    analysis: Analysis, set_up: SetUp, model: Model, forwards: list[Event], inside: list[Event]
+) -> Compiling:
     values: list[Value] = [
         each
         for event in forwards
         for each in models_in(event.receiver)
         if analysis.facts.origin_site(each.origin) == model.site
     ]
-    hazard = next(_hazards(analysis, forwards), None)
+    hazard = next(_hazards(analysis, forwards, inside), None)
     if not values or not all(_has_own_forward(each) for each in values):
         hazard = Hazard(
             "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
         )
-    last = _last_of_set_up(analysis, values)
+    last = _last_of_set_up(analysis, set_up.all_of(values))
     if last is None:
         return Compiling(hazard=hazard)
     statement = analysis.facts.places.statement(last.node, last.module)
     text = _name(statement, last.node)
-    placed = [each for each in (last,) if each.kind == "transfer"] or _moves(analysis, values)
+    placed = [each for each in (last,) if each.kind == "transfer"] or set_up.moves_of(values)
     place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
     under = _tests_above(analysis, statement, last)
     if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
@@ -137,23 +171,43 @@ def _has_own_forward(value: Value) -> bool:
     return isinstance(value, Made) and value.qualname.startswith(("torchvision.models.", "timm."))
 
 
-def _moves(analysis: Analysis, values: list[Value]) -> list[Event]:
-    return [
-        event
-        for event in analysis.facts.of("transfer")
-        if event.name in ("to", "cuda") and any(each is value for each in models_in(event.receiver) for value in values)
-    ]
+@dataclass(eq=False)
+class SetUp:
+    """The calls that move models, and those that wrap them, by the identity of the model."""
+
+    moves: dict[int, list[Event]]
+    wraps: dict[int, list[Event]]
+
+    def moves_of(self, values: list[Value]) -> list[Event]:
+        """The calls that move one of some models, in program order."""
+        return _of(self.moves, values)
+
+    def all_of(self, values: list[Value]) -> list[Event]:
+        """The same, with those that wrap it."""
+        found = {id(event): event for event in (*_of(self.moves, values), *_of(self.wraps, values))}
+        return sorted(found.values(), key=lambda event: event.order)
 
 
-def _last_of_set_up(analysis: Analysis, values: list[Value]) -> Event | None:
+def _of(known: dict[int, list[Event]], values: list[Value]) -> list[Event]:
+    found = {id(event): event for value in values for event in known.get(id(value), ())}
+    return sorted(found.values(), key=lambda event: event.order)
+
+
+def _set_up(analysis: Analysis) -> SetUp:
+    found = SetUp({}, {})
+    for event in analysis.facts.of("transfer"):
+        if event.name in ("to", "cuda"):
+            for value in models_in(event.receiver):
+                found.moves.setdefault(id(value), []).append(event)
+    for event in analysis.facts.of("wrap"):
+        for value in models_in(event.result or event.receiver):
+            found.wraps.setdefault(id(value), []).append(event)
+    return found
+
+
+def _last_of_set_up(analysis: Analysis, found: list[Event]) -> Event | None:
     """What moves or wraps a model last, where that is in one function, once, and in no loop."""
     facts = analysis.facts
-    wraps = [
-        event
-        for event in facts.of("wrap")
-        if any(each is value for each in models_in(event.result or event.receiver) for value in values)
-    ]
-    found = sorted((*_moves(analysis, values), *wraps), key=lambda event: event.order)
     if not found or any(facts.loops(event) for event in found):
         return None
     scopes = {id(facts.frames(event)[-1].scope) for event in found if facts.frames(event)}
@@ -173,7 +227,7 @@ def _name(statement: ast.stmt | None, node: ast.AST) -> str | None:
 # --- what stands in the way ----------------------------------------------------------------------------------------
 
 
-def _hazards(analysis: Analysis, forwards: list[Event]) -> Iterator[Hazard]:
+def _hazards(analysis: Analysis, forwards: list[Event], inside: list[Event]) -> Iterator[Hazard]:
     """What breaks the graph of a model's forward pass, or has it compiled again and again."""
     facts = analysis.facts
     nodes = {id(event.node) for event in forwards}
@@ -182,7 +236,7 @@ def _hazards(analysis: Analysis, forwards: list[Event]) -> Iterator[Hazard]:
         if owner is not None:
             yield Hazard("the model is called by another method than as `model(x)`", facts.site(event))
     scopes: dict[int, Frame] = {}
-    for event in facts.events:
+    for event in sorted(inside, key=lambda each: each.order):
         frames = facts.frames(event)
         start = next((i for i, frame in enumerate(frames) if frame.call is not None and id(frame.call) in nodes), None)
         if start is None:

@@ -846,6 +846,7 @@ class Compiling:
     foreign: Hazard | None = None
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
     method: str = ""  # of that call: "to", "cuda"
+    option: str | None = None  # the one that must be passed for the script to compile it
 
 
 @dataclass(frozen=True)
@@ -870,7 +871,7 @@ class Model:
     ends_in_sigmoid: bool = False
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
-    compiling: Compiling | None = None  # None where no step calls it
+    compiling: Compiling | None = None  # None where no step calls it, or it has little work to do
 
 
 @dataclass(frozen=True)
