@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, parents_in
+from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
@@ -107,31 +107,39 @@ def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> 
     while parent is not None and not isinstance(parent, ast.stmt):
         parent = parents.get(parent)
     names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
-    trees = [each.tree for each in analysis.execution.modules.values()]
+    modules = list(analysis.execution.modules.values())
     if isinstance(parent, ast.Return):
         maker: ast.AST | None = parent
         while maker is not None and not isinstance(maker, FUNCTIONS):
             maker = parents.get(maker)
         made_by = getattr(maker, "name", None)
-        for each in (node for tree in trees for node in every(ast.Assign, tree)):
+        calls = (node for each in modules if made_by and made_by in each.text for node in every(ast.Assign, each.tree))
+        for each in calls:
             if isinstance(each.value, ast.Call) and (dotted(each.value.func) or "").rpartition(".")[2] == made_by:
                 names |= {dotted(target) for target in each.targets}
     last = {name.rpartition(".")[2] for name in names if name is not None}
-    return any(_takes_apart(tree, last) for tree in trees)
+    if any(_takes_modules_apart(each.tree) for each in modules):
+        return True
+    return any(_takes_apart(each.tree, last) for each in modules if any(name in each.text for name in last))
 
 
 def _takes_apart(tree: ast.Module, names: set[str]) -> bool:
-    """Whether a file indexes one of some names, goes through it, or indexes the list of a module's parts."""
+    """Whether a file indexes one of some names, or goes through it."""
     gone_through = [getattr(loop, "iter", None) for kind in (*LOOPS, ast.comprehension) for loop in every(kind, tree)]
     for iterated in (each for each in gone_through if each is not None):
         if any(name.rpartition(".")[2] in names for name in _items_of(iterated)):
             return True
-    for node in every(ast.Subscript, tree):
-        if (dotted(node.value) or "").rpartition(".")[2] in names:
-            return True
-        if any(isinstance(each, ast.Attribute) and each.attr in _LISTING for each in walk(node.value)):
-            return True
-    return False
+    return any((dotted(node.value) or "").rpartition(".")[2] in names for node in every(ast.Subscript, tree))
+
+
+@once_per_node
+def _takes_modules_apart(tree: ast.Module) -> bool:
+    """Whether a file indexes the list of a module's parts, whatever the module."""
+    return any(
+        isinstance(each, ast.Attribute) and each.attr in _LISTING
+        for node in every(ast.Subscript, tree)
+        for each in walk(node.value)
+    )
 
 
 def _items_of(iterated: ast.expr) -> Iterator[str]:

@@ -49,11 +49,16 @@ _Value = float | list[float] | _Column
 _Symbols = dict[str, _Value]
 
 
+_Kinds = dict[tuple[ast.ClassDef, str], "str | None"]
+"""What the attributes of classes are: the methods of a class ask for the same ones."""
+
+
 def formulas(analysis: Analysis) -> tuple[Formula, ...]:
     """The formulas in the functions that the program runs, in order of their places."""
     found: list[Formula] = []
+    kinds: _Kinds = {}
     for function, module in _functions(analysis):
-        found += _Reader(analysis, function, module).formulas()
+        found += _Reader(analysis, function, module, kinds).formulas()
     return tuple(sorted(found, key=lambda each: each.site))
 
 
@@ -97,11 +102,12 @@ def _is_compiled(function: _Function) -> bool:
 class _Reader:
     """One function."""
 
-    def __init__(self, analysis: Analysis, function: _Function, module: ModuleFile) -> None:
+    def __init__(self, analysis: Analysis, function: _Function, module: ModuleFile, kinds: _Kinds) -> None:
         self.facts = analysis.facts
         self.places = analysis.facts.places
         self.function = function
         self.module = module
+        self.kinds = kinds
         self.block: Sequence[ast.stmt] = ()
         self.at = 0
         self.used: dict[int, ast.stmt] = {}
@@ -298,12 +304,17 @@ class _Reader:
         cls = next((e for e in self.places.ancestors(self.function, self.module) if isinstance(e, ast.ClassDef)), None)
         if cls is None or not own or not isinstance(node.value, ast.Name) or node.value.id != own[0].arg:
             return None
+        if (cls, node.attr) not in self.kinds:
+            self.kinds[cls, node.attr] = self._kind_in(cls, node.attr)
+        return self.kinds[cls, node.attr]
+
+    def _kind_in(self, cls: ast.ClassDef, attribute: str) -> str | None:
         values: list[tuple[ast.expr, ast.FunctionDef | ast.AsyncFunctionDef]] = []
         for method in (each for each in cls.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))):
             for each in walk(method):
                 if isinstance(each, ast.Assign):
-                    values += [(each.value, method) for target in each.targets if _names(target, node.attr)]
-                elif isinstance(each, (ast.AugAssign, ast.AnnAssign)) and _names(each.target, node.attr):
+                    values += [(each.value, method) for target in each.targets if _names(target, attribute)]
+                elif isinstance(each, (ast.AugAssign, ast.AnnAssign)) and _names(each.target, attribute):
                     return None
         if self._is_made_of_tuples(cls):
             return None

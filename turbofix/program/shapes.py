@@ -210,6 +210,7 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
     for scope, module in inside.values():
         for node, what in hazards_in(scope):
             return Sizes("varies", what, facts.places.site(node, module))
+    seen: set[tuple[ast.AST, ast.AST]] = set()
     for event in events:
         if event.kind != "forward":
             continue
@@ -217,6 +218,9 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
             if _is_of_layer(frame):
                 break
             body = record.node if any(record.node is each for each in frame.loops) else frame.scope
+            if (frame.anchor, body) in seen:
+                continue
+            seen.add((frame.anchor, body))
             for node, what in _hazards_before(frame.anchor, body):
                 return Sizes("varies", what, facts.places.site(node, frame.module))
     return None
@@ -230,7 +234,7 @@ def _is_of_layer(frame: Frame) -> bool:
 @once_per_node
 def hazards_in(scope: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
     """The expressions of a function whose size is up to the data, or to a number that is drawn."""
-    return tuple(_hazards(list(walk(scope)), list(walk(scope))))
+    return tuple(_hazards(walk(scope), walk(scope)))
 
 
 def _hazards_before(anchor: ast.AST, body: ast.AST) -> Iterator[tuple[ast.AST, str]]:
@@ -243,7 +247,7 @@ def _hazards_before(anchor: ast.AST, body: ast.AST) -> Iterator[tuple[ast.AST, s
         if set(written(statement)) & needed:
             feeding.append(statement)
             needed |= loaded(statement)
-    yield from _hazards([node for each in feeding for node in walk(each)], list(walk(body)))
+    yield from _hazards((node for each in feeding for node in walk(each)), walk(body))
 
 
 @once_per_node
