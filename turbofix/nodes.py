@@ -11,8 +11,6 @@ import io
 import re
 import tokenize
 import warnings
-from collections import deque
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -125,10 +123,9 @@ _PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
 """The other fields of each class of nodes, as they come up."""
 
 
-def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and everything below it, level by level, as ``ast.walk``."""
-    waiting = deque([node])
-    while waiting:
-        each = waiting.popleft()
-        waiting.extend(children(each))
-        yield each
+def walk(node: ast.AST) -> list[ast.AST]:
+    """The node and everything below it, level by level, as ``ast.walk``; a list, for that takes half the time."""
+    found = [node]
+    for each in found:  # grows meanwhile
+        found += children(each)
+    return found

@@ -24,6 +24,8 @@ _CLOSED = (*FUNCTIONS, ast.ClassDef)
 
 def dotted(node: ast.AST | None) -> str | None:
     """``self.model`` for a name or a chain of attributes on a name; None for anything else."""
+    if node.__class__ is ast.Name:  # asked hundreds of thousands of times, of names mostly
+        return node.id
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -33,14 +35,16 @@ def dotted(node: ast.AST | None) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
-def walk_here(node: ast.AST) -> Iterator[ast.AST]:
+def walk_here(node: ast.AST) -> list[ast.AST]:
     """The node and what lies in it, in source order, not entering functions, lambdas and classes."""
+    found: list[ast.AST] = []
     waiting = [node]
     while waiting:
         each = waiting.pop()
-        yield each
+        found.append(each)
         if not isinstance(each, _CLOSED):
-            waiting.extend(reversed(children(each)))
+            waiting += children(each)[::-1]
+    return found
 
 
 def targets(node: ast.expr) -> Iterator[ast.expr]:
