@@ -29,8 +29,11 @@ When refused
     It is refused where a training loop reads other batches: of another ``collate_fn``, a batch sampler of the program's
     own, a stream, one sample at a time, data that change meanwhile, a loader that is built in a loop; and where an
     evaluation does, for it would be slower than it was. It is refused where the script asks for determinism, and where
-    it sets the switch itself: to False, or by an option. Processes that a script starts do not inherit it: where all
-    training is in the function that they run, it is set there, and refused where that is not known.
+    it sets the switch itself: to False, or by an option. It is refused where the training may be over before the
+    measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known than that it makes
+    fewer than five passes over its data (by the default, where an option says). Processes that a script starts do not
+    inherit it: where all training is in the function that they run, it is set there, and refused where that is not
+    known.
 
     Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
     matrices, whatever its name), where the program never reaches a GPU or trains nothing, where its batches come from
@@ -64,6 +67,11 @@ codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True, kn
 
 SWITCH = "torch.backends.cudnn.benchmark"
 NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")
+STEPS = 2_000
+PASSES = 5
+"""A training that is known to take fewer steps, or of which no more is known than that it makes fewer passes over its
+data, may end before it has saved the seconds that the measuring takes for each convolution and each size."""
+
 CHOSEN = "cuDNN picks the algorithms of the convolutions by rules of thumb"
 
 
@@ -144,7 +152,22 @@ def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model
         reason = other_sizes(program, loop, "measured")
         if reason is not None:
             return reason
-    return None
+    return too_short(steps[0]) if all(map(is_short, steps)) else None
+
+
+def is_short(step: Step) -> bool:
+    """Whether a training is not known to run long enough for what it measures at its start."""
+    if step.iterations is not None:
+        return step.iterations < STEPS
+    return step.passes is not None and step.passes < PASSES
+
+
+def too_short(step: Step) -> str:
+    """What to say of such a training."""
+    if step.iterations is not None:
+        return f"the training takes {step.iterations:,} steps or so, too few to earn the measuring back"
+    passes = "one pass" if step.passes == 1 else f"{step.passes} passes"
+    return f"the training makes {passes} over its data, which may be too few to earn the measuring back"
 
 
 def is_detector(model: Model) -> bool:

@@ -44,6 +44,8 @@ When refused
     has (``hasattr``, ``torch.__version__``, an ``except``): there the old name is the fallback. It is refused
 
     - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
+    - where a comment in a file with such names speaks of a torch that does not have the new one: the script may serve
+      that, too;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the name is bound to something else too, as in a fallback for old versions;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
@@ -110,6 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if any(use.guarded or program.target.torch < SINCE[use.name] for use in uses):
             continue
         reason = next((use.why_not for use in uses if use.why_not is not None), None)
+        reason = reason or next(filter(None, map(too_old, uses)), None)
         dtypes = frozenset(use.site for use in uses if needs_dtype(program, use))
         if reason is None and any("**" in use.takes for use in uses if use.site in dtypes):
             reason = "it may be entered inside another region, and what it unpacks may hold a dtype or not"
@@ -127,6 +130,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for part in program.precision:
         if part.qualname == "torch.amp.GradScaler":
             yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")
+
+
+def too_old(use: OldName) -> str | None:
+    """Why a comment speaks against a new name: it names a torch that does not have it yet."""
+    for (major, minor), place in use.spoken:
+        if (major, minor) < SINCE[use.name]:
+            since = ".".join(map(str, SINCE[use.name]))
+            line = place.line_from(use.site.path)
+            return f"a comment ({line}) speaks of torch {major}.{minor}, and the new name came with {since}"
+    return None
 
 
 def only_bfloat16(program: TrainingProgram) -> bool:

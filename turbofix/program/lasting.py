@@ -43,6 +43,27 @@ def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None
     return total if seen else None
 
 
+def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
+    """How many passes a training makes over its data at most, as far as literals and defaults of options tell.
+
+    That is how often the loops around its loop run. None where one of them does not say, or the loop itself counts.
+    """
+    facts = analysis.facts
+    total = 1
+    for record in facts.loops(backward):
+        frames = facts.frames(backward)
+        index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
+        if index is None or not isinstance(record.node, ast.For):
+            return None
+        count = _rounds(analysis, None, record.node.iter, frames[: index + 1], most=True)
+        if record.node is loop:
+            return total if count is None else None
+        if count is None:
+            return None
+        total *= count
+    return None
+
+
 def _leaves_early(loop: ast.For) -> bool:
     """Whether a loop may end before its time: a ``break`` of its own, or a ``return``."""
     waiting: list[ast.AST] = [*loop.body]
@@ -56,13 +77,20 @@ def _leaves_early(loop: ast.For) -> bool:
     return False
 
 
-def _rounds(analysis: Analysis, value: Value | None, node: ast.expr, frames: tuple[Frame, ...]) -> int | None:
-    """How often a loop runs: over a ``range`` of known numbers, or over a loader of known data."""
+def _rounds(
+    analysis: Analysis, value: Value | None, node: ast.expr, frames: tuple[Frame, ...], *, most: bool = False
+) -> int | None:
+    """How often a loop runs: over a ``range`` of known numbers, or over a loader of known data.
+
+    ``most``: how often at most, where it is not known at what number it starts (a training that is resumed).
+    """
     inner = node
     while isinstance(inner, ast.Call) and dotted(inner.func) not in ("range", "trange", "tqdm.trange") and inner.args:
         inner = inner.args[0]
     if isinstance(inner, ast.Call) and dotted(inner.func) in ("range", "trange", "tqdm.trange"):
-        bounds = [settled(analysis.facts.evaluate(each, frames)) for each in inner.args[:2]]
+        bounds = [_number(analysis, each, frames) for each in inner.args[:2]]
+        if most and len(bounds) > 1 and type(bounds[0]) is not int:
+            bounds[0] = 0
         whole = [each for each in bounds if type(each) is int]
         if len(whole) != len(inner.args):
             return None
@@ -71,6 +99,15 @@ def _rounds(analysis: Analysis, value: Value | None, node: ast.expr, frames: tup
     if len(loaders) != 1:
         return None
     return batches_of(analysis, loaders[0])
+
+
+def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> object:
+    """What an end of a ``range`` is; of ``args.epochs + 1`` its sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        terms = [_number(analysis, each, frames) for each in (node.left, node.right)]
+        whole = [each for each in terms if type(each) is int]
+        return sum(whole) if len(whole) == len(terms) else None
+    return settled(analysis.facts.evaluate(node, frames))
 
 
 def batches_of(analysis: Analysis, loader: Made) -> int | None:

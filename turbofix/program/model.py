@@ -617,6 +617,7 @@ class Step:
     planned: Planned = Planned()
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
+    passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
 
 
 @dataclass(frozen=True)
@@ -974,6 +975,7 @@ class OldName:
     which then serves all uses of one ``brought``. ``takes`` are the arguments given. ``bare``: the name decorates a
     function without being called; ``named``: it is only asked for, in an annotation or by ``isinstance``. ``nested``:
     it may be entered inside another region of another dtype. ``guarded``: the program itself asks which torch it has.
+    ``spoken`` are the torch versions that comments name in the files with such names, and where.
     """
 
     name: str
@@ -986,6 +988,7 @@ class OldName:
     nested: bool = False
     guarded: bool = False
     why_not: str | None = None  # what makes another spelling unsafe
+    spoken: tuple[tuple[tuple[int, int], Site], ...] = ()
 
 
 @dataclass(frozen=True)

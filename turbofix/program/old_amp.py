@@ -34,6 +34,7 @@ _PARAMETERS = {
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
 _MENTIONS = re.compile(r"\bamp\b")
+_VERSION = re.compile(r"(?<![a-z_.])(?:py)?torch\s*(?:version\s*)?(?:[<>=~!]=|[<>=v])?\s*(\d+)\.(\d+)", re.IGNORECASE)
 _DEFAULTS = re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b")
 
 Import = ast.Import | ast.ImportFrom
@@ -53,7 +54,21 @@ def old_names(analysis: Analysis) -> tuple[OldName, ...]:
     """Every use of the deprecated names in the program's files, in order."""
     modules = [each for each in analysis.execution.modules.values() if _MENTIONS.search(each.text)]
     found = [use for module in modules for use in _uses(analysis, module)]
-    return tuple(sorted(found, key=lambda each: each.site))
+    spoken = tuple(each for module in modules for each in _spoken(analysis, module)) if found else ()
+    return tuple(sorted((replace(use, spoken=spoken) for use in found), key=lambda each: each.site))
+
+
+def _spoken(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[tuple[int, int], Site]]:
+    """The torch versions that the comments of a file name, each with the place of its comment."""
+    if _VERSION.search(module.text) is None:
+        return
+    page = analysis.facts.places.page(module)
+    for number, line in enumerate(page.lines, 1):
+        comment = page.comment(number) if _VERSION.search(line) else None
+        for found in _VERSION.finditer(comment or ""):
+            start = line.index("#")
+            site = Site(module.path, number, start, number, len(line), "Comment")
+            yield (int(found[1]), int(found[2])), site
 
 
 def _uses(analysis: Analysis, module: ModuleFile) -> Iterator[OldName]:

@@ -33,7 +33,7 @@ from turbofix.program.graphless import kept_graph
 from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
-from turbofix.program.lasting import iterations
+from turbofix.program.lasting import iterations, passes
 from turbofix.program.layouts import layouts
 from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
 from turbofix.program.lightning import with_feeding
@@ -446,6 +446,7 @@ def _step(
         planned=planned(analysis, record, updates),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
+        passes=passes(analysis, backwards[0], loop),
     )
 
 
