@@ -31,6 +31,9 @@ Use instead
     that gives the same output and the same gradients. Where the fill is minus infinity, such rows are NaN as written,
     and so is every weight after one step: a program that trains has none.
 
+    The kernels read the numbers of one position side by side, and torch makes the matrix of scores as before, without a
+    word, where they lie otherwise. What has its widths before its positions is copied there (``.contiguous()``).
+
     Modules of the softmax, and buffers that hold the mask, stay, so that checkpoints load as before. Tensors of three
     dimensions get one of one head for a moment: torch's kernels only take four. What the kernels give lies in memory
     with its heads behind its positions: ``.contiguous()`` follows where something may ``view`` it as it is.

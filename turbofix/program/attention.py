@@ -291,9 +291,9 @@ class _Reading:
             softmax=self.places.site(self.node, self.module),
             product=self.places.site(self.product, self.module),
             function=self.places.site(function, self.module),
-            query=self._with(base.query, base.suffix[0]),
-            key=self._with(base.key, base.suffix[1]),
-            value=self._with(values, suffix),
+            query=self._laid(base.query, base.suffix[0]),
+            key=self._laid(base.key, base.suffix[1]),
+            value=self._laid(values, suffix),
             scale=scale,
             masks=masks,
             dropout=dropout,
@@ -301,7 +301,9 @@ class _Reading:
             rank=rank,
             transposed=transposed,
             contiguous=rank == 4 and not transposed and self._may_be_viewed(final),
-            query_is_free=isinstance(base.query, ast.Name) and not base.suffix[0] and not loads,
+            query_is_free=isinstance(base.query, ast.Name)
+            and self._laid(base.query, base.suffix[0]) == query
+            and not loads,
         )
 
     def _has_kernel(self, function: ast.AST) -> bool:
@@ -1486,8 +1488,17 @@ class _Reading:
         simple = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
         return f"({text})" if power and not isinstance(node, simple) else text
 
-    def _with(self, node: ast.expr, suffix: str) -> str:
-        return self._text(node, power=True) + suffix if suffix else self._text(node)
+    def _laid(self, node: ast.expr, suffix: str) -> str:
+        """An operand as the kernels take it: with the numbers of one position side by side in memory.
+
+        Given another order, torch says nothing, and computes the matrix of scores as before.
+        """
+        made = self._local(node) if isinstance(node, ast.Name) else node
+        turned = not suffix and made is not None and self._untransposed(made)[0] is not None
+        if not suffix and not turned:
+            return self._text(node)
+        behind = ".contiguous()" if turned or suffix == ".transpose(-2, -1)" else ""
+        return f"{self._text(node, power=True)}{suffix}{behind}"
 
 
 # --- small answers ----------------------------------------------------------------------------------------------------
