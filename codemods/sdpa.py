@@ -43,10 +43,11 @@ When refused
     without it then), where the softmax does not run over the keys (linear attention), and where something else happens
     to the scores. It is refused where weights or scores are used by themselves as well, returned or kept; where the
     softmax is computed in another precision on purpose; where the scale is a tensor, is not known to be a number, or
-    is left out under a test; where what is added to the scores is not known to hold floats; where several masks differ
-    in how they leave out; where it is not known that there are four dimensions; where gradients are differentiated
-    once more, for which the kernels have no derivative; where hooks are registered that may read the weights; and where
-    the script asks for deterministic results, for the kernels' gradients are summed in any order.
+    is left out under a test; where a docstring says that it is written out on purpose, to be read; where what is added
+    to the scores is not known to hold floats; where several masks differ in how they leave out; where it is not known
+    that there are four dimensions; where gradients are differentiated once more, for which the kernels have no
+    derivative; where hooks are registered that may read the weights; and where the script asks for deterministic
+    results, for the kernels' gradients are summed in any order.
 
 Risk
     equivalent: sums are rounded in another order, and dropout draws other numbers.

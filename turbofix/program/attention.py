@@ -48,6 +48,11 @@ _DROPOUT = "torch.nn.Dropout"
 _KERNELS = re.compile(
     r"scaled_dot_product_attention|flash_attn|memory_efficient_attention|flex_attention|sdp_kernel|xformers\.ops"
 )
+_MEANT = re.compile(
+    r"\b(?:explicit(?:ly)?\s+(?:implementation|implemented|written|coded|version)|from scratch|written out|on purpose|"
+    r"educational|for (?:clarity|illustration|demonstration|teaching)|to show (?:how|that))\b",
+    re.IGNORECASE,
+)
 _HOOKS = re.compile(r"\.register_(?:module_)?(?:full_)?(?:forward|backward)_(?:pre_)?hook")
 _HIGHER = re.compile(r"\btorch\.func\b|\bfunctorch\b|\bautograd\.functional\b|\bautograd\.forward_ad\b")
 _META = frozenset(("higher", "learn2learn", "torchmeta", "functorch", "torchopt", "betty"))
@@ -261,6 +266,8 @@ class _Reading:
         self._check_others(final)
         if self.doubts:
             raise _WhyNotError(self.doubts[0])
+        if self._is_meant(function):
+            raise _WhyNotError("its docstring says that it is written out on purpose")
         rank = self.rank = self._rank(base, values)
         self._check_softmax(rank)
         scale = self._scale(base)
@@ -312,6 +319,11 @@ class _Reading:
             (each for each in self.places.ancestors(function, self.module) if isinstance(each, ast.ClassDef)), function
         )
         return _KERNELS.search(self.places.text(outer, self.module)) is not None
+
+    def _is_meant(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether the function or its class says that a reader shall see every operation: what teaches stays."""
+        holders = [each for each in self.places.ancestors(function, self.module) if isinstance(each, ast.ClassDef)]
+        return any(_MEANT.search(ast.get_docstring(each) or "") for each in (function, *holders))
 
     # --- from the softmax on ------------------------------------------------------------------------------------------
 
