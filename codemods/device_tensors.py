@@ -26,7 +26,8 @@ When refused
     It speaks of ``zeros``, ``ones``, ``full``, ``empty``, ``eye``, ``arange``, ``linspace``, ``logspace``, their
     ``..._like`` and of ``rand``, ``randn``, ``randint``, ``randperm`` and ``normal``, where one expression makes the
     tensor and copies it to a GPU, in a training step, an evaluation, or a function or forward pass that these call. In
-    set-up code it costs nothing, and neither where a condition lets it happen once, to be kept in an attribute.
+    set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a loop
+    that waits for what somebody types (``input()``).
 
     Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like ``torch.FloatTensor``:
     what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same copy. Nor of computed

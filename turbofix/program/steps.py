@@ -1024,8 +1024,20 @@ def _evaluation(
         waits=_waits(analysis, events, loop),
         chores=chores(analysis, events, record),
         graphs=kept_graph(analysis, record, events, steps),
-        creations=creations(analysis, events, loop),
+        creations=() if _waits_for_a_person(analysis, record) else creations(analysis, events, loop),
         resized=resized(analysis, record, events),
+    )
+
+
+def _waits_for_a_person(analysis: Analysis, record: LoopRecord) -> bool:
+    """Whether a loop reads what somebody types, beside which nobody notices a copy."""
+    bindings = analysis.facts.bindings
+    return any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Name)
+        and each.func.id == "input"
+        and not bindings.writes(bindings.owner("input", each.func, record.module), "input")
+        for each in walk(record.node)
     )
 
 
