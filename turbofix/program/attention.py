@@ -1506,14 +1506,37 @@ class _Reading:
         Given another order, torch says nothing, and computes the matrix of scores as before.
         """
         made = self._local(node) if isinstance(node, ast.Name) else node
-        turned = not suffix and made is not None and self._untransposed(made)[0] is not None
+        turned = suffix == ".transpose(-2, -1)" or self._is_rearranged(node)
+        turned = turned or (not suffix and made is not None and self._untransposed(made)[0] is not None)
         if not suffix and not turned:
             return self._text(node)
-        behind = ".contiguous()" if turned or suffix == ".transpose(-2, -1)" else ""
-        return f"{self._text(node, power=True)}{suffix}{behind}"
+        return f"{self._text(node, power=True)}{suffix}{'.contiguous()' if turned else ''}"
+
+    def _is_rearranged(self, node: ast.expr) -> bool:
+        """Whether einops has brought another axis to the end: ``b (h c) x y -> b h (x y) c``, which copies nothing."""
+        made: list[ast.AST] = [node]
+        if isinstance(node, ast.Name) and self.function is not None:
+            writes = [write for each in self.function.body for name, write in stores(each) if name == node.id]
+            made = [each.value for each in writes if isinstance(each, ast.Assign)]
+        return any(
+            isinstance(call, ast.Call)
+            and (dotted(call.func) or "").rpartition(".")[2] == "rearrange"
+            and len(call.args) > 1
+            and isinstance(call.args[1], ast.Constant)
+            and _moves_last(str(call.args[1].value))
+            for each in made
+            for call in walk(each)
+        )
 
 
 # --- small answers ----------------------------------------------------------------------------------------------------
+
+
+def _moves_last(pattern: str) -> bool:
+    """Whether the last axis of what einops gives is not the last one of what it is given."""
+    given, arrow, made = pattern.partition("->")
+    axes, last = re.findall(r"\w+", given), re.findall(r"\w+", made)
+    return bool(arrow and axes and last) and axes[-1] != last[-1]
 
 
 def _is_scripted(function: ast.AST) -> bool:
