@@ -52,7 +52,13 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Framework, Repeated, TrainingProgram
 
-codemod = Codemod(__name__, group="memory", risk=Risk.EQUIVALENT, after=("compile-model",))
+codemod = Codemod(
+    __name__,
+    group="memory",
+    risk=Risk.EQUIVALENT,
+    after=("compile-model",),
+    known_as=("gradient checkpointing", "torch.utils.checkpoint"),
+)
 
 
 @codemod.find

@@ -73,7 +73,13 @@ from ._attention import attention_in
 from ._frameworks import LEFT
 from ._precision import models_of
 
-codemod = Codemod(__name__, group="schedule", risk=Risk.RECIPE, after=("autocast", "modern-amp"))
+codemod = Codemod(
+    __name__,
+    group="schedule",
+    risk=Risk.RECIPE,
+    after=("autocast", "modern-amp"),
+    known_as=("gradient clipping", "clip_grad_norm_"),
+)
 
 LARGEST = 1.0
 OPTIMIZERS = frozenset(

@@ -52,7 +52,13 @@ from turbofix.program.model import Averaging, TrainingProgram
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EQUIVALENT, after=("grad-accumulation",))
+codemod = Codemod(
+    __name__,
+    group="sync",
+    risk=Risk.EQUIVALENT,
+    after=("grad-accumulation",),
+    known_as=("exponential moving average", "EMA", "torch._foreach"),
+)
 
 SINCE = (2, 1)  # torch._foreach_copy_
 LONG = 85

@@ -54,7 +54,7 @@ from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT)
+codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, known_as=("torch.no_grad", "inference_mode"))
 
 WHY = {
     "asked": "{line} asks for a gradient, or whether there is one",

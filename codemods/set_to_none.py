@@ -50,7 +50,7 @@ from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="optimizer", risk=Risk.EXACT)
+codemod = Codemod(__name__, group="optimizer", risk=Risk.EXACT, known_as=("zero_grad", "set_to_none=True"))
 
 SINCE = (2, 0)
 DEPENDING = frozenset(("torch.nn.AdaptiveLogSoftmaxWithLoss",))

@@ -74,7 +74,13 @@ from ._attention import attention_in
 from ._frameworks import LEFT
 from ._scaler import companion_names, refuse_states
 
-codemod = Codemod(__name__, group="schedule", risk=Risk.RECIPE, after=("autocast", "modern-amp", "clip-gradients"))
+codemod = Codemod(
+    __name__,
+    group="schedule",
+    risk=Risk.RECIPE,
+    after=("autocast", "modern-amp", "clip-gradients"),
+    known_as=("learning-rate warm-up", "cosine schedule"),
+)
 
 OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW"))
 SINCE = (1, 10)  # torch.optim.lr_scheduler.SequentialLR

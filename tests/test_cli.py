@@ -385,6 +385,30 @@ def test_explain(run: Run) -> None:
     assert "did you mean 'pin-memory'?" in unknown.err
 
 
+@pytest.mark.parametrize(
+    ("words", "codemod"),
+    [
+        ("gradient accumulation", "grad-accumulation"),
+        ("mixed precision", "autocast"),
+        ("GradScaler", "autocast"),
+        ("FlashAttention", "sdpa"),
+        ("gradient checkpointing", "activation-checkpointing"),
+        ("torch.compile", "compile-model"),
+        ("persistent workers", "loader-workers"),
+        ("prefetch_factor", "loader-workers"),
+        ("pinned memory", "pin-memory"),
+        ("fused AdamW", "fused-optimizer"),
+        ("cosine schedule", "warmup-schedule"),
+        ("gradient clipping", "clip-gradients"),
+        ("checkpoint on interrupt", "crash-checkpoint"),
+        ("torch.cuda.empty_cache", "no-empty-cache"),
+        (".item() in the loop", "defer-item"),
+    ],
+)
+def test_codemods_are_found_by_what_people_call_them(run: Run, words: str, codemod: str) -> None:
+    assert run("explain", words).out.startswith(f"{codemod}  (")
+
+
 def test_every_command_has_help(run: Run) -> None:
     listed = run("--help")
     assert listed.code == 0
