@@ -54,7 +54,8 @@ Risk
     recipe: the steps of batches with a gradient norm above 1.0 become shorter. Others stay as they were.
 
 Measured
-    Nothing was measured.
+    Nothing was measured but that it does no harm to a toy: ``verify --risk recipe`` keeps it in
+    ``fixtures/scripts/majority_transformer.py``, which learns as fast with it.
 """
 
 from __future__ import annotations

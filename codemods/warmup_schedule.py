@@ -56,7 +56,9 @@ Risk
     recipe: the learning rate is another one in nearly every step, and the best one to start from may be higher.
 
 Measured
-    Nothing was measured.
+    Only on a toy, where it does not pay: ``verify --risk recipe`` drops it from
+    ``fixtures/scripts/majority_transformer.py``, which takes 64 steps at a rate that it can do with from the first on.
+    Whether it pays for your training, ``verify`` tells in the same way.
 """
 
 from __future__ import annotations

@@ -48,12 +48,34 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """How long a run goes on that shows what is learned.
+
+    For so many ``steps`` (or until time is up), or, once that is known of the original, until as much was ``seen``: in
+    ``samples``, or else in backward passes. With ``shortened`` data as those of the comparison step by step.
+    """
+
+    steps: int
+    shortened: bool = False
+    seen: float | None = None
+    samples: bool = True
+
+
+@dataclass(frozen=True)
 class Learned:
-    """What the comparison came to: the surviving stages, a judgement for each codemod, and the last clean run."""
+    """What the comparison came to: the surviving stages, a judgement for each codemod, and the last clean run.
+
+    ``recipes`` are those of the survivors that change the recipe, ``told`` what was seen of them (of a candidate that
+    does, this alone), in runs of so many ``steps``, which ``notes`` tell of.
+    """
 
     stages: tuple[Stage, ...]
     judgements: tuple[Judgement, ...]
     outcome: Outcome | None
+    recipes: tuple[str, ...] = ()
+    told: str | None = None
+    steps: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class Original:
@@ -87,13 +109,44 @@ class Original:
         """Run the original against itself; ``Inconclusive`` where it is not the same bit for bit."""
         again = self._run("the script against itself", {}, replay=True)
         if again.complaint:
-            raise Inconclusive(f"the script ran once and then {self._ending(again)}")
+            raise Inconclusive(f"the script ran once and then {self.ending(again)}")
         self._printed.append(printed.read_lines(again.log["lines"]))
         inequality = verdict.first_inequality(self.log, again.log)
         if inequality:
             why = "something in it goes by chance or by the clock, and no seed holds it"
             raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}; {why}")
         self.repeats = True
+
+    def learn(self, phase: str, files: Mapping[Path, bytes], run: int, goal: Goal) -> Ended:
+        """Run the script, or a rewrite of it, for what it learns: as it is meant, with dropout, under another seed.
+
+        ``run`` counts the seeds from 0.
+        """
+        total = goal.steps
+        self._tell(Progress(phase, 0, total))
+        order = {
+            **self._order(files),
+            "seed": self._request.options.seed + run,
+            "shift": run,
+            "replay": False,
+            "may_shorten": False,
+            "shorten": dict(self._plan) if goal.shortened else {},
+            "finish_seconds": 0.0,
+            "dropout": True,
+            "learn": {
+                "steps": goal.steps,
+                "minimum": LEAST_STEPS,
+                "seconds": WATCHED_SECONDS,
+                "seen": goal.seen,
+                "samples": goal.samples,
+            },
+        }
+        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+
+    @property
+    def shortens(self) -> bool:
+        """Whether the data were too long to be seen whole."""
+        return bool(self._plan)
 
     def is_repeated_by(self, outcome: Outcome) -> bool:
         """Whether a rewrite's run was the original's bit for bit: then nothing in it goes by chance."""
@@ -105,13 +158,14 @@ class Original:
             when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
             if "EOFError" in ended.complaint:
                 raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
-            raise Inconclusive(f"the script {self._ending(ended)} {when}")
+            raise Inconclusive(f"the script {self.ending(ended)} {when}")
         if not steps:
             raise Inconclusive(_no_step(ended.log))
         if ended.how == "finished" and steps < FEWEST_STEPS:
             raise Inconclusive(f"the script takes {steps} optimizer steps, too few to compare")
 
-    def _ending(self, ended: Ended) -> str:
+    def ending(self, ended: Ended) -> str:
+        """How a run ended that did not end well, behind the name of the program."""
         if ended.how != "crashed":
             said = f' (it said "{ended.last_words}")' if ended.last_words and not ended.stopped else ""
             return f"{ended.complaint}{said}"
@@ -136,7 +190,7 @@ class Original:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
             return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
         if ended.complaint:
-            return Outcome(f"the rewritten script {self._ending(ended)}", None)
+            return Outcome(f"the rewritten script {self.ending(ended)}", None)
         log = ended.log
         if verdict.drew_differently(self.log, log):
             return Outcome(
@@ -181,25 +235,31 @@ class Original:
         total = len(self.log["rows"]) if self.log else self._request.options.steps
         self._tell(Progress(phase, 0, total))
         order = {
-            "speed": False,
+            **self._order(files),
             "seed": self._request.options.seed,
             "replay": replay,
             # one more than the original's, to see a candidate that goes on
             "stop_after": self._stop_after() if replay else None,
-            "steps": self._request.options.steps,
-            "minimum": LEAST_STEPS,
-            "seconds": WATCHED_SECONDS,
             "may_shorten": not replay and not self._plan and self._request.options.steps is None,
             "shorten": dict(self._plan),
             "finish_seconds": self._finish_seconds(replay=replay, rewritten=bool(files)),
             "dropout": self._dropout,
+        }
+        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+
+    def _order(self, files: Mapping[Path, bytes]) -> dict[str, Any]:
+        """What is asked of every run."""
+        return {
+            "speed": False,
+            "steps": self._request.options.steps,
+            "minimum": LEAST_STEPS,
+            "seconds": WATCHED_SECONDS,
             "remap": self._remap,
             "watch": {
                 str(self._scratch.mirror(path)): content.count(b"\n") + content.count(b"\r") + 1
                 for path, content in files.items()
             },
         }
-        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
 
     def _finish_seconds(self, *, replay: bool, rewritten: bool) -> float:
         if not replay:
@@ -214,7 +274,14 @@ class Original:
         ended_itself = self.log["how"] == "finished"
         return len(self.log["rows"]) + (1 if ended_itself else 0)
 
-    def notes(self) -> list[str]:
+    def notes(self, *, compared: bool = True) -> list[str]:
+        """What must be known of the comparison step by step, where there was one, and of the runs."""
+        found = self._notes() if compared else []
+        if self.log["remapped"]:
+            found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
+        return found
+
+    def _notes(self) -> list[str]:
         rows = self.log["rows"]
         found = []
         if self._plan:
@@ -231,8 +298,6 @@ class Original:
             found.append(
                 f"gradients were compared in {recorded} of {len(rows)} steps: the rest did not fit on the disk"
             )
-        if self.log["remapped"]:
-            found.append("CUDA remapped onto the CPU: the verdict speaks of learning alone")
         return found
 
 
@@ -283,7 +348,7 @@ class Blame:
     def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
         """The outcome of some of the stages that passed; None where they do not pass without the others."""
         outcome = self._compare(stages)
-        stands = outcome.clean and not any(self._not_exercised(stages, i, outcome) for i in range(len(stages)))
+        stands = outcome.clean and not any(self.not_exercised(stages, i, outcome.log) for i in range(len(stages)))
         return outcome if stands else None
 
     def _see_the_original_repeated(self, stages: tuple[Stage, ...]) -> None:
@@ -298,14 +363,14 @@ class Blame:
             self._original.demand_repeatable()
 
     def _without_recipes(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        """A change of recipe is meant to learn otherwise: no step of it can be compared."""
+        """A change of recipe is meant to learn otherwise: no step of it can be compared (``recipes`` does that)."""
         if self._request.rebuild is None:
             return stages
         why = "it changes the training recipe, so that its steps cannot be compared with the original's"
-        for stage in stages:
-            if stage.codemod and stage.risk is Risk.RECIPE:
-                self._out[stage.codemod] = Judgement(stage.codemod, UNVERIFIED, why)
-        return self._request.rebuild(frozenset(self._out)) if self._out else stages
+        while found := [stage.codemod for stage in stages if stage.codemod and stage.risk is Risk.RECIPE]:
+            self._out.update({name: Judgement(name, UNVERIFIED, why) for name in found})
+            stages = self._request.rebuild(frozenset(self._out))
+        return stages
 
     def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
         reason = verdict.closeness(outcome.log)
@@ -341,7 +406,7 @@ class Blame:
             index, found = self._first_unclean(stages, outcome)
             yield _judgement(stages[index], found)
             return
-        idle = [(stage, self._not_exercised(stages, index, outcome)) for index, stage in enumerate(stages)]
+        idle = [(stage, self.not_exercised(stages, index, outcome.log)) for index, stage in enumerate(stages)]
         found_idle = [Judgement(stage.codemod or "", UNVERIFIED, why) for stage, why in idle if why]
         inexact = None if found_idle else self._inexact(stages)
         yield from [inexact] if inexact else found_idle
@@ -377,18 +442,19 @@ class Blame:
                 high, found = middle, outcome
         return high, found
 
-    def _not_exercised(self, stages: tuple[Stage, ...], index: int, outcome: Outcome) -> str | None:
+    def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
+        """What one of the stages changed and a run of them all shows not to have run, in a sentence."""
         stage, last = stages[index], stages[-1]
         before = {path: self._before(stages, index, path) for path in stage.files}
         ran = {}
         for path, content in stage.files.items():
-            lines = outcome.log["ran"].get(str(self._scratch.mirror(path)), ())
+            lines = log["ran"].get(str(self._scratch.mirror(path)), ())
             ran[path] = changes.carried_lines(content, last.files.get(path, content), lines)
         missed = changes.first_not_run(before, stage.files, ran)
         if missed:
             path, line = missed
             return f"what it changed at {path.name}, line {line}, did not run"
-        return changes.asleep(changes.added_switches(before, stage.files), outcome.log["events"], cuda=self._cuda)
+        return changes.asleep(changes.added_switches(before, stage.files), log["events"], cuda=self._cuda)
 
     def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
         if index and path in stages[index - 1].files:

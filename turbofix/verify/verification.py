@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from turbofix.findings import Risk
 from turbofix.verify import isolation, signals, speed
 from turbofix.verify.learning import Blame, Learned, Original
 from turbofix.verify.lease import scratch_folder
 from turbofix.verify.probe.levels import GUARD
+from turbofix.verify.recipes import Recipes
 from turbofix.verify.request import Progress, Request
 from turbofix.verify.result import (
     DROPPED,
@@ -115,24 +117,33 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     original = Original(child, scratch, request, remap=remap, tell=tell)
     original.watch()
     blame = Blame(original, scratch, request, cuda=cuda)
-    selected = Selected(blame.sort_out())
+    recipes = Recipes(original, request, blame)
+    selected = Selected(recipes.judge_candidate(blame.sort_out()))
     if selected.learned.stages and speed.is_measured(cuda=cuda):
         selected = Selection(child, request, blame, tell).sort_out(selected.learned)
-    learned = selected.learned
+    learned = recipes.judge(selected.learned)
     rows = original.log["rows"]
     rewritten = learned.outcome.log.get("rows", []) if learned.outcome else []
+    # with changes of the recipe alone, nothing was compared step by step
+    steady = request.rebuild is not None and any(stage.risk is not Risk.RECIPE for stage in request.stages)
+    compared = steady or not learned.steps
+    notes = [*original.notes(compared=compared), *learned.notes]
+    if selected.note:
+        notes.append(selected.note)
+    if learned.recipes and selected.speedup is not None:
+        notes.append(f"speed was measured without {_and(learned.recipes)}")
     verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
     return Verification(
         verdict,
         reason,
         (child.device_name or "cuda") if cuda else "cpu",
-        steps=len(rows),
+        steps=len(rows) if compared else learned.steps,
         speedup=selected.speedup,
         baseline=dataclasses.replace(selected.baseline, losses=_losses(rows)),
         candidate=dataclasses.replace(selected.candidate, losses=_losses(rewritten)),
         codemods=learned.judgements if request.rebuild is not None else (),
         isolation=child.isolation,
-        notes=(*original.notes(), selected.note) if selected.note else tuple(original.notes()),
+        notes=tuple(notes),
         kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
     )
 
@@ -142,9 +153,15 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
     seen = f"{steps} steps" + (f" and {epochs} epoch end{'s' if epochs > 1 else ''}" if epochs else "")
     if learned.stages:
         out = [judgement.codemod for judgement in learned.judgements if judgement.verdict != KEPT]
-        names = f"{', '.join(out[:-1])} and {out[-1]}" if len(out) > 1 else "".join(out)
-        rest = f"; {names} {'were' if len(out) > 1 else 'was'} left out" if out else ""
-        return PASS, f"it learns the same over {seen}{rest}"
+        rest = f"; {_and(out)} {'were' if len(out) > 1 else 'was'} left out" if out else ""
+        if learned.told is None:
+            return PASS, f"it learns the same over {seen}{rest}"
+        if request.rebuild is None:
+            return PASS, f"it is another recipe, and learns: {learned.told}"
+        steady = {stage.codemod for stage in learned.stages} - set(learned.recipes)
+        same = f"but for changes of the recipe it learns the same over {seen}; " if steady else ""
+        change = "changes" if len(learned.recipes) == 1 else "change"
+        return PASS, f"{same}{_and(learned.recipes)} {change} the recipe: {learned.told}{rest}"
     if not request.stages:
         return INCONCLUSIVE, f"nothing was rewritten, so there is nothing to verify (the script itself ran {seen})"
     if request.rebuild is None:
@@ -153,6 +170,10 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
     if all(judgement.verdict == UNVERIFIED for judgement in learned.judgements):
         return INCONCLUSIVE, "no rewrite could be verified: " + _listed(learned.judgements)
     return FAIL, "no rewrite survived: " + _listed(learned.judgements)
+
+
+def _and(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def _listed(judgements: tuple[Judgement, ...]) -> str:

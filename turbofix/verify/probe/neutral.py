@@ -100,11 +100,16 @@ def batch_size(batch: Any) -> int:
     return next((size for size in map(batch_size, values) if size), 0)
 
 
-def seed_everything(chance: Chance) -> None:
-    """Seed all generators, and make seeding without a number reproducible too."""
+def seed_everything(chance: Chance, shift: int = 0) -> None:
+    """Seed all generators, and make seeding without a number reproducible too.
+
+    With a ``shift`` the numbers that the script seeds them with are moved by so much: a training with another seed.
+    """
     with contextlib.suppress(ImportError):  # where it is installed the script may draw from it
         importlib.import_module("numpy")
     chance.reseed("start")
+    if shift:
+        _shift_seeds(shift)
 
     def seeded(original: Any) -> Callable[..., Any]:
         def seed(*arguments: Any, **keywords: Any) -> Any:
@@ -134,6 +139,24 @@ def seed_everything(chance: Chance) -> None:
         bits = sys.modules.get("numpy.random.bit_generator")
         if hasattr(bits, "randbits"):
             setattr(bits, "randbits", chance.new_seed)  # noqa: B010 (unknown to the type checker)
+
+
+def _shift_seeds(shift: int) -> None:
+    def shifted(original: Any) -> Callable[..., Any]:
+        def seed(*numbers: Any, **keywords: Any) -> Any:
+            if numbers and type(numbers[0]) is int:
+                numbers = ((numbers[0] + shift) % (1 << 32), *numbers[1:])
+            elif type(keywords.get("seed")) is int:
+                keywords["seed"] = (keywords["seed"] + shift) % (1 << 32)
+            return original(*numbers, **keywords)
+
+        return seed
+
+    for owner in (random, sys.modules.get("numpy.random")):
+        if owner is not None:
+            wrap(owner, "seed", shifted)
+    wrap(torch, "manual_seed", shifted)
+    torch.random.manual_seed = torch.manual_seed
 
 
 def watch_loaders(

@@ -92,7 +92,10 @@ class Recorder:
         self.parameters: dict[int, list[str]] = {}
         self._replaying = order["replay"]
         self._store = store.Store(order["tensors"], order["tensor_bytes"])
-        self._storing = True
+        # what is compared by its losses alone is not to overwrite what others are compared with
+        self._learning = order.get("learn")
+        self._storing = self._learning is None
+        self._seen = 0
         self._names: dict[int, lockstep.Names] = {}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._counts: Counter[int] = Counter()
@@ -235,6 +238,7 @@ class Recorder:
             self._storing = self._store.write(number, moment)
         row["recorded"] = self._storing
         self.rows.append(row)
+        self._seen += (row["samples"] or 0) if self._learning and self._learning["samples"] else len(row["losses"])
         self._busy = False
         self._tell()
         self._consider_stopping()
@@ -287,6 +291,10 @@ class Recorder:
 
     def _consider_stopping(self) -> None:
         steps = max(self._counts.values())
+        if self._learning is not None:
+            if self._has_learned(self._learning, steps):
+                self.stop("stopped")
+            return
         exact = self._order["stop_after"]
         if exact is not None:
             if len(self.rows) >= exact:
@@ -305,6 +313,13 @@ class Recorder:
         most = MOST_STEPS if self._current is not None else MOST_STEPS_WITHOUT_EPOCHS
         if steps >= most or (steps >= enough and time.monotonic() - self.started > self._order["seconds"]):
             self.stop("stopped")
+
+    def _has_learned(self, goal: dict[str, Any], steps: int) -> bool:
+        """Whether as much was seen (in samples, or in backward passes) as is asked, or the steps or the time are up."""
+        if goal["seen"] is not None:
+            return bool(self._seen >= goal["seen"])
+        late = time.monotonic() - self.started > goal["seconds"]
+        return bool(steps >= goal["steps"] or (late and steps >= goal["minimum"]))
 
     def _consider_shortening(self) -> None:
         counts = [row["samples"] for row in self.rows if row["samples"]]

@@ -47,7 +47,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
 
     torch.set_num_threads(1)
     chance = neutral.Chance(order["seed"])
-    neutral.seed_everything(chance)
+    neutral.seed_everything(chance, order.get("shift", 0))
     if torch.cuda.is_available():
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
