@@ -61,6 +61,7 @@ TRAININGS = [
     expect("unet_segmentation.py", r": loss (\S+)", 3, "unet.pth"),
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
     expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
+    expect("critic_points.py", r"critic (\S+)", 20, "circles.pt"),
     expect("spirals.py", r"loss (\S+)", 4, "spirals.pt"),
     expect("majority_transformer.py", r"train loss (\S+),", 4, "majority.pt"),
     expect("vae_cuda.py", r"Average loss: (\S+)", 3, "vae.pth", needs_cuda=True),

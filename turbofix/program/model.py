@@ -540,6 +540,25 @@ class Stale:
 
 
 @dataclass(frozen=True)
+class ThrownAway:
+    """A backward pass that goes on into models whose gradients of it nothing uses: they are cleared before a step.
+
+    ``cuts`` are the expressions at which it could end, tensors that a model or a criterion is given, ``names`` their
+    sources. ``models`` is what the program calls those models, ``cleared`` where it clears their gradients (nowhere, if
+    no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
+    not go on into them, since what they gave is detached already.
+    """
+
+    backward: Site
+    names: tuple[str, ...]
+    cuts: tuple[Site, ...]
+    models: tuple[str, ...]
+    cleared: tuple[Site, ...] = ()
+    why_not: str | None = None
+    done: bool = False
+
+
+@dataclass(frozen=True)
 class Weights:
     """What one update of a step changes: all parameters of the object that ``text`` names in the update's function.
 
@@ -606,6 +625,7 @@ class Step:
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
     stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
+    thrown_away: tuple[ThrownAway, ...] = ()  # backward passes that compute gradients which nothing uses
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros

@@ -23,6 +23,7 @@ from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
+from turbofix.program.discarded import thrown_away
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
@@ -435,6 +436,7 @@ def _step(
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
         stale=stale(analysis, record, backwards, updates, events),
+        thrown_away=thrown_away(analysis, record, backwards),
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
