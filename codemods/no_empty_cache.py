@@ -49,6 +49,9 @@ When refused
 
 Risk
     exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.
+
+Measured
+    No figure: it depends on how much memory is given back and taken again.
 """
 
 from __future__ import annotations

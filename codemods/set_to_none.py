@@ -35,6 +35,9 @@ When refused
 
 Risk
     exact: the same gradients, but for the sign of a zero (``0.0 + -0.0``), which no update of torch's optimizers tells.
+
+Measured
+    No figure: it saves a write and a read of every gradient in each step.
 """
 
 from __future__ import annotations
