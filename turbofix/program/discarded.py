@@ -21,11 +21,11 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Control, Event, LoopRecord, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame, argument_for
+from turbofix.program.facts import Facts, Frame, argument_for
 from turbofix.program.libraries import words
 from turbofix.program.model import ThrownAway
 from turbofix.program.names import body_of, dotted, parameters
-from turbofix.program.regions import loss_expression, no_grad
+from turbofix.program.regions import loss_expression, no_grad, shared_frames
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.values import (
     Bound,
@@ -379,7 +379,10 @@ class Uses:
         places = self.analysis.facts.places
         if not isinstance(places.parent(clear.node, clear.module), ast.Expr):
             return False
-        if not clear.order < use.order or clear.order < backward.order < use.order:
+        facts = self.analysis.facts
+        if not _is_above(facts, clear, use):
+            return False
+        if not (_is_above(facts, backward, clear) or _is_above(facts, use, backward)):
             return False
         tests = _levels(use.control)
         if not _levels(clear.control) <= tests or _may_have_left(clear, use):
@@ -388,6 +391,18 @@ class Uses:
         theirs = [id(each.node) for each in self.analysis.facts.loops(use)]
         both = [each for each in theirs if each in {id(one.node) for one in self.analysis.facts.loops(backward)}]
         return mine == theirs[: len(mine)] and mine[: len(both)] == both
+
+
+def _is_above(facts: Facts, first: Event, second: Event) -> bool:
+    """Whether an event's statement stands above another's, in the innermost function that both happen in.
+
+    The log's order is that in which they were first seen, which may be in a second round through a loop.
+    """
+    own, other = facts.frames(first), facts.frames(second)
+    count = shared_frames(own, other)
+    if count == 0 or own[count - 1].module is not other[count - 1].module:
+        return False
+    return getattr(own[count - 1].anchor, "end_lineno", 0) < getattr(other[count - 1].anchor, "lineno", 0)
 
 
 def _levels(control: Control) -> set[tuple[str, int, object]]:
