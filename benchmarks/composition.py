@@ -10,7 +10,8 @@ verified once.
 
 A combination holds when the verdict is *pass* and none of its codemods was dropped; one that a run on this machine
 cannot reach (``unverified``: a branch for CUDA only) is told, and no failure. With ``--rows`` the outcomes are appended
-to a file, and those that stand in it are not run again. Exits with 1 where a combination does not hold.
+to a file, and those that stand in it are not run again. Exits with 1 where a combination does not hold,
+or where nothing acts on a script.
 """
 
 from __future__ import annotations
@@ -171,12 +172,15 @@ def main(
     """Verify every two codemods that act on a script, and all together."""
     before = read(rows) if rows is not None and rows.exists() else []
     found: list[Outcome] = []
+    idle: list[str] = []
     for script in (path.resolve() for path in scripts or trainings()):
         codemods = acting(script, risk)
         name = script.relative_to(SCRIPTS).as_posix() if script.is_relative_to(SCRIPTS) else str(script)
         asked = [each for each in combinations(codemods) if not only or set(only) & set(each)]
         kept = [each for each in before if each.script == name and each.codemods in asked]
         typer.echo(f"{name}: {len(codemods)} codemods, {len(asked)} combinations")
+        if not codemods:  # a training on which nothing acts is no test of anything
+            idle.append(name)
         found += kept
         done = {each.codemods for each in kept}
         for outcome in outcomes(script, [each for each in asked if each not in done], risk):
@@ -187,7 +191,7 @@ def main(
                 with rows.open("a", encoding="utf-8") as handle:
                     handle.write(json.dumps(asdict(outcome)) + "\n")
     told(found)
-    raise typer.Exit(any(not each.holds and each.verdict != "none" for each in found))
+    raise typer.Exit(bool(idle) or any(not each.holds and each.verdict != "none" for each in found))
 
 
 def told(found: Iterable[Outcome]) -> None:

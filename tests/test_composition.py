@@ -23,10 +23,11 @@ def test_every_two_and_all_are_combined() -> None:
     assert combinations(()) == []
 
 
-def test_codemods_act_on_every_training() -> None:
-    """Else a training is no test of anything."""
-    idle = [path.name for path in composition.trainings() if not acting(path, Risk.EQUIVALENT)]
-    assert not idle
+def test_a_training_on_which_nothing_acts_is_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composition, "acting", lambda script, risk: ())
+    with pytest.raises(composition.typer.Exit) as ended:
+        composition.main([SAMPLE], Risk.EQUIVALENT, None, None)
+    assert ended.value.exit_code == 1
 
 
 def test_a_sample_of_the_combinations_holds() -> None:

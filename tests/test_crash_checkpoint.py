@@ -60,7 +60,12 @@ def start(folder: Path, text: str, **settings: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(text, "utf-8")
     command = [sys.executable, "train.py"]
     return subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
