@@ -11,6 +11,7 @@ import pytest
 from commands import SLOW, Ran, Run, runner
 
 from turbofix import cli, project
+from turbofix.codemod import GROUPS
 from turbofix.project import NothingToVerify
 from turbofix.source import Workspace
 from turbofix.verify import Options
@@ -371,6 +372,8 @@ def test_explain(run: Run) -> None:
     listing = run("explain")
     assert listing.code == 0
     assert "pin-memory" in listing.out
+    groups = [line for line in listing.out.splitlines() if line in GROUPS]
+    assert groups == [group for group in GROUPS if group in groups] and len(groups) > 5
     page = run("explain", "pin_memory")
     assert page.code == 0
     assert page.out.startswith("pin-memory")

@@ -14,12 +14,12 @@ END = "<!-- codemods: end -->"
 
 
 def table(codemods: Sequence[Codemod]) -> str:
-    """All codemods as a Markdown table, in the order in which they run."""
+    """All codemods as a Markdown table, by group."""
     rows = [
         "| codemod | group | risk | what it does | gain, and where that was measured |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for codemod in codemods:
+    for codemod in registry.by_group(codemods):
         gain = codemod.gain
         measured = "not measured" if gain is None else f"{gain.low:g}–{gain.high:g}×: {gain.source}"
         words = f" ({', '.join(codemod.known_as)})" if codemod.known_as else ""

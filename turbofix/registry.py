@@ -126,6 +126,11 @@ def order(codemods: Iterable[Codemod]) -> tuple[Codemod, ...]:
     return tuple(done)
 
 
+def by_group(codemods: Iterable[Codemod]) -> tuple[Codemod, ...]:
+    """As people read them: group by group, in each as they came."""
+    return tuple(sorted(codemods, key=lambda codemod: GROUPS.index(codemod.group)))
+
+
 def select(codemods: Sequence[Codemod], chosen: Iterable[str] = (), ignored: Iterable[str] = ()) -> tuple[Codemod, ...]:
     """The codemods named in ``chosen`` (all when empty) less those in ``ignored``; names, groups, or ``all``.
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from turbofix import registry
 from turbofix.codemod import Codemod
 
 
@@ -42,7 +43,7 @@ def listing(codemods: Sequence[Codemod]) -> str:
     """All codemods by group, one line each."""
     width = max(len(codemod.name) for codemod in codemods)
     parts = []
-    for group, members in itertools.groupby(codemods, key=lambda codemod: codemod.group):
+    for group, members in itertools.groupby(registry.by_group(codemods), key=lambda codemod: codemod.group):
         lines = [f"  {each.name:<{width}}  {each.risk.value:<10}  {each.title}\n" for each in members]
         parts.append(f"{group}\n{''.join(lines)}")
     return "\n".join(parts) + "\n`turbofix explain NAME` prints one in full.\n"
