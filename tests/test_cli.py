@@ -463,6 +463,7 @@ def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -
     assert "pin-memory" not in [stage.codemod for stage in fewer]
     assert b"pin_memory" not in fewer[-1].files[script]
     assert b"autocast" in fewer[-1].files[script]
+    assert request.rebuild(frozenset({"pin-memory"})) is fewer  # and analyses the program for each set once
 
 
 def test_a_script_that_apply_would_not_change_has_nothing_to_verify(tmp_path: Path) -> None:

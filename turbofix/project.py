@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -594,6 +594,7 @@ def plan_verification(
 
     codemods = {codemod.name: codemod for codemod in registry.load()}
 
+    @cache  # a verification asks for one set several times, and each answer is an analysis of the program
     def stages(without: frozenset[str]) -> tuple[Stage, ...]:
         outcome = rewrite([path], replace(chosen, ignore=(*chosen.ignore, *sorted(without))), workspace)
         if outcome.errors:
