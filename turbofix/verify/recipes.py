@@ -12,8 +12,8 @@ from turbofix.records import dataclass
 from turbofix.verify import curves
 from turbofix.verify.curves import Curve, Learning, NoCurve
 from turbofix.verify.learning import Blame, Goal, Learned, Original
-from turbofix.verify.request import Request, Stage
-from turbofix.verify.result import DROPPED, UNVERIFIED, Judgement
+from turbofix.verify.request import Request, Stage, names_of
+from turbofix.verify.result import DROPPED, UNVERIFIED, Judgement, all_of
 
 SEEDS = 3
 # steps of a training that does not come to its end before
@@ -61,12 +61,12 @@ class Recipes:
         stages, last, told, kept = learned.stages, without, None, list[str]()
         found: dict[str, Judgement] = {}
         for name in names:
-            more = self._only(_names(stages) | {name})
-            if _names(more) != _names(stages) | {name}:
+            more = self._request.only(names_of(stages) | {name})
+            if names_of(more) != names_of(stages) | {name}:
                 found[name] = Judgement(name, UNVERIFIED, _as_a_change("it needs changes that were left out"))
                 continue
             learning, program = self._compare(more, name, last, without)
-            others = f", on top of {_and(kept)}" if kept else ""
+            others = f", on top of {all_of(kept)}" if kept else ""
             found[name] = Judgement(name, learning.verdict, f"a change of the recipe{others}: {learning.told}")
             if program is not None and learning.kept:
                 kept.append(name)
@@ -127,14 +127,6 @@ class Recipes:
                 told = whole.told.replace("without it", "without any of them")
                 return Learning(whole.verdict, f"with all of them together, {told}"), None
         return learning, program
-
-    def _only(self, names: frozenset[str]) -> tuple[Stage, ...]:
-        """The stages of these codemods, as far as there are any without the others."""
-        assert self._request.rebuild is not None
-        without = _names(self._request.stages) - names
-        while others := _names(stages := self._request.rebuild(without)) - names:
-            without |= others
-        return stages
 
     def _baseline(self, stages: tuple[Stage, ...]) -> Program:
         """The training without any change of the recipe: whole where that is short, else with the data shortened."""
@@ -202,11 +194,3 @@ def _judge(without: Program, changed: Program) -> Learning:
     if learning.verdict == UNVERIFIED:
         return learning
     return Learning(learning.verdict, f"over {SEEDS} seeds {learning.told}")
-
-
-def _names(stages: Sequence[Stage]) -> frozenset[str]:
-    return frozenset(stage.codemod for stage in stages if stage.codemod)
-
-
-def _and(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -63,6 +63,20 @@ class Request:
     stages: tuple[Stage, ...] = ()
     options: Options = field(default_factory=Options)
     rebuild: Callable[[frozenset[str]], tuple[Stage, ...]] | None = None
+
+    def only(self, names: frozenset[str]) -> tuple[Stage, ...]:
+        """The stages of these codemods, as far as there are any without the others; none for a candidate."""
+        if self.rebuild is None or not names:
+            return ()
+        without = names_of(self.stages) - names
+        while others := names_of(stages := self.rebuild(without)) - names:
+            without |= others  # found where the others are not
+        return stages
+
+
+def names_of(stages: Iterable[Stage]) -> frozenset[str]:
+    """The codemods of the stages."""
+    return frozenset(stage.codemod for stage in stages if stage.codemod)
 
 
 @dataclass(frozen=True)

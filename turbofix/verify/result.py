@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -105,3 +105,8 @@ class Verification:
 
 class Inconclusive(Exception):  # noqa: N818 (a verdict, not a failure of ours)
     """There can be no verdict; the message is one sentence for the user."""
+
+
+def all_of(names: Sequence[str]) -> str:
+    """Several codemods as a sentence calls them."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

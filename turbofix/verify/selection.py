@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
 from turbofix.records import dataclass
 from turbofix.verify import speed, worth
 from turbofix.verify.learning import Blame, Learned
-from turbofix.verify.request import Progress, Request, Stage
+from turbofix.verify.request import Progress, Request, Stage, names_of
 from turbofix.verify.result import DROPPED, Interval, Judgement, Measured
 from turbofix.verify.runner import Child
 from turbofix.verify.speed import NotTimed, Timed
@@ -82,7 +82,7 @@ class Selection:
         if not going:
             return _selected(learned, base, last)
         reasons = {name: one.why_not or "" for one in going for name in one.unit.codemods}
-        rest = self._only(_names(learned.stages) - reasons.keys())
+        rest = self._request.only(names_of(learned.stages) - reasons.keys())
         checked, why = learned.outcome, ""
         if rest:
             checked = self._blame.recheck(rest)
@@ -118,7 +118,7 @@ class Selection:
         going = []
         for one in reversed(found):
             without = staying.difference(one.unit.codemods)
-            if one.why_not and _names(self._only(without)) == without:
+            if one.why_not and names_of(self._request.only(without)) == without:
                 staying = without
                 going.append(one)
         return going
@@ -127,7 +127,7 @@ class Selection:
 
     def _ladder(self, stages: tuple[Stage, ...]) -> Ladder:
         """A unit without which a later one would change nothing, or the other way round, is timed with it."""
-        everything = _names(stages)
+        everything = names_of(stages)
         if self._request.rebuild is None or len(everything) < 2:
             return Ladder(worth.ranked(stages), (stages,))
         units: list[Unit] = []
@@ -137,25 +137,12 @@ class Selection:
         for unit in worth.ranked(stages):
             pending.append(unit)
             names = below.union(*(one.codemods for one in pending))
-            rung = stages if names == everything else self._only(names)
-            if names == everything or _names(rung) == names:
+            rung = stages if names == everything else self._request.only(names)
+            if names == everything or names_of(rung) == names:
                 units.append(worth.joined(pending))
                 rungs.append(rung)
                 below, pending = names, []
         return Ladder(tuple(units), tuple(rungs))
-
-    def _only(self, names: frozenset[str]) -> tuple[Stage, ...]:
-        """The stages of these codemods, as far as there are any without the others."""
-        rebuild = self._request.rebuild
-        if rebuild is None or not names:
-            return ()
-        without = _names(self._request.stages) - names
-        while True:
-            stages = rebuild(without)
-            others = _names(stages) - names
-            if not others:
-                return stages
-            without |= others
 
     def _without(self, learned: Learned, ladder: Ladder, why: NotTimed) -> Learned:
         """The rest, without the unit that failed in a timed run."""
@@ -164,13 +151,13 @@ class Selection:
             return Learned((), (failed,), learned.outcome)
         failing = ladder.units[why.place - 1].codemods
         judgements = _dropped(learned.judgements, dict.fromkeys(failing, f"it {why} in a timed run"))
-        stages = self._only(_names(learned.stages) - set(failing))
-        gone = _names(learned.stages) - set(failing) - _names(stages)
+        stages = self._request.only(names_of(learned.stages) - set(failing))
+        gone = names_of(learned.stages) - set(failing) - names_of(stages)
         judgements = _dropped(judgements, dict.fromkeys(gone, "it rests on a change that failed in a timed run"))
         outcome = self._blame.recheck(stages) if stages else learned.outcome
         if outcome is None:
             why_not = "without a change that failed in a timed run it could not be verified"
-            return Learned((), _dropped(judgements, dict.fromkeys(_names(stages), why_not)), learned.outcome)
+            return Learned((), _dropped(judgements, dict.fromkeys(names_of(stages), why_not)), learned.outcome)
         return Learned(stages, judgements, outcome)
 
 
@@ -178,10 +165,6 @@ def _selected(learned: Learned, base: Timed, last: Timed) -> Selected:
     told = speed.change(base.speeds, last.speeds) if learned.stages else None
     note = speed.nothing_told(base, last) if told is None and learned.stages else None
     return Selected(learned, told, base.measured, last.measured, note)
-
-
-def _names(stages: Collection[Stage]) -> frozenset[str]:
-    return frozenset(stage.codemod for stage in stages if stage.codemod)
 
 
 def _files(stages: Sequence[Stage]) -> Files:

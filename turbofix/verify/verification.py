@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from turbofix.findings import Risk
@@ -25,6 +25,7 @@ from turbofix.verify.result import (
     Inconclusive,
     Judgement,
     Verification,
+    all_of,
 )
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, trees_for
@@ -131,7 +132,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     if selected.note:
         notes.append(selected.note)
     if learned.recipes and selected.speedup is not None:
-        notes.append(f"speed was measured without {_and(learned.recipes)}")
+        notes.append(f"speed was measured without {all_of(learned.recipes)}")
     verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
     return Verification(
         verdict,
@@ -153,7 +154,7 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
     seen = f"{steps} steps" + (f" and {epochs} epoch end{'s' if epochs > 1 else ''}" if epochs else "")
     if learned.stages:
         out = [judgement.codemod for judgement in learned.judgements if judgement.verdict != KEPT]
-        rest = f"; {_and(out)} {'were' if len(out) > 1 else 'was'} left out" if out else ""
+        rest = f"; {all_of(out)} {'were' if len(out) > 1 else 'was'} left out" if out else ""
         if learned.told is None:
             return PASS, f"it learns the same over {seen}{rest}"
         if request.rebuild is None:
@@ -161,7 +162,7 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
         steady = {stage.codemod for stage in learned.stages} - set(learned.recipes)
         same = f"but for changes of the recipe it learns the same over {seen}; " if steady else ""
         change = "changes" if len(learned.recipes) == 1 else "change"
-        return PASS, f"{same}{_and(learned.recipes)} {change} the recipe: {learned.told}{rest}"
+        return PASS, f"{same}{all_of(learned.recipes)} {change} the recipe: {learned.told}{rest}"
     if not request.stages:
         return INCONCLUSIVE, f"nothing was rewritten, so there is nothing to verify (the script itself ran {seen})"
     if request.rebuild is None:
@@ -170,10 +171,6 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
     if all(judgement.verdict == UNVERIFIED for judgement in learned.judgements):
         return INCONCLUSIVE, "no rewrite could be verified: " + _listed(learned.judgements)
     return FAIL, "no rewrite survived: " + _listed(learned.judgements)
-
-
-def _and(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def _listed(judgements: tuple[Judgement, ...]) -> str:
