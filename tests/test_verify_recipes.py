@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ import pytest
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, Verification, verify
 from turbofix.verify.curves import PASSES, SAMPLES, Curve, NoCurve, curve_of, judge, smoothed, unit_of, why_blind
+from turbofix.verify.learning import Blame, Goal, Learned, Original
+from turbofix.verify.recipes import Recipes
+from turbofix.verify.result import UNVERIFIED, Judgement
+from turbofix.verify.runner import Ended
 
 # --- numbers
 
@@ -161,6 +165,63 @@ def test_curves_are_read_from_the_rows_of_a_log() -> None:
         curve_of({"how": "finished", "rows": [row([1.0]), row([1.0], optimizer=1)]}, SAMPLES)
     with pytest.raises(NoCurve, match="no loss was seen"):
         curve_of({"how": "finished", "rows": [row([])]}, SAMPLES)
+
+
+# --- several changes, one on top of another
+
+SCRIPT = Path("train.py")
+
+
+class FakeOriginal(Original):
+    """A training whose loss falls as its set of changes lets it."""
+
+    shortens = False
+
+    def __init__(self, paces: dict[str, float]) -> None:
+        self._paces = paces
+
+    def learn(self, phase: str, files: Mapping[Path, bytes], run: int, goal: Goal) -> Ended:
+        names = files.get(SCRIPT, b"").decode().split()
+        one = curve(run + 10 * len(names), noise=0.01, pace=0.05 * math.prod(self._paces[name] for name in names))
+        return Ended("finished", {"how": "finished", "rows": [row([loss]) for loss in one.losses]})
+
+
+class FakeBlame(Blame):
+    """Everything that was changed has run."""
+
+    def __init__(self) -> None:
+        pass
+
+    def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> None:
+        return None
+
+
+def judged(**paces: float) -> Learned:
+    def rebuild(without: frozenset[str]) -> tuple[Stage, ...]:
+        there = [name for name in paces if name not in without]
+        texts = [" ".join(there[: place + 1]).encode() for place in range(len(there))]
+        return tuple(Stage(name, Risk.RECIPE, {SCRIPT: text}) for name, text in zip(there, texts, strict=True))
+
+    request = Request(SCRIPT, stages=rebuild(frozenset()), rebuild=rebuild)
+    waiting = tuple(Judgement(name, UNVERIFIED, "it changes the training recipe") for name in paces)
+    return Recipes(FakeOriginal(paces), request, FakeBlame()).judge(Learned((), waiting, None))
+
+
+def test_changes_that_are_kept_are_told_together() -> None:
+    found = judged(faster=1.3, more=1.2)
+    assert found.recipes == ("faster", "more")
+    assert [stage.files[SCRIPT] for stage in found.stages] == [b"faster", b"faster more"]
+    assert found.judgements[1].reason.startswith("a change of the recipe, on top of faster: over 3 seeds a loss of ")
+    assert found.told is not None and found.told.endswith("steps without them")
+
+
+def test_changes_that_are_a_little_slower_each_and_clearly_worse_together_are_not_both_kept() -> None:
+    found = judged(slower=0.8, again=0.8)
+    assert found.recipes == ("slower",)
+    verdict = {one.codemod: one.verdict for one in found.judgements}
+    assert verdict == {"slower": "kept", "again": "dropped"}
+    assert "with all of them together, over 3 seeds it learns clearly worse" in found.judgements[1].reason
+    assert "without any of them" in found.judgements[1].reason
 
 
 # --- runs
