@@ -22,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,7 +92,7 @@ def combinations(codemods: tuple[str, ...]) -> list[tuple[str, ...]]:
 def outcomes(script: Path, asked: Iterable[tuple[str, ...]], risk: Risk) -> Iterator[Outcome]:
     """Verify these combinations on one script, one after another."""
     name = script.relative_to(SCRIPTS).as_posix() if script.is_relative_to(SCRIPTS) else str(script)
-    seen: dict[str, tuple[str, ...]] = {}
+    seen: dict[str, Outcome] = {}
     with _bench(script) as bench:
         planned = [(codemods, request_for(script, codemods, risk)) for codemods in asked]
         for codemods, request in sorted(planned, key=lambda each: each[1] is not None and is_exact(each[1])):
@@ -104,11 +104,11 @@ def outcomes(script: Path, asked: Iterable[tuple[str, ...]], risk: Risk) -> Iter
                 compile(content, path, "exec", dont_inherit=True)
             digest = hashlib.sha256(repr((last, [stage.risk for stage in request.stages])).encode()).hexdigest()
             if digest in seen:
-                yield Outcome(name, codemods, PASS, "as another combination", same_as=seen[digest])
+                yield replace(seen[digest], codemods=codemods, same_as=seen[digest].codemods)
                 continue
             outcome = bench.outcome(name, codemods, request)
             if outcome.holds:
-                seen[digest] = codemods
+                seen[digest] = outcome
             yield outcome
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks import composition
 from benchmarks.composition import SCRIPTS, Outcome, acting, combinations, outcomes, read, request_for
 from turbofix.findings import Risk
+from turbofix.verify import Request, Stage
 
 pytest.importorskip("torch")
 
@@ -38,6 +40,22 @@ def test_a_sample_of_the_combinations_holds() -> None:
         codemods[:2]: ("pass", ()),
         codemods: ("pass", ()),
     }
+
+
+def test_what_comes_to_one_text_is_verified_once_and_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = (Stage("a", Risk.EXACT, {SAMPLE: b"pass"}),)
+    monkeypatch.setattr(composition, "request_for", lambda script, codemods, risk: Request(SAMPLE, stages=stages))
+    verified: list[tuple[str, ...]] = []
+
+    class Bench:
+        def outcome(self, name: str, codemods: tuple[str, ...], request: Request) -> Outcome:
+            verified.append(codemods)
+            return Outcome(name, codemods, "inconclusive", "it did not run", unverified=("a",))
+
+    monkeypatch.setattr(composition, "_bench", lambda script: nullcontext(Bench()))
+    first, second = outcomes(SAMPLE, [("a", "b"), ("a", "c")], Risk.EXACT)
+    assert verified == [("a", "b")]
+    assert second == replace(first, codemods=("a", "c"), same_as=("a", "b"))
 
 
 def test_a_combination_that_learns_otherwise_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
