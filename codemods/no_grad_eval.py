@@ -112,7 +112,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(graphs.loop, message, reason, evidence=seen)
             continue
         risk = Risk.EQUIVALENT if fuses(evaluation, program) else Risk.EXACT
-        yield codemod.finding(graphs.loop, message, plan=Plan(graphs), risk=risk, evidence=seen)
+        # timed steps do not show what an evaluation takes
+        yield codemod.finding(graphs.loop, message, plan=Plan(graphs), risk=risk, evidence=seen, for_speed=False)
 
 
 def fuses(evaluation: Evaluation, program: TrainingProgram) -> bool:

@@ -466,6 +466,19 @@ def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -
     assert request.rebuild(frozenset({"pin-memory"})) is fewer  # and analyses the program for each set once
 
 
+def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "loader = [(torch.ones(4, 2), torch.ones(4, 1))]\n"
+        "for x, y in loader:\n    loss = (model(x) - y).square().mean()\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+        "model.eval()\nfor x, y in loader:\n    print((model(x) - y).abs().max().item())\n"
+    )
+    request = project.plan_verification(path, [], project.Chosen(), Options(), Workspace())
+    assert [(stage.codemod, stage.for_speed) for stage in request.stages] == [("no-grad-eval", False)]
+
+
 def test_a_script_that_apply_would_not_change_has_nothing_to_verify(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("print(1)\n")
