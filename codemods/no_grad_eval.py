@@ -34,7 +34,8 @@ When refused
     (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where the model is handed to code that is not
     torch's and not known, or a library for attacks, explanations or meta-learning is imported; where a module keeps
     what it computes at its first call, which the training would take up without its graph; where a backward pass
-    retains its graph; and where results go on to a training step, or are kept as tensors where one may find them.
+    retains its graph; where results go on to a training step, or are kept as tensors where one may find them; and where
+    a generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
 
 Risk
     exact: the training stays as it is, and so does the evaluation. Where the model has torch's own attention or
@@ -65,6 +66,7 @@ WHY = {
     "handed": "the model is handed to other code on {line}, which may ask for gradients",
     "cached": "a module keeps what it computes first ({line}), which the training would take up without its graph",
     "retained": "{line} goes through a graph twice, of which this may be a part",
+    "yielded": "what takes what {line} hands on would run without graphs, too",
     "taken": "{line}, in a training step, takes up what is computed here",
     "kept": "{line} keeps tensors where a training step may find them",
 }

@@ -159,7 +159,17 @@ def _reasons(
         keywords = event.arguments.keywords if event.arguments is not None else {}
         if "retain_graph" in keywords or "create_graph" in keywords:
             yield "retained", facts.site(event)
+    handed_on = next(
+        (each for each in _here(record.node) if isinstance(each, (ast.Yield, ast.YieldFrom, ast.Await))), None
+    )
+    if handed_on is not None:
+        yield "yielded", places.site(handed_on, record.module)
     yield from _taken_on(analysis, record, events, steps)
+
+
+def _here(loop: ast.AST) -> Iterator[ast.AST]:
+    """What a loop's own function executes in it."""
+    return (each for block in blocks(loop) for statement in block for each in walk_here(statement))
 
 
 def _is_module(value: Value) -> bool:

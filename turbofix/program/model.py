@@ -648,7 +648,8 @@ class KeptGraph:
     ``through`` are the functions that the loop calls and that every one of its forward passes happens in.
     ``why`` says what may need them, and ``where``: ``asked`` (a gradient is asked for), ``library`` (of attacks or
     explanations), ``handed`` (the model is handed to other code), ``cached`` (a module keeps what it computes first),
-    ``retained`` (graphs are gone through twice), ``taken`` and ``kept`` (results go on to a step, or may).
+    ``retained`` (graphs are gone through twice), ``yielded`` (others run in the midst of it), ``taken`` and ``kept``
+    (results go on to a step, or may).
     """
 
     loop: Site
