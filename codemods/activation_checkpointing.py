@@ -32,9 +32,10 @@ When refused
     model, and models that ``from_pretrained`` of transformers gives.
 
     Refused where a second pass would not be the same or not go unnoticed: layers with running statistics (BatchNorm),
-    blocks that change their input or their attributes, print, or draw random numbers from elsewhere than torch, layers
-    that are not known; models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that
-    is not known to have the switch; and where several processes train.
+    blocks that change their input or their attributes, print, draw random numbers from elsewhere than torch or call
+    what may do more than compute, inputs that the loop changes in place behind the block, layers that are not known;
+    models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that is not known to have
+    the switch; and where several processes train.
 
 Risk
     equivalent: the same numbers are computed, some of them twice.

@@ -142,6 +142,7 @@ class Layers:
     names: set[str] = field(default_factory=set)
     parts: list[Made] = field(default_factory=list)
     own: list[Class] = field(default_factory=list)  # the program's own classes of layers
+    functions: list[Function] = field(default_factory=list)  # functions of the program that its layers hold
     bases: set[str] = field(default_factory=set)  # what the program's own layers derive from
     foreign: bool = False  # another library's layers are among them
     unseen: bool = False  # a part of the model was not seen
@@ -190,6 +191,7 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                         found.foreign = True
             for held in member.attributes.values():
                 _layers_in(held, found, depth)
+                found.functions += [each for each in members(held) if isinstance(each, Function)]
                 if any(isinstance(each, Opaque) and each.uses & {"()", "(tensor)"} for each in members(held)):
                     found.unseen = True  # something unknown is called in it
         elif isinstance(member, (Sequence, Mapping)):

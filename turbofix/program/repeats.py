@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterable, Iterator
 
@@ -12,11 +13,12 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
 from turbofix.program.model import Loader, Repeated, Step
-from turbofix.program.names import dotted, loads, parameters
+from turbofix.program.names import dotted, parameters
 from turbofix.program.objects import Layers, is_main_test, layers_of
 from turbofix.program.syntax import Glance
-from turbofix.program.values import Class, Const, Made, members
+from turbofix.program.values import Const, External, Function, Made, members
 
 _ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
 _SAID = re.compile(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
@@ -24,10 +26,15 @@ _SCARCE = re.compile(r"OutOfMemory|out of memory")
 _SMALL = 2
 """A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
 
-_FAMILIES = re.compile(r"(?i)(gpt-?2|gpt_?neo|bert|t5|llama|mistral|qwen|opt-|bloom|bart|vit|wav2vec2|whisper)")
-"""Families of transformers whose models can do without their activations."""
+_FAMILIES = (
+    "bert|(?:xlm-?)?roberta|camembert|gpt-?2|gpt-?neo|(?:flan-|m|by)?t5|llama|mistral|qwen|opt|bloom|m?bart|vit|"
+    "wav2vec2|whisper"
+)
+"""Families of transformers whose models can do without their activations; not so SqueezeBERT, and others of BERT's."""
 
-_OWN_DRAWS = ("random.", "np.random.", "numpy.random.")
+_CLASS = re.compile(rf"(?i:{_FAMILIES})[\d.]*(?:Model|For|LMHead|DoubleHeads)")
+_CHECKPOINT = re.compile(rf"(?:[\w.-]+/)?(?:{_FAMILIES})(?![a-z])", re.IGNORECASE)
+_OWN_DRAWS = ("random.", "numpy.random.")
 _IN_PLACE = re.compile(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(")
 _STATISTICS = ("BatchNorm", "SyncBatchNorm", "InstanceNorm", "spectral_norm", "SpectralNorm")
 
@@ -39,7 +46,10 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
         return ()
     scarce = tuple(_scarce(analysis, files, steps, loaders))
     said: dict[str | None, Site] = {
-        match[1]: _line(module, match) for module in files for match in _SAID.finditer(module.text)
+        match[1]: _line(module, match)
+        for module in files
+        for match in _SAID.finditer(module.text)
+        if _is_code(analysis, match, module)
     }
     if not scarce and not said:
         return ()
@@ -64,6 +74,16 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
 
 def _without_comments(module: ModuleFile) -> str:
     return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
+
+
+def _is_code(analysis: Analysis, match: re.Match[str], module: ModuleFile) -> bool:
+    """Whether what a comment says could stand in the program, and is no advice against it."""
+    comment = analysis.facts.places.page(module).comment(_line(module, match).line) or ""
+    try:
+        ast.parse(comment)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _line(module: ModuleFile, match: re.Match[str]) -> Site:
@@ -130,47 +150,97 @@ def _blocks(
     why = None
     if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
         why = "what the blocks are given is unpacked"
+    if _is_changed(node, calls[0]):
+        why = "what the blocks are given is changed in place, or which block it is"
     layers = Layers()
     layers_of(lists[0], layers)
-    why = why or _second_time(layers)
+    why = why or _second_time(analysis, layers)
     return Repeated(facts.places.site(calls[0], module), first[0].arg, node.target.id, evidence, why_not=why)
 
 
-def _second_time(layers: Layers) -> str | None:
+def _is_changed(loop: ast.For, call: ast.Call) -> bool:
+    """Whether a loop changes, beside calling a block, what it gives it, or sets the block's name anew."""
+    given = {each.id for each in walk(call) if isinstance(each, ast.Name)}
+    for statement in loop.body:
+        for node in walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == dotted(call.func):
+                return True
+            changed: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                changed = node
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                changed = node.func.value if node.func.attr.endswith("_") else None
+            while isinstance(changed, (ast.Subscript, ast.Attribute)):
+                changed = changed.value
+            if isinstance(changed, ast.Name) and changed.id in given:
+                return True
+    return False
+
+
+def _second_time(analysis: Analysis, layers: Layers) -> str | None:
     """What a second forward pass of blocks would change, or could change."""
     if not layers.complete:
         return "not every layer of the blocks is known here"
     for name in sorted(layers.names):
         if name.rpartition(".")[2].startswith(_STATISTICS):
             return f"{name.rpartition('.')[2]} would count every batch twice"
+    waiting: list[tuple[ast.AST, ModuleFile, str]] = [(each.node, each.module, each.name) for each in layers.functions]
     for cls in layers.own:
-        reason = _by_its_code(cls)
-        if reason is not None:
-            return f"{reason} in `{cls.node.name}`"
+        if Glance().changing_attributes(cls.node):
+            return f"an attribute is changed in `{cls.node.name}`"
+        if _IN_PLACE.search(analysis.facts.places.text(cls.node, cls.module)):
+            return f"something is changed in place in `{cls.node.name}`"
+        waiting += [
+            (each, cls.module, cls.node.name)
+            for each in cls.node.body
+            if isinstance(each, ast.FunctionDef) and each.name != "__init__"
+        ]
+    seen: set[ast.AST] = set()
+    while waiting:
+        function, module, name = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        reason = _by_its_code(analysis, function, module)
+        if isinstance(reason, str):
+            return f"{reason} in `{name}`"
+        waiting += [(each.node, each.module, each.name) for each in reason]
     return None
 
 
-def _by_its_code(cls: Class) -> str | None:
-    methods = [each for each in cls.node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
-    if Glance().changing_attributes(cls.node):
-        return "an attribute is changed"
-    lines = cls.module.text.split("\n")[cls.node.lineno - 1 : cls.node.end_lineno]
-    if _IN_PLACE.search("\n".join(lines)):
+def _by_its_code(analysis: Analysis, function: ast.AST, module: ModuleFile) -> str | list[Function]:
+    """What speaks against calling a function a second time, else the functions of the program that it calls."""
+    given = {each.arg for each in parameters(function)}
+    if _IN_PLACE.search(analysis.facts.places.text(function, module)):
         return "something is changed in place"
-    for method in methods:
-        given = {each.arg for each in parameters(method)}
-        for node in walk(method):
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Subscript)):
-                base = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-                if dotted(base) in given or isinstance(node.target, ast.Subscript):
-                    return "something is changed in place"
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+    called: list[Function] = []
+    frames = (Frame(function, module, function, None, ()),)
+    for node in walk(function):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Subscript)):
+            base = node.target.value if isinstance(node.target, ast.Subscript) else node.target
+            if dotted(base) in given or isinstance(node.target, ast.Subscript):
                 return "something is changed in place"
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                return "an attribute is changed"
-        if any(f"{dotted(each)}.".startswith(_OWN_DRAWS) for each in loads(method)):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            return "something is changed in place"
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            return "an attribute is changed"
+        root = node.func if isinstance(node, ast.Call) else None
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(node, ast.Call) or not isinstance(root, ast.Name):
+            continue
+        if not isinstance(analysis.facts.bindings.owner(root.id, root, module), ast.Module):
+            continue  # of the layer, or of what it is given
+        found = members(analysis.facts.evaluate(node.func, frames))
+        names = [each.qualname for each in found if isinstance(each, External)]
+        if any(name.startswith(_OWN_DRAWS) for name in names):
             return "numbers are drawn beside torch's generator"
-    return None
+        own = [each for each in found if isinstance(each, Function)]
+        is_builtin = not analysis.facts.bindings.writes(module.tree, root.id) and root.id in vars(builtins)
+        if len(names) + len(own) != len(found) or (not found and not is_builtin):
+            return f"`{dotted(node.func)}` may do more than compute"
+        called += own
+    return called
 
 
 def _of_library(
@@ -187,7 +257,10 @@ def _of_library(
     assert statement is not None
     given = made.arguments.get("pretrained_model_name_or_path", 0)
     told = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
-    known = _FAMILIES.search(f"{made.qualname.split('.')[1]} {' '.join(map(str, told))}") is not None
+    by_name = (
+        made.qualname.startswith("transformers.Auto") and told and all(_CHECKPOINT.match(str(one)) for one in told)
+    )
+    known = bool(by_name) or _CLASS.match(made.qualname.split(".")[1]) is not None
     why = None if known or enabled is not None else "whether this model can do without its activations is not known"
     above = facts.places.parent(statement, module)
     if isinstance(above, ast.If) and not is_main_test(above.test):
