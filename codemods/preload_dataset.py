@@ -27,14 +27,16 @@ Use instead
 When refused
     It speaks of a ``TensorDataset`` that is made on the host, read through loaders (whole, or its parts by
     ``random_split`` and ``Subset``), and whose batches are copied to a GPU. Data with a ``__getitem__`` of the script's
-    own may transform each sample, and nothing is said of them. It is refused where the tensors are changed in place
-    later, where the data or a loader are used for anything else than reading batches (an item, an attribute, a call
-    that is handed them), where a loop uses a part of a batch on the host, before it is copied or without, where one
-    loader is read together with another one, where the loader has a ``collate_fn``, a ``batch_sampler`` or a setting
-    that is not written in its call, and where the device has no name at the place where the data are made.
+    own may transform each sample, and nothing is said of them. It is refused where the tensors may be changed in place
+    later (by a function that they are handed to, through another name for the same memory), where the data or a loader
+    are used for anything else than reading batches (an item, an attribute, a call that is handed them), where a loop
+    uses a part of a batch on the host, before it is copied or without, where one loader is read together with another
+    one, where the loader has a ``collate_fn``, a ``batch_sampler`` or a setting that is not written in its call, and
+    where the device has no name at the place where the data are made.
 
 Risk
-    exact: the same batches in the same order, of the same bits.
+    exact: the same batches in the same order, of the same bits. Equivalent where workers stayed for all passes
+    (``persistent_workers``): without them each pass draws a number more, and the second comes in another order.
 
 Measured
     Not measured in isolation.
@@ -102,6 +104,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         loaders = [(loader, data) for site, data in preload.loaders if (loader := program.loader(site)) is not None]
         reason = preload.why_not or next(filter(None, (why_not(loader) for loader, _ in loaders)), None)
         plan = Plan(preload, tuple(reader(loader, data) for loader, data in loaders))
+        # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
+        staying = any(is_in_the_way(loader.argument("persistent_workers")) for loader, _ in loaders)
+        risk = Risk.EQUIVALENT if staying else Risk.EXACT
         for loader, _ in loaders:
             message = (
                 f"{called(loader)} stacks its batches sample by sample from tensors in memory, and each is copied to "
@@ -109,9 +114,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             )
             seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
             if reason is not None:
-                yield codemod.refuse(loader.site, message, reason, evidence=seen)
+                yield codemod.refuse(loader.site, message, reason, risk=risk, evidence=seen)
             else:
-                yield codemod.finding(loader.site, message, plan=plan, evidence=seen)
+                yield codemod.finding(loader.site, message, plan=plan, risk=risk, evidence=seen)
 
 
 def why_not(loader: Loader) -> str | None:

@@ -55,11 +55,22 @@ PART = "data, _ = random_split(TensorDataset(x, y), [70, 30])\nloader = DataLoad
 )
 def test_the_batches_are_the_same(data: str, arguments: str) -> None:
     before = PROGRAM.format(data=data.format(arguments))
-    codemods = [each for each in registry.load() if each.name == "preload-dataset"]
-    rewriting = pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: before}), codemods, Target(), Risk.EXACT)
-    after = rewriting.texts[ENTRY]
+    after = rewritten(before, Risk.EXACT)
     assert "preloaded(device, x, y)" in after
     assert ran(after) == ran(before)
+
+
+def test_workers_that_stay_draw_another_order() -> None:
+    before = PROGRAM.format(data=WHOLE.format("16, True, num_workers=2, persistent_workers=True"))
+    assert rewritten(before, Risk.EXACT) == before
+    after = rewritten(before, Risk.EQUIVALENT)
+    assert "preloaded(device, x, y)" in after
+    assert ran(after) != ran(before)
+
+
+def rewritten(program: str, risk: Risk) -> str:
+    codemods = [each for each in registry.load() if each.name == "preload-dataset"]
+    return pipeline.apply(ENTRY, MemoryWorkspace({ENTRY: program}), codemods, Target(), risk).texts.get(ENTRY, program)
 
 
 def ran(program: str) -> object:

@@ -11,13 +11,14 @@ from turbofix.findings import Site
 from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.contents import change_after
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import Loader, Preload
-from turbofix.program.names import dotted, targets
+from turbofix.program.names import dotted, loads, targets
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import (
     Bound,
@@ -115,6 +116,7 @@ def _preload(analysis: Analysis, made: Made, uses: list[_Use], reading: dict[Sit
     given = [each for value in made.arguments.values() for each in flatten(value)]
     if any(isinstance(each, Tensor) and each.device != "cpu" for each in given):
         return None
+    names = [name for each in call.args for name in loads(each)]
     sites = {copy.site for copy in moved}
     copies = [event for event in facts.of("transfer") if facts.site(event) in sites]
     moves = [(event, analysis.devices.of_transfer(event)) for event in copies]
@@ -128,7 +130,7 @@ def _preload(analysis: Analysis, made: Made, uses: list[_Use], reading: dict[Sit
         helper=_place_of_helper(analysis, call, module),
         imports=tuple(_imports(analysis, {use.event.module.path: use.event.module for use in uses}.values())),
         why_not=(
-            _changes(analysis, call, module)
+            change_after(analysis, call, names, facts.frames(events[0]))
             or _is_used_otherwise(analysis, made, uses)
             or next(filter(None, (_is_read_on_host(analysis, use, sites, reading) for use in uses)), None)
             or ("the place where the data are made does not tell the device" if device is None else None)
@@ -167,37 +169,6 @@ def _place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> S
     holding = next(each for each in reversed(body) if each.lineno <= line)
     first = next((each for each in body if isinstance(each, (*FUNCTIONS, ast.ClassDef))), holding)
     return analysis.facts.places.site(first if first.lineno < holding.lineno else holding, module)
-
-
-def _changes(analysis: Analysis, call: ast.Call, module: ModuleFile) -> str | None:
-    """Whether the tensors, or the arrays that they share their memory with, may be written to after they are taken."""
-    inside = [each for argument in call.args for each in walk(argument)]
-    names = {dotted(each) for each in inside if isinstance(each, (ast.Name, ast.Attribute))}
-    taken = {each for each in names if each is not None}
-    scope = analysis.facts.places.scope(call, module)
-    for name in tuple(taken):  # x = torch.from_numpy(array)
-        for write in analysis.facts.bindings.writes(scope, name):
-            value = getattr(write, "value", None)
-            if value is not None:
-                taken.update(each.id for each in walk(value) if isinstance(each, ast.Name))
-    for node in every(ast.Call, module.tree):
-        if isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_") and dotted(node.func.value) in taken:
-            return f"`{dotted(node.func.value)}` is changed in place on line {node.lineno}"
-    for kind in (ast.Assign, ast.AugAssign):
-        for statement in every(kind, module.tree):
-            single = [each for target in _targets(statement) for each in targets(target)]
-            for each in single:
-                base: ast.expr = each
-                while isinstance(base, ast.Subscript):
-                    base = base.value
-                in_place = base is not each or isinstance(statement, ast.AugAssign)
-                if in_place and dotted(base) in taken and statement.lineno > call.lineno:
-                    return f"`{dotted(base)}` is changed in place on line {statement.lineno}"
-    return None
-
-
-def _targets(statement: ast.AST) -> list[ast.expr]:
-    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]  # type: ignore[attr-defined]
 
 
 def _is_used_otherwise(analysis: Analysis, made: Made, uses: list[_Use]) -> str | None:
