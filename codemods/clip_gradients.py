@@ -47,6 +47,7 @@ When refused
     - where the function that makes the step has no name for that model;
     - where gradients are read or changed by hand, by hooks, or by a call between the backward and the step;
     - where a step goes through a closure or is read, or gradients are differentiated again;
+    - under Accelerate and Fabric where ``backward`` is called on the loss itself: their object is to clip, too;
     - under FSDP, whose parameters are pieces: there the model has a ``clip_grad_norm_`` of its own;
     - where a scaler's gradients are unscaled under another condition than the step.
 
@@ -156,6 +157,8 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
         return "a library has taken over the precision, and with it the gradients"
     if program.framework is not Framework.PYTORCH and step.backwards[0].function != update.function:
         return "backward and the optimizer's step stand in different functions"
+    if program.framework is not Framework.PYTORCH and not step.backwards[0].owner:
+        return "backward is called past the framework, whose object is to clip"
     return None
 
 
@@ -174,20 +177,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         clip = edit.name("torch.nn.utils.clip_grad_norm_", place)
         edit.before(place, *lines, f"{clip}({parameters}, {LARGEST})")
         return
-    owner = receiver(edit.text(plan.backward.site))
+    owner = plan.backward.owner
     if plan.framework is Framework.FABRIC:
-        optimizer = receiver(edit.text(place))
-        edit.before(place, f"{owner}.clip_gradients({plan.text}, {optimizer}, max_norm={LARGEST})")
+        edit.before(place, f"{owner}.clip_gradients({plan.text}, {plan.update.concerns}, max_norm={LARGEST})")
         return
     edit.before(place, f"if {owner}.sync_gradients:", f"    {owner}.clip_grad_norm_({parameters}, {LARGEST})")
-
-
-def receiver(text: str) -> str:
-    """What a method is called on, as it is written: ``accelerator`` of ``accelerator.backward(loss)``."""
-    call = ast.parse(text, mode="eval").body
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        return ast.unparse(call.func.value)
-    raise Refuse("backward or step is no plain call")
 
 
 def scaled_step(text: str) -> tuple[str, str]:

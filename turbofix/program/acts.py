@@ -169,6 +169,7 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         create_graph=event.kind == "backward" and _creates_graph(event),
         max_norm=_max_norm(analysis, event) if event.kind == "clip" else ABSENT,
         concerns=_concerns(analysis, event) if event.kind == "step" else "",
+        owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
 
 
@@ -191,6 +192,14 @@ def receiver_text(analysis: Analysis, event: Event) -> str:
     ):
         return places.text(node.func.value, event.module)
     return places.text(node.func, event.module)
+
+
+def _owner(analysis: Analysis, event: Event) -> str:
+    """The source of Accelerate's or Fabric's object, where that is what a backward is called on."""
+    call = event.node
+    if event.name not in ("accelerator", "fabric") or not isinstance(call, ast.Call):
+        return ""
+    return analysis.facts.places.text(call.func.value, event.module) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _concerns(analysis: Analysis, event: Event) -> str:

@@ -302,6 +302,7 @@ class Act:
     create_graph: bool = False  # a backward that is differentiated again
     max_norm: Argument = ABSENT  # for clips
     concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
+    owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Weights
-from turbofix.program.names import dotted, loads
+from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
 
@@ -45,6 +45,12 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
     for module in analysis.execution.modules.values():
         if _HOOKS.search(module.text):
             return Weights(site, why_not=f"{module.path.name} registers hooks, which may change the gradients already")
+    for event in analysis.facts.of("call", "unknown_call"):
+        if event.name.endswith(".add_param_group") and any(each is optimizer for each in members(event.receiver)):
+            return Weights(
+                site,
+                why_not=f"the optimizer is given more parameters ({analysis.facts.site(event).line_from(site.path)})",
+            )
     passed = optimizer.arguments.get("params", 0)
     owners = {id(each): each for each in _owners(passed.value)} if passed is not None else {}
     if passed is None or passed.node is None or len(owners) != 1:
@@ -134,11 +140,13 @@ def _is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 
         if node.func.id in ("list", "tuple") and len(node.args) == 1:
             return _is_all(analysis, node.args[0], module, depth - 1)
         if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
-            return _asks_for_gradients(node.args[0].body) and _of_parameters(node.args[1], "parameters")
+            test, given = node.args[0].body, parameters(node.args[0])
+            asks = len(given) == 1 and _asks_for_gradients(test, given[0].arg)
+            return asks and _of_parameters(node.args[1], "parameters")
         return False
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         conditions = _conditions(node)
-        return conditions is not None and all(map(_asks_for_gradients, conditions))
+        return conditions is not None and all(_asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
     return isinstance(node, ast.List) and len(node.elts) in (1, 2) and _are_halves(analysis, node, module, depth)
 
 
@@ -156,13 +164,21 @@ def _are_halves(analysis: Analysis, node: ast.List, module: ModuleFile, depth: i
         given += found if len(found) == 1 else []
     if len(given) == 1 == len(node.elts):
         return _is_all(analysis, given[0], module, depth - 1)
-    halves: list[str] = []
+    halves: list[ast.expr] = []
     for part in given:
-        conditions = _conditions(part) if isinstance(part, (ast.ListComp, ast.GeneratorExp)) else None
-        if conditions is None:
+        if not isinstance(part, (ast.ListComp, ast.GeneratorExp)):
             return False
-        halves.append(" and ".join(ast.unparse(each) for each in conditions if not _asks_for_gradients(each)))
-    return len(halves) == 2 and bool(halves[0]) and (f"not {halves[0]}" == halves[1] or f"not {halves[1]}" == halves[0])
+        own = dotted(part.elt) or ""
+        tests = [each for each in _conditions(part) or () if not _asks_for_gradients(each, own)]
+        if len(tests) != 1:
+            return False
+        halves += tests
+    return len(halves) == 2 and (_denies(*halves) or _denies(halves[1], halves[0]))
+
+
+def _denies(one: ast.expr, other: ast.expr) -> bool:
+    """Whether one test is ``not`` the other."""
+    return isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.Not) and ast.dump(one.operand) == ast.dump(other)
 
 
 def _conditions(node: ast.ListComp | ast.GeneratorExp) -> list[ast.expr] | None:
@@ -192,5 +208,5 @@ def _of_parameters(node: ast.AST, method: str) -> bool:
     )
 
 
-def _asks_for_gradients(test: ast.expr) -> bool:
-    return isinstance(test, ast.Attribute) and test.attr == "requires_grad"
+def _asks_for_gradients(test: ast.expr, parameter: str) -> bool:
+    return dotted(test) == f"{parameter}.requires_grad"
