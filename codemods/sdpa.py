@@ -18,7 +18,11 @@ Use instead
     ::
 
         y = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.attn_dropout.p if self.training else 0.0, is_causal=True
+            q,
+            k,
+            v,
+            dropout_p=self.attn_dropout.p if self.attn_dropout.training else 0.0,
+            is_causal=True,
         )
 
     Scores that are multiplied by anything but one over the root of their width get ``scale=``, unscaled ones

@@ -21,7 +21,7 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, attribute, settled
 from turbofix.program.model import Attention, AttentionMask
-from turbofix.program.names import dotted, parameters, stores, targets, walk_here
+from turbofix.program.names import dotted, parameters, stores, targets, walk_here, written
 from turbofix.program.ranks import Ranks
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import (
@@ -310,7 +310,8 @@ class _Reading:
             contiguous=rank == 4 and not transposed and self._may_be_viewed(final),
             query_is_free=isinstance(base.query, ast.Name)
             and self._laid(base.query, base.suffix[0]) == query
-            and not loads,
+            and not loads
+            and not any(_is_name(each, base.query.id) for part in (base.key, values) for each in walk(part)),
         )
 
     def _has_kernel(self, function: ast.AST) -> bool:
@@ -406,10 +407,7 @@ class _Reading:
             if name is None or len(call.args) != 1 or call.keywords:
                 raise _OtherError
             self._refuse_hooks()
-            own = parameters(self.function)[:1] if self.function is not None else []
-            by_self = own and name.startswith(own[0].arg + ".") and name.count(".") == 1
-            owner = own[0].arg if by_self and not self._switches_dropout() else name
-            return f"{name}.p if {owner}.training else 0.0"
+            return f"{name}.p if {name}.training else 0.0"  # its own switch: dropout may go on where the model is off
         if self._called(call) in ("torch.nn.functional.dropout", "torch.dropout"):
             given = dict(zip(("input", "p", "training", "inplace"), call.args, strict=False))
             given.update({each.arg: each.value for each in call.keywords if each.arg is not None})
@@ -421,12 +419,6 @@ class _Reading:
                 raise _OtherError
             return f"{text} if {self._text(training)} else 0.0"
         return None
-
-    def _switches_dropout(self) -> bool:
-        """Whether the program may switch its dropout by itself."""
-        return any(
-            re.search(r"isinstance\([^()]*Dropout", module.text) for module in self.facts.execution.modules.values()
-        )
 
     def _refuse_hooks(self) -> None:
         for module in self.facts.execution.modules.values():
@@ -712,8 +704,11 @@ class _Reading:
             if node.attr == "min" and isinstance(of, ast.Call) and self._called(of) == "torch.finfo":
                 return -3e38
             return None
-        found = {settled(value) for value in self._values(node)}
+        values = self._values(node)
+        found = {settled(value) for value in values}
         value = found.pop() if len(found) == 1 else None
+        if any(isinstance(member, Option) for each in values for member in members(each)):
+            return None  # whoever runs it may say another number
         if value is None:
             value = _arithmetic(node)
         return _far(value) if isinstance(value, (int, float)) else None
@@ -967,7 +962,7 @@ class _Reading:
             last = not node.value.args and _arithmetic(node.slice) in self._last()
             of = func.value if last and isinstance(func, ast.Attribute) else None
         if of is not None:
-            return self._text(of) in own and isinstance(of, ast.Name) and self._keeps_width(of.id)
+            return self._text(of) in own and isinstance(of, ast.Name) and self._keeps_width(of, base)
         if isinstance(node, ast.Name):
             definition = self._local(node)
             if definition is not None:
@@ -981,10 +976,25 @@ class _Reading:
         """The numbers of the last dimension."""
         return (-1,) if self.rank is None else (-1, self.rank - 1)
 
-    def _keeps_width(self, name: str) -> bool:
-        """Whether a name is set at most once in the function, or only scaled: its width is the same throughout."""
-        writes = [each for written, each in self._writes() if written == name]
-        return len(writes) <= 2
+    def _keeps_width(self, node: ast.Name, base: _Product) -> bool:
+        """Whether what has a name where it is asked for its width is what the product takes, but for a factor."""
+        product = self.block[base.at]
+        start, end = (node.lineno, node.col_offset), (product.lineno, product.col_offset)
+        between = [
+            each
+            for written, each in self._writes()
+            if written == node.id and start < (each.lineno, each.col_offset) < end  # type: ignore[attr-defined]
+        ]
+        return all(self._only_scales(each, node.id) for each in between)
+
+    def _only_scales(self, write: ast.AST, name: str) -> bool:
+        """Whether a name is set to what it was, times a number."""
+        if isinstance(write, ast.AugAssign):
+            return isinstance(write.op, (ast.Mult, ast.Div)) and self._is_number(write.value)
+        if not isinstance(write, ast.Assign) or not _sets(write, name) or not isinstance(write.value, ast.BinOp):
+            return False
+        value = write.value
+        return isinstance(value.op, (ast.Mult, ast.Div)) and _is_name(value.left, name) and self._is_number(value.right)
 
     def _is_last_of_a_shape(self, node: ast.Name, own: set[str]) -> bool:
         """``b, h, t, d = k.size()``."""
@@ -1063,7 +1073,8 @@ class _Reading:
             fill = "infinite" if each.fill == float("-inf") else "finite"
             found.append(AttentionMask(keep, fill, each.said, test, causal))  # type: ignore[arg-type]
         if len(found) > 1:
-            if any(each.test is not None for each in found) or any(each.fill == "added" for each in found):
+            alike = all(each.causal for each in found) or all(each.fill != "added" for each in found)
+            if any(each.test is not None for each in found) or not alike:
                 raise _WhyNotError("it has several masks, not all of which say in the same way what to leave out")
             if len({each.fill for each in found}) > 1:
                 raise _WhyNotError("it has several masks, which are filled with different numbers")
@@ -1083,18 +1094,14 @@ class _Reading:
             return self._text(node.operand)
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
             sign = "!=" if isinstance(node.ops[0], ast.Eq) else "=="
-            left, right = node.left, node.comparators[0]
-            if isinstance(right, ast.Constant) and isinstance(right.value, bool):
-                truth = right.value if sign == "==" else not right.value
-                return f"{self._text(left)} == {truth}"
-            return f"{self._text(left)} {sign} {self._text(right)}"
+            return f"{self._text(node.left)} {sign} {self._text(node.comparators[0])}"
         return f"~{self._text(node, power=True)}"
 
     def _added(self, operation: _Operation, test: str | None) -> AttentionMask:
         """A mask or bias that is added: torch takes it as it is, if it is of floats."""
         node = operation.node
         if self._is_causal_sum(node):
-            return AttentionMask(self._text(node), "infinite", "", test, causal=True)
+            return AttentionMask(self._text(node), "added", "", test, causal=True)
         if self._is_number(node):
             raise _OtherError
         if not self._is_floating(node):
@@ -1144,7 +1151,10 @@ class _Reading:
         )
 
     def _set_to(self, node: ast.Attribute) -> list[ast.expr]:
-        """The expressions that an attribute of ``self`` is set to in the class, buffers included."""
+        """The expressions that an attribute of ``self`` is set to in the class, buffers included.
+
+        The attribute itself stands for what is no such expression: a part that is set, one of several targets.
+        """
         assert self.function is not None
         own = parameters(self.function)[:1]
         if not own or not _is_name(node.value, own[0].arg):
@@ -1156,30 +1166,24 @@ class _Reading:
             return []
         found: list[ast.expr] = []
         for each in walk(cls):
-            if isinstance(each, ast.Assign):
-                found += [
-                    each.value if isinstance(target, ast.Attribute) else node
-                    for target in each.targets
-                    if any(isinstance(one, ast.Attribute) and one.attr == node.attr for one in targets(target))
-                ]
-            elif isinstance(each, (ast.AugAssign, ast.AnnAssign)):
-                if isinstance(each.target, ast.Attribute) and each.target.attr == node.attr and each.value is not None:
-                    found.append(each.value if isinstance(each, ast.AnnAssign) else node)
+            if any(name.endswith(f".{node.attr}") for name in written(each)):
+                into = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+                plain = isinstance(each, (ast.Assign, ast.AnnAssign)) and isinstance(into[-1], ast.Attribute)
+                found.append(each.value if plain and len(into) == 1 else node)  # type: ignore[attr-defined]
             elif isinstance(each, ast.Call) and (dotted(each.func) or "").endswith(".register_buffer"):
                 given = {word.arg: word.value for word in each.keywords}
                 name = each.args[0] if each.args else given.get("name")
                 value = each.args[1] if len(each.args) > 1 else given.get("tensor")
                 if isinstance(name, ast.Constant) and name.value == node.attr:
                     found.append(value if value is not None else node)
-        if self._set_elsewhere(node.attr, cls):
-            return []
-        return found
+        return [] if self._set_elsewhere(node, cls) else found
 
-    def _set_elsewhere(self, name: str, cls: ast.ClassDef) -> bool:
-        return any(
-            cls not in set(self.places.ancestors(write, module))
-            for write, _, module in self.facts.attribute_writes(name)
-        )
+    def _set_elsewhere(self, node: ast.Attribute, cls: ast.ClassDef) -> bool:
+        """Whether an attribute is anything else than its class sets it to."""
+        origins = [getattr(member, "origin", None) for each in self._values(node) for member in members(each)]
+        writes = [(write, module) for write, _, module in self.facts.attribute_writes(node.attr)]
+        writes += [(each.node, each.module) for each in origins if each is not None]
+        return any(cls not in set(self.places.ancestors(write, module)) for write, module in writes)
 
     # --- causal masks -------------------------------------------------------------------------------------------------
 
@@ -1211,10 +1215,17 @@ class _Reading:
             return self._triangle(node.value, infinite, depth - 1)
         if isinstance(node, ast.Name):
             definition = self._local(node)
-            return self._triangle(definition, infinite, depth - 1) if definition is not None else None
+            function = self.places.function(node, self.module)
+            if definition is None or function is None or _is_changed_in_place(function, node.id):
+                return None
+            return self._triangle(definition, infinite, depth - 1)
         if isinstance(node, ast.Attribute):
-            found = {self._triangle(each, infinite, depth - 1) for each in self._set_to(node) if each is not node}
-            return found.pop() if len(found) == 1 and len(self._set_to(node)) >= 1 else None
+            modules = self.facts.execution.modules.values()
+            if any(node.attr in each.text and _is_changed_in_place(each.tree, node.attr) for each in modules):
+                return None
+            made = self._set_to(node)
+            found = {self._triangle(each, infinite, depth - 1) if each is not node else None for each in made}
+            return found.pop() if len(found) == 1 else None
         if isinstance(node, ast.Call):
             name = self._called(node)
             if name in ("torch.tril", "torch.triu") and node.args:
@@ -1497,6 +1508,8 @@ class _Reading:
 
     def _text(self, node: ast.expr, power: bool = False) -> str:
         text = self.places.text(node, self.module)
+        if isinstance(node, (ast.IfExp, ast.Lambda)):
+            return f"({text})"  # it is weaker than anything that it may stand beside
         simple = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
         return f"({text})" if power and not isinstance(node, simple) else text
 
@@ -1546,6 +1559,18 @@ def _is_scripted(function: ast.AST) -> bool:
 
 def _is_name(node: ast.AST | None, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_changed_in_place(tree: ast.AST, name: str) -> bool:
+    """Whether a method with an underscore behind it is called on a name, an attribute of this name, or a view of it."""
+    return any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr.endswith("_")
+        and not each.func.attr.endswith("__")
+        and any(name in (getattr(part, "id", None), getattr(part, "attr", None)) for part in walk(each.func.value))
+        for each in walk(tree)
+    )
 
 
 def _sets(statement: ast.Assign, name: str) -> bool:
