@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model, is_module_class
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type
+from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -17,7 +18,8 @@ from turbofix.program.model import KeptGraph, Step
 from turbofix.program.names import walk_here
 from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS, LOOPS, blocks
-from turbofix.program.values import Bound, Instance, Sequence, Tensor, Value, members
+from turbofix.program.tensors import tensors_in
+from turbofix.program.values import Bound, Class, Function, Instance, Namespace, Value, members
 
 _ASKING = frozenset(
     {
@@ -32,6 +34,8 @@ _LIBRARIES = (
     "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
     "higher", "learn2learn", "functorch", "torchopt",
 )  # fmt: skip
+_PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
+_CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})
 _KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
 
 
@@ -195,12 +199,13 @@ def _taken_on(
     places, facts, module = analysis.facts.places, analysis.facts, record.module
     frames = next((found for each in events if (found := facts.frames_within(each, record.node))), ())
     outer = facts.frames(events[0])[: -len(frames)] if frames else ()
+    inside = (*outer, *frames[:1])
     scope = places.scope(record.node, module)
-    for node in _taken(analysis, scope, module, _kept_names(record.node), record.node, steps):
+    for node in _taken(analysis, scope, module, _kept_names(record.node), record.node, steps, inside):
         yield "taken", places.site(node, module)
     for node in walk(record.node):
         kept = _kept_attribute(node)
-        if kept is not None and _may_be_tensor(analysis, kept, (*outer, *frames[:1])):
+        if kept is not None and _may_be_tensor(analysis, kept, inside):
             yield "kept", places.site(node, module)
     yield from _kept_by_others(analysis, record, events)
     function = places.function(record.node, module)
@@ -223,7 +228,7 @@ def _taken_on(
         if any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets):
             yield "kept", places.site(caller.anchor, caller.module)
         names = {each.id for each in targets if isinstance(each, ast.Name)}
-        for node in _taken(analysis, caller.scope, caller.module, names, statement, steps):
+        for node in _taken(analysis, caller.scope, caller.module, names, statement, steps, around[:-1]):
             yield "taken", places.site(node, caller.module)
 
 
@@ -250,6 +255,7 @@ def _taken(  # noqa: PLR0913
     names: set[str],
     source: ast.AST,
     steps: tuple[Step, ...],
+    frames: tuple[Frame, ...],
 ) -> Iterator[ast.AST]:
     """Where names of a scope, or what is computed from them, come into a training loop or a call that trains."""
     spread, before = set(names), -1
@@ -266,12 +272,17 @@ def _taken(  # noqa: PLR0913
                 if any(isinstance(each, ast.Name) and each.id in spread for each in given):
                     spread |= {node.func.value.id} if isinstance(node.func.value, ast.Name) else set()
     spread -= {"self"}
+    places = analysis.facts.places
     training = _training_calls(analysis)
     for loop, where in _training_loops(analysis, steps):
         if where is module and analysis.facts.places.scope(loop, module) is scope and loop is not source:
-            own = {each.id for each in walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            waited = spread - _set_first(loop)
             for node in walk(loop):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in spread - own:
+                if not isinstance(node, ast.Name) or node.id not in waited:
+                    continue
+                if not _is_read(node, places.parent(node, module)) or _is_set_between(node, source, scope, spread):
+                    continue
+                if _may_be_tensor(analysis, node, frames):
                     yield node
     for node in walk(scope):
         if isinstance(node, ast.Call) and id(node) in training and not contains_node(node, source):
@@ -279,7 +290,7 @@ def _taken(  # noqa: PLR0913
             inside += [node.func.value] if isinstance(node.func, ast.Attribute) else []
             for each in inside:
                 found = (name for name in walk(each) if isinstance(name, ast.Name) and name.id in spread)
-                yield from (name for name in found if not _is_set_between(name, source, scope))
+                yield from (name for name in found if not _is_set_between(name, source, scope, spread))
 
 
 def contains_node(outer: ast.AST, inner: ast.AST) -> bool:
@@ -287,20 +298,77 @@ def contains_node(outer: ast.AST, inner: ast.AST) -> bool:
     return any(each is inner for each in walk(outer))
 
 
-def _is_set_between(name: ast.Name, source: ast.AST, scope: ast.AST) -> bool:
-    """Whether a name is set anew on its way down from the loop: below it, or above the loop that reads it."""
+def _is_read(name: ast.Name, above: ast.AST | None) -> bool:
+    return isinstance(name.ctx, ast.Load) or (isinstance(above, ast.AugAssign) and above.target is name)
+
+
+def _set_first(loop: ast.AST) -> set[str]:
+    """The names that a loop sets before it reads them, in the order of the text."""
+    read: set[str] = set()
+    fresh: set[str] = set()
+    nodes = sorted((each for each in walk(loop) if isinstance(each, ast.stmt)), key=_line_of)
+    for node in nodes:
+        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        names = [each for part in parts for each in walk(part) if isinstance(each, ast.Name)]
+        read |= {each.id for each in names if isinstance(each.ctx, ast.Load) and each.id not in fresh}
+        stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+        if isinstance(node, ast.AugAssign):
+            read |= stored - fresh
+        fresh |= stored - read
+    return fresh
+
+
+def _line_of(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _is_set_between(
+    name: ast.Name,
+    source: ast.AST,
+    scope: ast.AST,
+    spread: set[str],
+    seen: frozenset[str] = frozenset(),
+) -> bool:
+    """Whether a name is set anew on its way down from the loop: below it, or above the loop that reads it.
+
+    What it is set to must not come from the loop either (``spread`` are the names that may).
+    """
     first, last = getattr(source, "end_lineno", 0), name.lineno
+    seen |= {name.id}
+    return any(
+        name.id in each.stored
+        and (first < each.line < last or (last < first and each.line < last))
+        and not any(
+            read.id in spread and (read.id in seen or not _is_set_between(read, source, scope, spread, seen))
+            for read in each.read
+        )
+        and not contains_node(source, each.node)
+        for each in _settings(scope)
+    )
+
+
+class _Setting(NamedTuple):
+    """A statement that certainly sets names where it is reached, and the names that it sets them from."""
+
+    node: ast.AST
+    line: int
+    stored: frozenset[str]
+    read: tuple[ast.Name, ...]
+
+
+@once_per_node
+def _settings(scope: ast.AST) -> tuple[_Setting, ...]:
     perhaps = {each for node in walk(scope) if isinstance(node, (ast.If, ast.Try)) for each in walk(node)}
+    found: list[_Setting] = []
     for node in walk(scope):
         if isinstance(node, (ast.Assign, ast.For)) and node not in perhaps:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            stored = {each.id for one in targets for each in walk(one) if isinstance(each, ast.Name)}
+            names = (each for one in targets for each in walk(one) if isinstance(each, ast.Name))
+            stored = frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))
             value = node.iter if isinstance(node, ast.For) else node.value
-            again = any(isinstance(each, ast.Name) and each.id == name.id for each in walk(value))
-            in_order = first < node.lineno < last or (last < first and node.lineno < last)
-            if name.id in stored and not again and in_order and not contains_node(source, node):
-                return True
-    return False
+            read = tuple(each for each in walk(value) if isinstance(each, ast.Name))
+            found.append(_Setting(node, node.lineno, stored, read))
+    return tuple(found)
 
 
 def _training_calls(analysis: Analysis) -> set[int]:
@@ -358,10 +426,11 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
     if isinstance(node, ast.Call):
         if any(event.kind == "sync" for event in analysis.facts.at(node)):
             return False
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "len", "str", "bool", "round"):
-            return False
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("detach", "item", "tolist", "numpy", "argmax"):
-            return False
+        name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+        if name in (_PLAIN if isinstance(node.func, ast.Name) else _CUTTING):
+            called = members(analysis.facts.evaluate(node.func, frames))
+            if not any(isinstance(each, (Function, Bound, Class)) for each in called):
+                return False
     if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Tuple, ast.List, ast.Dict, ast.BoolOp)):
         parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         return any(_may_be_tensor(analysis, each, frames, seldom=seldom) for each in parts)
@@ -369,9 +438,12 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
     return not seldom if value is None else any(_has_tensor(each) for each in members(value))
 
 
-def _has_tensor(value: Value) -> bool:
-    if isinstance(value, Tensor):
-        return bool(value.roles & {"output", "maybe_output", "loss", "param"}) or value.origin is None
-    if isinstance(value, Sequence):
-        return any(_has_tensor(each) for part in (*(value.items or ()), value.element) for each in members(part))
-    return False
+def _has_tensor(value: Value, depth: int = 3) -> bool:
+    """Whether a value may be a tensor with a graph, or hold one in its items or attributes."""
+    if isinstance(value, Namespace) or (isinstance(value, Instance) and not is_module_class(value)):
+        held = (each for attribute in value.attributes.values() for each in members(attribute))
+        return depth > 0 and any(_has_tensor(each, depth - 1) for each in held)
+    return any(
+        bool(tensor.roles & {"output", "maybe_output", "loss", "param"}) or tensor.origin is None
+        for tensor in tensors_in(value)
+    )
