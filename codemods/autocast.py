@@ -51,6 +51,19 @@ Use instead
 
         parser.add_argument("--mixed_precision", default="bf16" if torch.cuda.is_available() else "no")
 
+    DeepSpeed computes in what its configuration names. A JSON file of the project is edited in place, its layout and
+    order kept, a dict of the script likewise::
+
+        "bf16": {
+          "enabled": true
+        },
+        "zero_optimization": {
+          "stage": 2
+        }
+
+    It casts the weights, and keeps others in float32 that are updated. A ``Trainer`` that hands over to DeepSpeed
+    demands that both say the same: the file gets ``"enabled": "auto"``, and the settings get ``bf16=``.
+
     On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
     vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
 
@@ -98,13 +111,21 @@ When refused
       to the step could not be followed, so that the scaler could not go along, and for masks filled with -1e9.
 
     Under the ``Trainer`` of transformers nothing is said of models in 16 bits, quantized ones and those that were not
-    seen being made, and under DeepSpeed. It is refused where the command line decides (``HfArgumentParser``: pass
+    seen being made. It is refused where the command line decides (``HfArgumentParser``: pass
     ``--bf16 True``), where the script reads or sets ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and
     trainers of the script's own.
 
     Under Accelerate, which puts the model alone under autocast and returns float32, it is refused where the launcher
     decides (pass ``--mixed_precision bf16``), where the script sets it itself or reads the option elsewhere, and for
     what the model computes that 16 bits break; nothing is said beside DeepSpeed, Megatron-LM and FSDP with a policy.
+
+    Under DeepSpeed, by itself or under that ``Trainer``, it is done for models of transformers that are made in
+    float32. It is refused where the configuration is not known (it is named when the script is started, put together by
+    it, has comments, is not in the project or is there more than once), where it switches a precision off itself, where
+    it names no stage of ZeRO from 1 to 3, without which versions differ in what stays in float32, and where several
+    batches make up an update, whose gradients would be added up in bfloat16. Without the ``Trainer``, which casts what
+    it feeds, only language models that compute their loss from token ids themselves are known not to need more; of
+    those of which it is not known what they are made in, nothing is said.
 
     Under Lightning it is refused for what the steps do that 16 bits break or blur: a loss or a metric that is computed
     by hand, ``BCELoss``, numpy arrays; for modules that step by themselves, for strategies and plugins that may have a
@@ -149,6 +170,11 @@ from turbofix.program.model import (
 from turbofix.program.sizes import batch_of, is_bound_by_launches
 from turbofix.records import dataclass
 
+from ._deepspeed import InConfiguration
+from ._deepspeed import evidence as of_configuration
+from ._deepspeed import find as under_deepspeed
+from ._deepspeed import under_trainer as beside_trainer
+from ._deepspeed import write as write_configuration
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -289,6 +315,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(program)
     if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(program)
+    if program.framework is Framework.DEEPSPEED:
+        yield from under_deepspeed(codemod, program, lambda step: not nothing_gained(program, step))
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
@@ -325,7 +353,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of transformers, which have a switch for it: the trainer puts the model under autocast itself."""
     for training in program.trainings:
-        if program.target.capability < VOLTA or by_deepspeed(training) or stays_on_cpu(training):
+        if program.target.capability < VOLTA or stays_on_cpu(training):
             continue
         name = f"{called_by(training)} leaves the model"
         message = f"{name} in float32; the GPU is faster in bfloat16"
@@ -343,10 +371,15 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield told[0]
             continue
         reason = why_not_under(program, training)
+        seen = evidence(training, "bf16")
+        plan: Switch | InConfiguration = Switch("bf16", CAPABLE)
+        if reason is None and by_deepspeed(training):
+            both, seen = beside_trainer(training), (*seen, *of_configuration(training))
+            reason, plan = (both, plan) if isinstance(both, str) else (None, both)
         if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=evidence(training, "bf16"))
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
-        yield codemod.finding(training.site, message, plan=Switch("bf16", CAPABLE), evidence=evidence(training, "bf16"))
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen)
 
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:
@@ -867,6 +900,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
+        return
+    if isinstance(plan, InConfiguration):
+        write_configuration(plan, edit)
         return
     assert isinstance(plan, Plan)
     dtype = "torch.bfloat16" if plan.scaling is None else "torch.float16"

@@ -65,7 +65,8 @@ class Case:
 def texts_of(path: Path) -> dict[Path, str]:
     """The texts of a fixture file or folder, laid out in memory."""
     if path.is_dir():
-        return {ROOT / each.relative_to(path): each.read_text("utf-8") for each in sorted(path.rglob("*.py"))}
+        files = [each for each in sorted(path.rglob("*")) if each.suffix in (".py", ".json")]
+        return {ROOT / each.relative_to(path): each.read_text("utf-8") for each in files}
     return {ENTRY: path.read_text("utf-8")}
 
 
@@ -96,7 +97,8 @@ def test_rewrites_as_expected_and_only_once(case: Case) -> None:
     assert after == expected, "\n" + "".join(differences(expected, after))
     assert after != before, "a rewriting fixture must rewrite"
     for path, text in after.items():
-        compile(text, str(path), "exec", dont_inherit=True)
+        if path.suffix == ".py":
+            compile(text, str(path), "exec", dont_inherit=True)
     assert not rewrite(case, after).texts, "a second run must change nothing"
 
 

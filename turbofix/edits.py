@@ -24,6 +24,7 @@ from turbofix.records import dataclass
 if TYPE_CHECKING:
     import libcst as cst
 
+    from turbofix.jsonfile import JsonText
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
@@ -148,6 +149,7 @@ class Edit:
         self._read = read
         self._trees = trees
         self._open: dict[Path, Tree] = {}
+        self._json: dict[Path, JsonText] = {}
         self._steps: list[_Step] = []
         self._changes: Mapping[Path, tuple[Change, ...]] | None = None  # what the steps come to, until the next one
 
@@ -244,6 +246,33 @@ class Edit:
             self._splice(tree, layout.replaced(tree, present, value))
         else:
             self._add(tree, node, _LAST, key, text)
+
+    def setting(self, mapping: Site, key: str, value: str, before: str | None = None) -> None:
+        """Give an object of a JSON file the entry ``key``, with a value as JSON writes it, in the file's own layout.
+
+        It comes before the entry ``before`` where there is one. Raises Refuse where the object has the key already, or
+        the file is not plain JSON.
+        """
+        from turbofix.jsonfile import JsonText, NotPlainError
+
+        path = mapping.path
+        if path not in self._json:
+            text = self._read(path)
+            if text is None:
+                raise Refuse(f"{path} cannot be read")
+            try:
+                self._json[path] = JsonText(path, text)
+            except NotPlainError as error:
+                raise Refuse(f"{path.name} {error}") from error
+        file = self._json[path]
+        node = file.node(mapping)
+        if node is None or node.kind != "object" or any(name == key for _, name, _ in node.entries):
+            raise Refuse(f"{path.name} has no object there that could be given {key}")
+        at, text = file.entry(node, key, value, before)
+        step = _Spliced(path, (Change(at, at, text, Role.ADDED),))
+        if step not in self._steps:
+            self._steps.append(step)
+            self._changes = None
 
     # --- statements; any site inside a statement stands for it
     def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
@@ -409,19 +438,20 @@ class Edit:
         """The changes of every file, in order; their ranges count in the text as it was. Raises Conflict."""
         if self._changes is None:
             paths = dict.fromkeys(step.path for step in self._steps)
-            found = {path: self._changes_of(self._open[path]) for path in paths}
+            found = {path: self._changes_of(path) for path in paths}
             self._changes = {path: changes for path, changes in found.items() if changes}
         return self._changes
 
     def apply(self) -> Mapping[Path, str]:
         """The new text of every changed file. Raises Conflict."""
-        texts = {path: changed(self._open[path].text, changes) for path, changes in self.changes().items()}
-        return {path: text for path, text in texts.items() if text != self._open[path].text}
+        found = {path: (self.before_text(path) or "", changes) for path, changes in self.changes().items()}
+        texts = {path: (old, changed(old, changes)) for path, (old, changes) in found.items()}
+        return {path: new for path, (old, new) in texts.items() if new != old}
 
     def before_text(self, path: Path) -> str | None:
         """The text that the changes of a file count in; None where the edit never looked at it."""
-        tree = self._open.get(path)
-        return tree.text if tree is not None else None
+        file = self._open.get(path) or self._json.get(path)
+        return file.text if file is not None else None
 
     # --- inside
     def _tree(self, site: Site) -> Tree:
@@ -456,11 +486,14 @@ class Edit:
                 raise Conflict(f"{name} is given two values on line {tree.site(owner).line}")
         self._log(_Added(tree.path, owner, index, name, text))
 
-    def _changes_of(self, tree: Tree) -> tuple[Change, ...]:
+    def _changes_of(self, path: Path) -> tuple[Change, ...]:
         from turbofix import layout
 
-        steps = [step for step in self._steps if step.path == tree.path]
+        steps = [step for step in self._steps if step.path == path]
         changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
+        if path in self._json:
+            return composed(self._json[path].text, changes, ())
+        tree = self._open[path]
         shifts = [step.shift for step in steps if isinstance(step, _Moved)]
         owners = dict.fromkeys(step.owner for step in steps if isinstance(step, (_Added, _Dropped)))
         tuples: dict[cst.Tuple, list[str]] = {}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
+from turbofix.jsonfile import NotPlainError, is_json, lost, values
 from turbofix.magics import MASKED
 from turbofix.nodes import Word, children, parse, walk, words
 from turbofix.notebook import split
@@ -38,9 +39,11 @@ def check(edit: Edit) -> str | None:
 
 def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
     """What is wrong with one rewritten text, given the changes that made it."""
+    problem = _not_undone(path, old, new, changes) or _newlines_changed(path, old, new)
+    if is_json(path):
+        return problem or _json_lost(path, old, new)
     return (
-        _not_undone(path, old, new, changes)
-        or _newlines_changed(path, old, new)
+        problem
         or _cells_changed(path, old, new)
         or _does_not_compile(path, old, new)
         or _lost_text(path, old, new, changes)
@@ -67,6 +70,16 @@ def _newlines_changed(path: Path, old: str, new: str) -> str | None:
         return f"the line endings of {path.name} are not what they were"
     if old and new and old.endswith(("\n", "\r")) != new.endswith(("\n", "\r")):
         return f"the end of {path.name} is not what it was"
+    return None
+
+
+def _json_lost(path: Path, old: str, new: str) -> str | None:
+    """Everything that a JSON file says must be there, in its order."""
+    try:
+        if lost(values(old), values(new)):
+            return f"{path.name} has lost something that it said"
+    except NotPlainError as error:
+        return f"the rewritten {path.name} {error}"
     return None
 
 

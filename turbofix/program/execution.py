@@ -30,6 +30,8 @@ class Execution:
     modules: dict[Path, ModuleFile]
     events: list[Event]
     loops: list[LoopRecord]
+    root: Path
+    read: Reader
     complete: bool
     incomplete_because: str | None = None
     uncalled: tuple[ast.AST, ...] = ()  # functions that nobody called and that were run with opaque parameters
@@ -70,6 +72,8 @@ def execute(entry: Path, root: Path, read: Reader) -> Execution | None:
         modules,
         interp.events,
         list(interp.loops.values()),
+        root,
+        read,
         reason is None,
         reason,
         tuple(uncalled),

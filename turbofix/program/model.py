@@ -1069,6 +1069,46 @@ Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """What DeepSpeed is told, by a JSON file of the project or a dict display of the script.
+
+    ``given`` is the argument that names it. ``said`` is what it holds, an ellipsis standing for what is not known; None
+    where it could not be read, as ``why_not`` says. ``top`` is the object that a person would add an entry to, and
+    ``places`` are the values in it and in its objects, by their keys: "bf16", "bf16.enabled".
+    """
+
+    given: Argument = ABSENT
+    said: Mapping[str, object] | None = None
+    top: Site | None = None
+    places: Mapping[str, Site] = field(default_factory=dict)
+    why_not: str | None = None
+
+    def value(self, *keys: str) -> object:
+        """What stands under a path of keys; None where nothing does, an ellipsis where that is not known."""
+        found: object = self.said
+        for key in keys:
+            if not isinstance(found, dict):
+                return found if found is ... else None
+            found = found.get(key)
+        return found
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One ``deepspeed.initialize(...)``, with the models that it is given and what these are made in.
+
+    ``resumes`` is where it loads a checkpoint, ``embeds`` where it is called with what takes the place of token ids.
+    """
+
+    site: Site
+    configuration: Configuration
+    models: tuple[Model, ...] = ()
+    precision: Precision = "unknown"
+    resumes: Site | None = None
+    embeds: Site | None = None
+
+
+@dataclass(frozen=True)
 class Training:
     """A training that a framework runs by itself, by the settings that it is given.
 
@@ -1097,6 +1137,7 @@ class Training:
     again: bool = False  # in more than one epoch, with nothing of the script's in between
     imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
+    configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when nothing passes it."""
@@ -1367,6 +1408,7 @@ class TrainingProgram:
     stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
+    engines: tuple[Engine, ...] = ()  # those of DeepSpeed
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     preloads: tuple[Preload, ...] = ()  # tensors in memory that its loaders bring to the device batch by batch
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round

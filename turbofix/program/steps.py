@@ -24,6 +24,7 @@ from turbofix.program.branches import without_excluded
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
+from turbofix.program.engines import engines
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
@@ -155,6 +156,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         else None,
         owners=holders,
         trainings=trainings(analysis, framework),
+        engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
         hands_over=hands_over(analysis, holders),
         layouts=layouts(analysis, known_models),
         biases=biases(analysis) if trains else Biases(),

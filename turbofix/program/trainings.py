@@ -10,6 +10,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
+from turbofix.program.configurations import configuration
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
@@ -131,13 +132,14 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         reads=_reads(analysis, call),
         changed=_changed(analysis, settings),
         models=models,
-        precision="other" if any(each.half for each in models) else _precision_of(values),
+        precision="other" if any(each.half for each in models) else precision_of(values),
         overrides=overrides,
         own_optimizer=given.open or given.star or any(_is_given(each) for each in optimizers),
         dataset=_data(analysis, given.get("train_dataset", 3)),
         evaluated=_data(analysis, given.get("eval_dataset", 4)),
         collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]
         imported=_is_imported(analysis, call, origin.module),
+        configuration=configuration(analysis, origin.module, bound["deepspeed"]) if "deepspeed" in bound else None,
         again=_has_epochs(arguments) and not overrides and given.get("callbacks") is None,
     )
 
@@ -226,7 +228,8 @@ def _reads(analysis: Analysis, call: ast.AST) -> tuple[tuple[str, Site], ...]:
 # --- the model's own precision ------------------------------------------------------------------------------------
 
 
-def _precision_of(values: list[Value]) -> Precision:
+def precision_of(values: list[Value]) -> Precision:
+    """The precision that models are made in."""
     found = {_made_in(each) for each in values}
     return found.pop() if len(found) == 1 else "unknown"
 
