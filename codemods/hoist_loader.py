@@ -32,7 +32,8 @@ When refused
     ``random_split``, a folder of images that the loop may fill, a ``Generator`` that starts its sequence again), where
     a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``, whose ``set_epoch``
     counts on it), where the data may grow while the loop runs (a list, what the loop calls a method of: a loader of
-    nothing cannot be built), and where a comment on its lines may say why.
+    nothing cannot be built), where the loop may change in place what the construction reads or copies
+    (``memory[-64:]``, ``x[known]``, ``torch.tensor(weights)``), and where a comment on its lines may say why.
 
     Loops that ask a loader for a first batch again and again, ``next(iter(loader))`` in every training step, start its
     workers each time; an iterator that is kept would draw other samples, none of them twice in a pass, so that is

@@ -44,6 +44,13 @@ _GATHERING = frozenset(
     f"builtins.{name}" for name in words("list tuple dict set zip enumerate iter next reversed sorted map filter vars")
 )
 """What hands on the very objects that it is given."""
+_TELLING = words(
+    """
+    mean std var sum prod min max abs any all argmax argmin argsort cumsum round clip astype tolist item copy clone dot
+    matmul eq ne lt le gt ge unique nonzero index count get keys values items format join
+    """
+)
+"""Methods whose result is a new one."""
 _CHANGING = words(
     """
     append extend insert pop remove clear update setdefault add discard appendleft popleft sort reverse fill put
@@ -111,7 +118,7 @@ class _Contents:
 
     def hold(self, names: Iterable[ast.Name | ast.Attribute]) -> None:
         """Take up some names, and all that may stand for the same memory."""
-        self.held.update(self._key(each) for each in names)
+        self.held.update(self._key(each) for each in names if self._has_memory(each))
         bindings = list(_all_bindings(self.module.tree))
         before = -1
         while self.held and before != len(self.held):
@@ -225,10 +232,12 @@ class _Contents:
             return not any(name.endswith("_") or name.rpartition(".")[2] in _WRITING for name in names)
         if not isinstance(call.func, ast.Attribute) or any(isinstance(each, (Bound, Function)) for each in found):
             return False
-        # a method of a tensor or an array: those that change it are told by their names
+        # a method of a tensor: those that change it are told by their names; of an array, perhaps
         receiver = members(facts.evaluate(call.func.value, self.frames))
+        if receiver and all(isinstance(each, Tensor) for each in receiver):
+            return True
         own = self._first_held(call.func.value) is not None
-        return own or (bool(receiver) and all(isinstance(each, Tensor) for each in receiver))
+        return own and call.func.attr in (*_TELLING, *_VIEWS, *_LOOKS)
 
 
 def _is_fixed(value: Value) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
+from turbofix.program.contents import change_of
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
 from turbofix.program.libraries import words
@@ -23,6 +24,7 @@ _HOLDING = frozenset(
     for name in words("DataLoader TensorDataset ConcatDataset Subset RandomSampler SequentialSampler")
 )
 """What keeps what it is given, and looks at it only when it is read."""
+_KEEPING = _HOLDING - {"torch.utils.data.ConcatDataset"}  # which counts the samples
 _FIXED = frozenset(
     f"torchvision.datasets.{name}"
     for name in words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 Omniglot")
@@ -109,9 +111,9 @@ def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, other
     group = _group(analysis, loop, built, others)
     if group is None:
         return None
-    why_not = next(filter(None, (_why_not(analysis, loop, each) for each in group)), None)
     facts, module = analysis.facts, built.event.module
     target = _outermost(analysis, loop, group)
+    why_not = next(filter(None, (_why_not(analysis, target, each) for each in group)), None)
     passed = built.made.arguments.get("persistent_workers")
     lasting = passed is not None and not all(
         isinstance(each, Const) and not each.value for each in members(passed.value)
@@ -243,12 +245,36 @@ def _why_not(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> st
             return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
     if built.made.kind == "loader" and (grown := _grows(analysis, loop, built)) is not None:
         return f"`{grown}` may grow while the loop runs, and a loader of nothing cannot be built"
-    for each in walk(loop):
-        if not isinstance(each, ast.Call) or not isinstance(each.func, ast.Attribute):
-            continue
-        if built.made.kind == "criterion" and dotted(each.func.value) in _names(value) and each.func.attr not in _MOVES:
-            return f"`{dotted(each.func.value)}` may change in the loop"
-    return None
+    return _read_anew(analysis, loop, built)
+
+
+def _read_anew(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
+    """What may change that which is read when a statement is run, and not only kept by what it makes."""
+    frames, module = analysis.facts.frames(built.event), built.event.module
+    above = {frame.scope for frame in frames}
+    inside = {id(each) for each in walk(loop)} - {id(each) for each in walk(built.statement)}
+
+    def counts(node: ast.AST) -> bool:
+        scope = analysis.facts.places.scope(node, module)
+        elsewhere = scope not in above and getattr(scope, "name", "") != "__init__"
+        return id(node) in inside or elsewhere
+
+    return change_of(analysis, _read(analysis, built.statement.value), module, frames, counts)
+
+
+def _read(analysis: Analysis, node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
+    """The names whose contents an expression looks at: not those that a loader or its data only keep."""
+    if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) is not None:
+        yield node
+        return
+    made = [event.result for event in analysis.facts.at(node) if event.kind == "make"]
+    keeps = bool(made) and all(
+        isinstance(each, Made) and each.qualname in _KEEPING for value in made for each in members(value)
+    )
+    for child in ast.iter_child_nodes(node):
+        given = child.value if isinstance(child, ast.keyword) else child
+        if not keeps or dotted(given) is None:
+            yield from _read(analysis, given)
 
 
 def _grows(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
@@ -278,12 +304,6 @@ def _grows(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str 
             if not any(isinstance(each, Made) and each.kind in _PARTS for each in made):
                 return text
     return None
-
-
-def _names(value: ast.expr) -> set[str]:
-    """The names of objects that an expression is given."""
-    return {dotted(each) or "" for call in _calls(value) for one in (*call.args, *(k.value for k in call.keywords))
-            for each in loads(one)}  # fmt: skip
 
 
 def _is_same_each_time(made: Made) -> bool:
