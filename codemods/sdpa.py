@@ -27,8 +27,10 @@ Use instead
 
     Scores that are multiplied by anything but one over the root of their width get ``scale=``, unscaled ones
     ``scale=1.0``. A mask that leaves out just what lies ahead of each query (``tril``, ``triu``, of whole squares) is
-    ``is_causal``, for a mask that is passed keeps FlashAttention away. Of others, ``attn_mask`` is True where a key may
-    be seen: the opposite of what ``masked_fill`` is given. A bias that is added is passed as it is.
+    ``is_causal``, for a mask that is passed keeps FlashAttention away; only of more than one query
+    (``q.size(-2) > 1``) where there may be more keys than queries, as with a cache: a square of one hides nothing. Of
+    others, ``attn_mask`` is True where a key may be seen: the opposite of what ``masked_fill`` is given. A bias that is
+    added is passed as it is.
 
     A mask that fills with a finite number (``-1e9``) weighs all keys alike where a query may see none of them, as a row
     of padding does; torch's kernels give NaN there before 2.5, and 0 since. Such queries are made zeros, and see all:
@@ -115,8 +117,9 @@ def why_not(program: TrainingProgram, attention: Attention) -> str | None:
 
 
 def is_causal(attention: Attention) -> bool:
-    """Whether the masks leave out just what lies ahead."""
-    return bool(attention.masks) and all(each.causal for each in attention.masks)
+    """Whether the masks leave out just what lies ahead, and torch can be told so."""
+    told = attention.as_long or attention.query.isidentifier()
+    return bool(attention.masks) and all(each.causal for each in attention.masks) and told
 
 
 def weighs_alike(attention: Attention) -> bool:
@@ -135,7 +138,11 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         more.append(f"attn_mask={mask}")
     elif is_causal(attention):
         test = attention.masks[0].test
-        more.append(f"is_causal={truth(test) if test is not None else True}")
+        tests = [truth(test)] if test is not None else []
+        if not attention.as_long:
+            # a single query before a cache sees all keys as written; torch would show it the first one alone
+            tests.append(f"{attention.query}.size(-2) > 1")
+        more.append(f"is_causal={' and '.join(tests) or True}")
     elif attention.masks:
         kept = together(attention.masks)
         test = attention.masks[0].test

@@ -22,7 +22,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, attribute, settled
 from turbofix.program.model import Attention, AttentionMask
 from turbofix.program.names import dotted, parameters, stores, targets, walk_here, written
-from turbofix.program.ranks import Ranks
+from turbofix.program.ranks import LAYERS, Ranks
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import (
     Bound,
@@ -272,6 +272,7 @@ class _Reading:
         self._check_softmax(rank)
         scale = self._scale(base)
         masks = self._masks(base)
+        as_long = not masks or self._made_as(base.query, base) == self._made_as(base.key, base)
         self._check_between(base, final, values)
         if any(isinstance(each, LOOPS) for each in self._above(self.block[final], function)):
             raise _OtherError
@@ -281,7 +282,7 @@ class _Reading:
             raise _WhyNotError(
                 "it is not known that its tensors have four dimensions, and torch has no fused kernel for others"
             )
-        if rank == 3 and any(not each.causal for each in masks):
+        if rank == 3 and not (all(each.causal for each in masks) and (as_long or isinstance(base.query, ast.Name))):
             raise _WhyNotError(
                 "its tensors have three dimensions, for which torch has no fused kernel, and those of its mask are "
                 "not known"
@@ -307,6 +308,7 @@ class _Reading:
             removed=tuple(self.places.site(self.removed[index], self.module) for index in removed),
             rank=rank,
             transposed=transposed,
+            as_long=as_long,
             contiguous=rank == 4 and not transposed and self._may_be_viewed(final),
             query_is_free=isinstance(base.query, ast.Name)
             and self._laid(base.query, base.suffix[0]) == query
@@ -1184,6 +1186,53 @@ class _Reading:
         writes = [(write, module) for write, _, module in self.facts.attribute_writes(node.attr)]
         writes += [(each.node, each.module) for each in origins if each is not None]
         return any(cls not in set(self.places.ancestors(write, module)) for write, module in writes)
+
+    # --- whether there are as many keys as queries --------------------------------------------------------------------
+
+    def _made_as(self, node: ast.expr, base: _Product) -> list[str]:
+        """How the function makes queries or keys, without their names: the same of both where they are as many.
+
+        ``k = torch.cat((past, k), dim=2)`` is one more.
+        """
+        if not isinstance(node, ast.Name):
+            return [self._spelled(node, "")]
+        end = self.block[base.at].lineno
+        gone = list(self.removed.values())
+        writes = [each for name, each in self._writes() if name == node.id and each.lineno < end and each not in gone]  # type: ignore[attr-defined]
+        return [self._spelled_write(each, node.id) for each in writes] or [node.id]
+
+    def _spelled_write(self, write: ast.AST, own: str) -> str:
+        if not isinstance(write, ast.Assign) or len(write.targets) != 1:
+            return str(id(write))
+        target, value = write.targets[0], write.value
+        if isinstance(target, ast.Name):
+            return self._spelled(value, own)
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for one, each in zip(target.elts, value.elts, strict=True):
+                if _is_name(one, own):
+                    return self._spelled(each, own)
+        return str(id(write))  # all that it sets is made alike
+
+    def _spelled(self, node: object, own: str) -> str:
+        """An expression without the name of what it makes, of its layers, and of the part that it takes."""
+        if isinstance(node, list):
+            return ",".join(self._spelled(each, own) for each in node)
+        if not isinstance(node, ast.AST):
+            return repr(node)
+        fields = dict(ast.iter_fields(node))
+        if isinstance(node, ast.Name):
+            if node.id == own:
+                return "_"
+            before = [each for name, each in self._writes() if name == node.id and each.lineno < node.lineno]  # type: ignore[attr-defined]
+            return f"{node.id}:{len(before)}"
+        if isinstance(node, ast.Call):
+            layers = self._layers(node)
+            if layers and all(isinstance(each, Made) and each.qualname in LAYERS for each in layers):
+                del fields["func"]
+        if isinstance(node, ast.Subscript):
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            fields["slice"] = [each for each in parts if not isinstance(_arithmetic(each), int)]
+        return f"{type(node).__name__}({','.join(self._spelled(each, own) for each in fields.values())})"
 
     # --- causal masks -------------------------------------------------------------------------------------------------
 

@@ -1307,9 +1307,9 @@ class Attention:
     ``product`` is the product of weights and values; ``query``, ``key``, ``value``, ``scale`` (None for one over the
     root of the width) and ``dropout`` (None where there is none) are sources valid there. ``removed`` are the
     statements that only lead to it. ``rank`` is how many dimensions queries have; ``transposed``: heads and lengths
-    change places in the product; ``contiguous``: something may rely on how it lies in memory. ``query_is_free``:
-    ``query`` is a name that nothing reads afterwards. ``why_not`` says what stands in the way of another spelling; then
-    the rest is empty.
+    change places in the product; ``as_long``: there are certainly as many keys as queries; ``contiguous``: something
+    may rely on how it lies in memory. ``query_is_free``: ``query`` is a name that nothing reads afterwards.
+    ``why_not`` says what stands in the way of another spelling; then the rest is empty.
     """
 
     softmax: Site
@@ -1324,6 +1324,7 @@ class Attention:
     removed: tuple[Site, ...] = ()
     rank: int = 4
     transposed: bool = False
+    as_long: bool = True
     contiguous: bool = False
     query_is_free: bool = False
     why_not: str | None = None

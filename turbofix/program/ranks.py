@@ -20,9 +20,10 @@ _KEEPING = frozenset(
         *("split", "tanh", "relu", "sigmoid", "softmax", "masked_fill", "double", "roll", "flip", "div", "mul", "add"),
     )
 )
-_LAYERS = frozenset(
+LAYERS = frozenset(
     f"torch.nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "RMSNorm", "GELU", "ReLU", "Identity")
 )
+"""What changes no dimension but the last."""
 _DEPTH = 12
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -204,7 +205,7 @@ class Ranks:
                 return known.pop() if len(known) == 1 else None
             return self.of(first, function, frames, depth - 1)
         layers = self.layers(node)
-        if layers and all(isinstance(each, Made) and each.qualname in _LAYERS for each in layers) and given:
+        if layers and all(isinstance(each, Made) and each.qualname in LAYERS for each in layers) and given:
             return self.of(given[0], function, frames, depth - 1)
         if not isinstance(node.func, ast.Attribute):
             return None
