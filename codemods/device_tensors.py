@@ -35,9 +35,11 @@ When refused
     numbers as well, and of device expressions that call something.
 
     It is refused where the tensor takes gradients (the leaf would be another tensor), where a generator of the host's
-    draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where
-    ``.cuda(gpu)`` may be given None (the current GPU to it, the host to a factory), where what it is copied to may be
-    something else than a device, and where the call unpacks a mapping that may hold the device already.
+    draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where the
+    copy also lays out anew what was expanded or cut out (``torch.arange(n).expand(m, n).to(device)`` can be viewed in
+    another shape, and its rows be written to one by one), where ``.cuda(gpu)`` may be given None (the current GPU to
+    it, the host to a factory), where what it is copied to may be something else than a device, and where the call
+    unpacks a mapping that may hold the device already.
 
 Risk
     exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than

@@ -31,6 +31,8 @@ _KEEPING = words(
     """
 )
 """Methods that give the same numbers on every device, of a tensor there."""
+_PACKING = words("contiguous clone repeat tril triu")
+"""Those whose result has a place of its own for each number, whatever they are called on."""
 _DRAWING = words("normal_ uniform_ random_ bernoulli_ exponential_")
 _AROUND = ("torch.autograd.Variable", "torch.triu", "torch.tril", "torch.unsqueeze", "torch.squeeze", "torch.transpose")
 """Functions that do the same to their first argument."""
@@ -46,6 +48,8 @@ class _Making:
     draws: bool = False
     bare: bool = True  # nothing lies between
     leaf: bool = False  # it is told to take gradients on the way
+    packed: bool = False  # what lies outside of this gives its numbers places of their own
+    spread: bool = False  # the copy does: of what was expanded, or cut out of a larger tensor
 
 
 def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Creation, ...]:
@@ -119,6 +123,7 @@ def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
     found = _Making()
     while True:
         if isinstance(node, ast.Subscript) and _is_cut(node.slice):
+            found.spread = found.spread or not (found.packed or _is_dense(node.slice))
             node = node.value
         elif isinstance(node, ast.Call):
             names = {event.name for event in analysis.facts.at(node) if event.kind in ("call", "cast", "transfer")}
@@ -133,6 +138,8 @@ def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
             elif isinstance(node.func, ast.Attribute) and last == node.func.attr and _is_kept_by(analysis, node):
                 found.draws = found.draws or last in _DRAWING
                 found.leaf = found.leaf or last == "requires_grad_"
+                found.packed = found.packed or last in _PACKING
+                found.spread = found.spread or (last == "expand" and not found.packed)
                 node = node.func.value
             else:
                 return None
@@ -167,6 +174,17 @@ def _is_cut(index: ast.expr) -> bool:
         or isinstance(each, ast.Name)
         for each in walk(index)
     ) and not isinstance(index, ast.Name)
+
+
+def _is_dense(index: ast.expr) -> bool:
+    """Whether an index takes what lies in one piece: rows, all of the columns."""
+    first, *others = index.elts if isinstance(index, ast.Tuple) else [index]
+    whole = isinstance(first, ast.Slice) and first.step is None
+    return (whole or isinstance(first, (ast.Constant, ast.UnaryOp))) and all(
+        (isinstance(each, ast.Slice) and each.lower is each.upper is each.step is None)
+        or (isinstance(each, ast.Constant) and each.value in (None, ...))
+        for each in others
+    )
 
 
 def _takes_device(name: str, given: Arguments) -> bool:
@@ -254,6 +272,8 @@ def _why_not(  # noqa: PLR0913
         return "it is drawn from a generator of the host's, which cannot draw on the GPU"
     if given.open:
         return "the call unpacks a mapping that may hold `device` already"
+    if making.spread:
+        return "the copy gives each of its numbers a place of its own, where they share one or lie apart"
     if dtype is not None and (name not in _OF_ANY_TYPE or not making.bare or "dtype" in given.keywords):
         return "the copy changes the type of its numbers, too"
     if passed is not None:
