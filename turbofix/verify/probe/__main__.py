@@ -102,6 +102,7 @@ def _part_from_warden(configuration: dict[str, Any], line: _Line) -> None:
 
 def _import_torch() -> None:
     """Import torch, and what every fork would otherwise have to import for itself."""
+    gc.disable()  # importing makes many objects and next to no garbage
     importlib.import_module("torch")
     # what every optimizer imports when it is made
     with contextlib.suppress(ImportError):
@@ -118,8 +119,8 @@ def _serve(configuration: dict[str, Any], line: _Line) -> None:
     line.say({"ready": True, "torch": torch.__version__, "cuda": cuda, "device_name": device})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # what is there now is torch's: a fork need neither collect it nor look through it
-    gc.collect()
     gc.freeze()
+    gc.enable()
     with os.fdopen(line.orders, "rb", closefd=False) as orders:
         for text in iter(orders.readline, b""):
             order = json.loads(text)
