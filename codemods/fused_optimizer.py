@@ -180,7 +180,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         name = (optimizer.qualname or "").rpartition(".")[2]
         fused = optimizer.argument("fused")
-        if name == "SGD" and is_plain(optimizer):
+        if optimizer.is_plain:  # torch does the whole update by one ``_foreach_add_``
             continue
         if fused.state == "computed" or any(fused.values):
             yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
@@ -247,7 +247,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             since = SINCE.get(optimizer.qualname or "")
             if since is None or not any(is_inside(optimizer.site, each) for each in modules):
                 continue
-            if optimizer.trains == "inputs" or (name == "SGD" and is_plain(optimizer)):
+            if optimizer.trains == "inputs" or optimizer.is_plain:
                 continue
             fused = optimizer.argument("fused")
             if fused.state == "computed" or any(fused.values):
@@ -302,14 +302,6 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     if optim.reads:
         return f"the name is read for something else too (line {optim.reads[0].line})"
     return None
-
-
-def is_plain(optimizer: Optimizer) -> bool:
-    """Whether SGD has neither momentum nor decay: torch then does the whole update by one ``_foreach_add_``."""
-    given = (optimizer.argument("momentum"), optimizer.argument("weight_decay"))
-    return not optimizer.open_mapping and all(
-        each.state == "absent" or (each.state == "value" and each.known and not any(each.values)) for each in given
-    )
 
 
 def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
@@ -371,7 +363,7 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
     has none, which raises.
     """
     momentum = optimizer.argument("momentum")
-    if momentum.state == "absent" or (momentum.known and not any(momentum.values)):
+    if not optimizer.regrouped and (momentum.state == "absent" or (momentum.known and not any(momentum.values))):
         return None
     # One that an option switches on counts too: the user may pass it tomorrow.
     scaler = next((part for part in program.precision if part.kind == "scaler"), None)

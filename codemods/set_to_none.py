@@ -29,9 +29,9 @@ When refused
     some steps and not in others, since an optimizer goes on to decay and to move one whose gradient is zero, and leaves
     one alone whose gradient is None: where a test that changes from step to step stands in the model or over the
     backward pass, layers are picked by a number, ``requires_grad`` is changed, another loop trains the same model, or
-    not all of the model is known (none of that matters to SGD without momentum and weight decay, which leaves both
-    alone); where the optimizer is not torch's own; where processes train a shared model; in a captured CUDA graph,
-    whose gradients must stay where they are; and where a comment stands beside it.
+    not all of the model is known (none of that matters to SGD without momentum and weight decay, in all groups and at
+    all times, which leaves both alone); where the optimizer is not torch's own; where processes train a shared model;
+    in a captured CUDA graph, whose gradients must stay where they are; and where a comment stands beside it.
 
 Risk
     exact: the same gradients, but for the sign of a zero (``0.0 + -0.0``), which no update of torch's optimizers tells.
@@ -101,7 +101,7 @@ def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | Non
     optimizers = [program.optimizer(site) for site in step.optimizers]
     if not optimizers or any(each is None or not is_torchs(each) for each in optimizers):
         return "an optimizer that is not torch's own may need a gradient for every parameter"
-    if all(each is not None and leaves_alone(each) for each in optimizers):
+    if all(each is not None and each.is_plain and not each.regrouped for each in optimizers):
         return None
     some = "with None an optimizer leaves a parameter alone that takes no part in a step"
     if zeroing.unsettled is not None:
@@ -123,14 +123,6 @@ def shares(one: Step, other: Step) -> bool:
 def is_torchs(optimizer: Optimizer) -> bool:
     """Whether an optimizer is one of torch's own."""
     return optimizer.qualname is not None and optimizer.qualname.startswith("torch.optim.")
-
-
-def leaves_alone(optimizer: Optimizer) -> bool:
-    """Whether a gradient of zeros changes nothing: SGD without momentum and weight decay."""
-    if optimizer.qualname != "torch.optim.SGD" or optimizer.open_mapping:
-        return False
-    given = (optimizer.argument("momentum"), optimizer.argument("weight_decay"))
-    return all(each.state == "absent" or (each.state == "value" and each.values == (0,)) for each in given)
 
 
 @codemod.rewrite

@@ -42,6 +42,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.zeroing import gradient_reads
 
 Key: TypeAlias = tuple[tuple[int, ...], int]
 """An expression, in the function calls that it is evaluated in."""
@@ -1060,7 +1061,7 @@ class Judgement:
         if cuts and not rest & skipped:
             if not any(each.model is not None and self.uses.is_trained(each.model) for each in rest):
                 return None  # nothing would be left to differentiate
-            read = next(_reads(self.analysis), None)
+            read = next(gradient_reads(self.analysis), None)
             why = None if read is None else f"a gradient is read on {read.line_from(site.path)}"
             return self._said(site, cuts, why)
         if cuts:
@@ -1119,16 +1120,6 @@ class Judgement:
         if not called:
             called = sorted({search.called.get(id(model), "a model") for model in models})
         return ThrownAway(site, tuple(sorted(names)), sites, tuple(called), tuple(cleared), why_not)
-
-
-def _reads(analysis: Analysis) -> Iterator[Site]:
-    """Where the project's files speak of gradients by themselves."""
-    for event in analysis.facts.of("grad_read"):
-        yield analysis.facts.site(event)
-    for module in analysis.execution.modules.values():
-        for node in every(ast.Attribute, module.tree) if ".grad" in module.text else ():
-            if node.attr == "grad" and not (dotted(node) or "").endswith("autograd.grad"):
-                yield analysis.facts.places.site(node, module)
 
 
 def _is_special(event: Event) -> bool:

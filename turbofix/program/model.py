@@ -945,6 +945,7 @@ class Optimizer:
     sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
     lazy: bool = False  # some of its parameters may have no shape yet when it is built (LazyLinear)
     shared: bool = False  # is given parameters twice: those of a module that is a part of two of its models
+    regrouped: bool = False  # SGD: some parameters may have other momentum or weight decay than its arguments say
     state_loads: tuple[Act, ...] = ()  # optimizer.load_state_dict(...)
     state_saves: tuple[StateSave, ...] = ()
     branch: Site | None = None  # the outermost if/try/with/loop around its construction, the __main__ guard left out
@@ -956,6 +957,16 @@ class Optimizer:
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
         return self.arguments.get(name, ABSENT)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is SGD whose construction asks for neither momentum nor weight decay."""
+        given = (self.argument("momentum"), self.argument("weight_decay"))
+        return (
+            self.qualname == "torch.optim.SGD"
+            and not self.open_mapping
+            and all(each.state == "absent" or (each.state == "value" and not any(each.values)) for each in given)
+        )
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from turbofix.program.names import dotted, parameters
 from turbofix.program.owners import PLACED, is_owner, owner_beside, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
+from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
 from turbofix.program.values import (
@@ -531,6 +532,7 @@ def _optimizer(
         sparse=layers.sparse,
         lazy=layers.lazy and not _called_before(analysis, event, params),
         shared=any(_shares(each) for value in params for each in members(value)),
+        regrouped=qualname == "torch.optim.SGD" and is_regrouped(analysis, params),
         state_loads=_state_loads(analysis, made),
         state_saves=_state_saves(analysis, made),
         branch=_branch(analysis, node, module),

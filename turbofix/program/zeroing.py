@@ -8,12 +8,12 @@ same, and moves it on by its momentum.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
 from turbofix.program.acts import is_model, is_module_class
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type
+from turbofix.program.answers import by_type, every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -49,7 +49,7 @@ def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tup
                 None if loop is not None else _is_named(event.node),
                 analysis.guards.guard(event, record.node),
                 places.comments_at(node, event.module),
-                next(_reads(analysis, [each for _, each in loops if each is not None]), None),
+                next(gradient_reads(analysis, [each for _, each in loops if each is not None]), None),
                 unsettled,
             ),
         )
@@ -102,7 +102,8 @@ def _loops(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Event, ast
                 break
             if not isinstance(above, ast.For):
                 continue
-            if not _only_fills(above.body, above.target) and (outer is None or above.body != [outer]):
+            fills = _only_fills(above.body, above.target) or (outer is not None and above.body == [outer])
+            if not fills or above.orelse:
                 break
             outer = above
         if outer is not None:
@@ -179,18 +180,20 @@ def _fors(loop: ast.For) -> list[ast.For]:
     return [each for each in ast.walk(loop) if isinstance(each, ast.For)]
 
 
-def _reads(analysis: Analysis, but: list[ast.For]) -> Iterator[Site]:
-    """Where the program names a gradient, other than to fill it with zeros."""
+def gradient_reads(analysis: Analysis, but: Iterable[ast.For] = ()) -> Iterator[Site]:
+    """Where the program names a gradient by itself, other than to fill it with zeros in these loops."""
     places = analysis.facts.places
     for module in analysis.execution.modules.values():
         if "grad" not in module.text:
             continue
-        for node in by_type(module.tree).get(ast.Attribute, ()):
-            if not isinstance(node, ast.Attribute) or node.attr not in _GRADIENTS:
+        for named in every(ast.Attribute, module.tree):
+            if named.attr not in _GRADIENTS or any(contains(loop, named, places, module) for loop in but):
                 continue
-            filled = any(contains(loop, node, places, module) for loop in but)
-            if not filled and not _is_torch_autograd(analysis, node, module):
-                yield places.site(node, module)
+            if not _is_torch_autograd(analysis, named, module):
+                yield places.site(named, module)
+        for word in every(ast.Constant, module.tree):
+            if word.value in _GRADIENTS:  # getattr(weight, "grad"), attrgetter("grad")
+                yield places.site(word, module)
 
 
 def _is_torch_autograd(analysis: Analysis, node: ast.Attribute, module: ModuleFile) -> bool:
