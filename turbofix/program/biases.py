@@ -17,6 +17,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
+from turbofix.program.owners import is_owner
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import Made, members
 
@@ -25,10 +26,16 @@ _POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for
 
 _NORMS = frozenset((*(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm"))
 
-_LOADING = ("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained")
-
+_LOADING = (
+    *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained"),
+    *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
+)
+_LOADS = "a checkpoint is loaded, and one that was saved with the bias would not fit"
+_OF_TRAINING = ("scheduler", "scaler")
+"""What may be loaded beside a model: it counts no parameters, as an optimizer's state does."""
 
 _LISTING = ("children", "named_children", "modules", "named_modules", "_modules")
+_ONE_BY_ONE = ("children", "named_children", "items", "values")
 
 
 def biases(analysis: Analysis) -> Biases:
@@ -52,7 +59,7 @@ def biases(analysis: Analysis) -> Biases:
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
     for chain, module in chains:
         if not _is_taken_apart(analysis, chain, module):
-            for layer, norm in _neighbours(chain):
+            for layer, norm in _neighbours(analysis, chain):
                 if id(layer) in layers and id(norm) in norms:
                     found[id(layer)] = layer, norm, module
     for module in analysis.execution.modules.values():
@@ -81,23 +88,29 @@ def _has_bias(made: Made) -> bool:
 # --- one behind the other in a Sequential ---------------------------------------------------------------------------
 
 
-def _neighbours(chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _neighbours(analysis: Analysis, chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Every two calls that stand straight behind one another in ``nn.Sequential(...)``."""
-    items = _items(chain.args)
+    items = _items(analysis, chain.args)
     yield from itertools.pairwise(items)
 
 
-def _items(given: list[ast.expr]) -> list[ast.expr]:
+def _items(analysis: Analysis, given: list[ast.expr]) -> list[ast.expr]:
     found: list[ast.expr] = []
     for each in given:
         if isinstance(each, ast.Starred) and isinstance(each.value, (ast.List, ast.Tuple)):
-            found += _items(each.value.elts)
-        elif isinstance(each, ast.Call) and (dotted(each.func) or "").endswith("OrderedDict") and len(each.args) == 1:
+            found += _items(analysis, each.value.elts)
+        elif isinstance(each, ast.Call) and len(each.args) == 1 and _is_ordered(analysis, each):
             listed = each.args[0].elts if isinstance(each.args[0], (ast.List, ast.Tuple)) else []
             found += [pair.elts[1] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else pair for pair in listed]
         else:
             found.append(each)
     return found
+
+
+def _is_ordered(analysis: Analysis, call: ast.Call) -> bool:
+    """Whether a call makes Python's own ``OrderedDict``."""
+    names = {event.name for event in analysis.facts.at(call)}
+    return names == {"collections.OrderedDict"}
 
 
 def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
@@ -148,6 +161,8 @@ def _items_of(iterated: ast.expr) -> Iterator[str]:
     if name is not None:
         yield name
     elif isinstance(iterated, ast.Call):
+        if isinstance(iterated.func, ast.Attribute) and iterated.func.attr in _ONE_BY_ONE:
+            yield (dotted(iterated.func.value) or "").removesuffix("._modules")
         for each in iterated.args:
             yield from _items_of(each)
 
@@ -241,13 +256,15 @@ def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool
 def _needs(analysis: Analysis) -> Iterator[Hazard]:
     """What raises without the bias, or is changed by its going."""
     places = analysis.facts.places
+    for event in analysis.facts.of("call"):
+        if event.name.rpartition(".")[2] in ("load", *_LOADING) and any(map(is_owner, members(event.receiver))):
+            yield Hazard(_LOADS, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         parents = parents_in(module.tree)
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in _LOADING and not _is_of_training(call):
-                why = "a checkpoint is loaded, and one that was saved with the bias would not fit"
-                yield Hazard(why, places.site(call, module))
+            if name in _LOADING and not _is_of_training(analysis, call):
+                yield Hazard(_LOADS, places.site(call, module))
             if name == "eval" and "Norm" in _tests_above(call, parents):
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(call, module))
@@ -265,10 +282,11 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
                     yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
 
 
-def _is_of_training(call: ast.Call) -> bool:
-    """``optimizer.load_state_dict(...)`` and the like: by what it is called on, a model or not is not known."""
-    owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
-    return owner is not None and any(word in owner.lower() for word in ("optim", "sched", "scaler"))
+def _is_of_training(analysis: Analysis, call: ast.Call) -> bool:
+    """``scheduler.load_state_dict(...)`` and the like: by what it is called on; nothing is known of what is not run."""
+    events = [event for event in analysis.facts.at(call) if event.kind == "load"]
+    found = [each for event in events for each in members(event.receiver)]
+    return bool(found) and all(isinstance(each, Made) and each.kind in _OF_TRAINING for each in found)
 
 
 def _tests_above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> str:
