@@ -18,11 +18,23 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import kept
 from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
 from turbofix.program.model import Formula
 from turbofix.program.names import dotted, parameters, stores, targets
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Bound, Class, Function, Instance, members
-from turbofix.program.values import Sequence as Row
+from turbofix.program.values import (
+    Bound,
+    Class,
+    Const,
+    Function,
+    Instance,
+    Opaque,
+    Option,
+    Tensor,
+    Unknown,
+    Value,
+    members,
+)
 from turbofix.records import dataclass
 
 _MENTIONS = re.compile(r"0?\.04471|erf\b|\.rsqrt|\.var\b|\.std\b|softmax|\.mean\(-1|\.mean\(dim ?= ?-1|torch\.mean")
@@ -45,8 +57,8 @@ class _Column:
     value: float
 
 
-_Value = float | list[float] | _Column
-_Symbols = dict[str, _Value]
+_Number = float | list[float] | _Column
+_Symbols = dict[str, _Number]
 
 
 _Kinds = dict[tuple[ast.ClassDef, str], "str | None"]
@@ -249,24 +261,33 @@ class _Reader:
     def _is_changed(self, name: str, at: int) -> bool:
         """Whether a name means something else at the formula than where it was read."""
         between = [self.block[index] for index in range(at, self.at) if index not in self.used]
-        return any(written == name for statement in between for written, _ in stores(statement)) or any(
-            isinstance(each, ast.Call)
-            and isinstance(each.func, ast.Attribute)
-            and each.func.attr.endswith("_")
-            and isinstance(each.func.value, ast.Name)
-            and each.func.value.id == name
-            for statement in between
-            for each in walk(statement)
-        )
+        if any(written.partition(".")[0] == name for statement in between for written, _ in stores(statement)):
+            return True
+        for each in (node for statement in between for node in walk(statement) if isinstance(node, ast.Call)):
+            if self._operation(each) is not None:
+                continue
+            taken = [*each.args, *(word.value for word in each.keywords)]  # `F.relu(x, inplace=True)`, or a module's
+            if isinstance(each.func, ast.Attribute) and each.func.attr.endswith("_"):
+                taken += [part for part in walk(each.func.value) if isinstance(part, ast.Name)]
+            if any(isinstance(part, ast.Name) and part.id == name for part in taken):
+                return True
+        return False
 
     def _serves_nothing_else(self, node: ast.expr) -> bool:
         """Whether what the formula takes in is read by nothing else."""
+        if not self.used:
+            return True
         inside = {id(each) for statement in self.used.values() for each in walk(statement)}
         inside |= {id(each) for each in walk(node)}
+        shared = {
+            name for each in walk(self.function) if isinstance(each, (ast.Global, ast.Nonlocal)) for name in each.names
+        }
         for index, statement in self.used.items():
             assert isinstance(statement, ast.Assign)
             target = statement.targets[0]
             assert isinstance(target, ast.Name)
+            if target.id in shared:
+                return False
             end: tuple[int, int] | None = None
             for later in self.block[index + 1 :]:
                 into = later.targets if isinstance(later, ast.Assign) else ()
@@ -309,64 +330,52 @@ class _Reader:
         return self.kinds[cls, node.attr]
 
     def _kind_in(self, cls: ast.ClassDef, attribute: str) -> str | None:
-        values: list[tuple[ast.expr, ast.FunctionDef | ast.AsyncFunctionDef]] = []
-        for method in (each for each in cls.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))):
-            for each in walk(method):
-                if isinstance(each, ast.Assign):
-                    values += [(each.value, method) for target in each.targets if _names(target, attribute)]
-                elif isinstance(each, (ast.AugAssign, ast.AnnAssign)) and _names(each.target, attribute):
-                    return None
-        if self._is_made_of_tuples(cls):
-            return None
-        kinds = {self._kind_of(value, method) for value, method in values}
+        """What an attribute is in every object of a class, and of those that derive from it."""
+        objects = [
+            each
+            for event in self.facts.of("construct")
+            for each in members(event.result)
+            if isinstance(each, Instance)
+            and any(isinstance(base, Class) and base.node is cls for base in each.cls.mro())
+        ]
+        kinds = {
+            self._kind_of(value) for each in objects for value in members(each.attributes.get(attribute)) or (None,)
+        }
         return kinds.pop() if len(kinds) == 1 else None
 
-    def _is_made_of_tuples(self, cls: ast.ClassDef) -> bool:
-        """Whether an object of the class is made with a tuple or list: a row of weights may have more dimensions."""
-        return any(
-            isinstance(each, Row)
-            for event in self.facts.of("construct")
-            for member in members(event.result)
-            if isinstance(member, Instance) and member.cls.node is cls and event.arguments is not None
-            for value in event.arguments.values()
-            for each in members(value)
-        )
-
-    def _kind_of(self, value: ast.expr, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-        if isinstance(value, ast.Constant):
+    def _kind_of(self, value: Value | None) -> str | None:
+        if isinstance(value, Option):
+            return self._kind_of(value.default)
+        if isinstance(value, Const):
             return "number" if isinstance(value.value, float) else None
-        if isinstance(value, ast.Name):
-            arguments = method.args
-            given = [*arguments.posonlyargs, *arguments.args]
-            for each, default in zip(reversed(given), reversed(arguments.defaults), strict=False):
-                if each.arg == value.id and isinstance(default, ast.Constant):
-                    return "number" if isinstance(default.value, float) else None
-            annotated = next((e for e in (*given, *arguments.kwonlyargs) if e.arg == value.id), None)
-            annotation = annotated.annotation if annotated is not None else None
-            return "number" if isinstance(annotation, ast.Name) and annotation.id == "float" else None
-        if isinstance(value, ast.Call) and self._qualname(value.func) in (
-            "torch.nn.Parameter",
-            "torch.nn.parameter.Parameter",
-        ):
-            inner = value.args[0] if len(value.args) == 1 and not value.keywords else None
-            if isinstance(inner, ast.Call) and len(inner.args) == 1 and not inner.keywords:
-                size = inner.args[0]
-                if self._qualname(inner.func) in ("torch.ones", "torch.zeros", "torch.empty"):
-                    alone = isinstance(size, (ast.Name, ast.Attribute, ast.Constant, ast.BinOp))
-                    plain = alone and not self._may_be_a_shape(size, method)
-                    return "row" if plain else None
-        return None
+        made = value.origin if isinstance(value, Tensor) else None
+        if made is None or not isinstance(made.node, ast.Call) or len(made.node.args) != 1 or made.node.keywords:
+            return None
+        inner = made.node.args[0]
+        if self._qualname(made.node.func, made.module) not in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+            return None
+        if not isinstance(inner, ast.Call) or len(inner.args) != 1 or inner.keywords:
+            return None
+        sizes = [
+            self._is_size(inner.args[0], self.facts.frames(event), made.module)
+            for event in self.facts.at(inner)
+            if event.name in ("torch.ones", "torch.zeros", "torch.empty")
+        ]
+        return "row" if sizes and all(sizes) else None
 
-    def _may_be_a_shape(self, size: ast.expr, method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Whether a size may be a tuple: it is called a shape, or anything else than a whole number is known of it."""
-        if isinstance(size, ast.Constant) and size.value == 1:
-            return True  # one number for all
-        name = size.id if isinstance(size, ast.Name) else size.attr if isinstance(size, ast.Attribute) else ""
-        if "shape" in name:
+    def _is_size(self, size: ast.expr, frames: tuple[Frame, ...], module: ModuleFile) -> bool:
+        """Whether a size is one whole number, and not 1, which is one weight for all."""
+        values = [
+            each.default if isinstance(each, Option) else each for each in members(self.facts.evaluate(size, frames))
+        ]
+        if values and all(isinstance(each, Const) and type(each.value) is int and each.value != 1 for each in values):
             return True
-        annotated = next((e for e in parameters(method) if e.arg == name), None)
-        annotation = annotated.annotation if annotated is not None else None
-        return annotation is not None and not (isinstance(annotation, ast.Name) and annotation.id == "int")
+        method = self.places.function(size, module)
+        told = (
+            next((each for each in parameters(method) if each.arg == getattr(size, "id", "")), None) if method else None
+        )
+        unknown = all(isinstance(each, (Opaque, Unknown)) for each in values)
+        return unknown and told is not None and isinstance(told.annotation, ast.Name) and told.annotation.id == "int"
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
@@ -477,10 +486,8 @@ class _Reader:
         name = self._qualname(inner.func)
         if name in ("torch.softmax", "torch.nn.functional.softmax"):
             of = given.pop("input", None) or (arguments.pop(0) if arguments else None)
-        elif isinstance(inner.func, ast.Attribute) and inner.func.attr == "softmax" and name is None:
+        elif isinstance(inner.func, ast.Attribute) and {e.name for e in self.facts.at(inner)} == {"Tensor.softmax"}:
             of = inner.func.value
-            if not all(_is_whole(each) for each in (*arguments, *given.values())):
-                return None  # `self.softmax(x)` is a module
         else:
             return None
         dim = given.pop("dim", None) or (arguments.pop(0) if arguments else None)
@@ -492,12 +499,12 @@ class _Reader:
             self.places.site(node, self.module), "log_softmax", text(of, self.module), dim=text(dim, self.module)
         )
 
-    def _row(self, value: _Value) -> list[float]:
+    def _row(self, value: _Number) -> list[float]:
         if isinstance(value, list):
             return value
         raise _OtherError
 
-    def _work_out(self, node: ast.expr, at: int, symbols: _Symbols) -> _Value:
+    def _work_out(self, node: ast.expr, at: int, symbols: _Symbols) -> _Number:
         """The value of an expression for given numbers."""
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
@@ -541,7 +548,7 @@ class _Reader:
                 return last, [node.func.value, *node.args], keywords
         return None
 
-    def _call(self, node: ast.Call, at: int, symbols: _Symbols) -> _Value:
+    def _call(self, node: ast.Call, at: int, symbols: _Symbols) -> _Number:
         found = self._operation(node)
         if found is None:
             raise _OtherError
@@ -562,8 +569,8 @@ class _Reader:
         raise _OtherError
 
     def _reduced(
-        self, name: str, value: _Value, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]
-    ) -> _Value:
+        self, name: str, value: _Number, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]
+    ) -> _Number:
         """A mean or a deviation over the last dimension, which is kept."""
         names = ("dim", "keepdim") if name == "mean" else ("dim", "unbiased", "keepdim")
         given: dict[str | None, ast.expr] = dict(zip(names, arguments, strict=False))
@@ -593,31 +600,20 @@ class _Reader:
         variance = sum((each - mean) ** 2 for each in row) / (len(row) - missing)
         return _Column(variance if name == "var" else math.sqrt(variance))
 
-    def _qualname(self, node: ast.expr) -> str | None:
+    def _qualname(self, node: ast.expr, module: ModuleFile | None = None) -> str | None:
         """The qualified name of a library's function; None for a method or anything else."""
+        module = module or self.module
         name = dotted(node)
         if name is None:
             return None
         head, _, rest = name.partition(".")
-        if self.facts.bindings.owner(head, node, self.module) is not self.module.tree:
+        if self.facts.bindings.owner(head, node, module) is not module.tree:
             return None
-        value = self.module.scope.names.get(head)
+        value = module.scope.names.get(head)
         found = [getattr(each, "qualname", None) for each in members(value)]
         if len(found) != 1 or not isinstance(found[0], str):
             return None
         return f"{found[0]}.{rest}" if rest else found[0]
-
-
-def _is_whole(node: ast.expr) -> bool:
-    """Whether an expression is a whole number as it stands."""
-    if isinstance(node, ast.UnaryOp):
-        return _is_whole(node.operand)
-    return isinstance(node, ast.Constant) and isinstance(node.value, int)
-
-
-def _names(target: ast.expr, attribute: str) -> bool:
-    """Whether an assignment's target is, or holds, an attribute of this name."""
-    return any(isinstance(each, ast.Attribute) and each.attr == attribute for each in targets(target))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -634,7 +630,7 @@ def _drawn(seed: int, input_: str, rows: list[str], numbers: list[str]) -> _Symb
     return found
 
 
-def _both(operation: Callable[[float, float], float], one: _Value, other: _Value) -> _Value:
+def _both(operation: Callable[[float, float], float], one: _Number, other: _Number) -> _Number:
     if not isinstance(one, list) and not isinstance(other, list):
         column = isinstance(one, _Column) or isinstance(other, _Column)
         result = operation(_number(one), _number(other))
@@ -644,13 +640,13 @@ def _both(operation: Callable[[float, float], float], one: _Value, other: _Value
     return [operation(a, b) for a, b in zip(left, right, strict=True)]
 
 
-def _each(operation: Callable[[float], float], value: _Value) -> _Value:
+def _each(operation: Callable[[float], float], value: _Number) -> _Number:
     if isinstance(value, list):
         return [operation(each) for each in value]
     return _Column(operation(value.value)) if isinstance(value, _Column) else operation(value)
 
 
-def _number(value: _Value) -> float:
+def _number(value: _Number) -> float:
     if isinstance(value, list):
         raise _OtherError
     return value.value if isinstance(value, _Column) else value
