@@ -128,9 +128,10 @@ When refused
     those of which it is not known what they are made in, nothing is said.
 
     Under Lightning it is refused for what the steps do that 16 bits break or blur: a loss or a metric that is computed
-    by hand, ``BCELoss``, numpy arrays; for modules that step by themselves, for strategies and plugins that may have a
-    precision of their own, for clipped gradients of a fused optimizer (Lightning raises), for scripts for Lightning 1,
-    and where an option or ``LightningCLI`` decides (pass ``--trainer.precision bf16-mixed``).
+    by hand, ``BCELoss``, numpy arrays, results of the model that are kept or predicted for other code; for modules that
+    step by themselves, for strategies and plugins that may have a precision of their own, for clipped gradients of a
+    fused optimizer (Lightning raises), for scripts for Lightning 1, and where an option or ``LightningCLI`` decides
+    (pass ``--trainer.precision bf16-mixed``).
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -494,6 +495,8 @@ def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
     if module.by_hand is not None:
         place = module.by_hand.line_from(here)
         return f"{place} computes with the results of the model, which autocast leaves in 16 bits: give it `.float()`"
+    if module.kept is not None:
+        return f"{module.kept.line_from(here)} keeps what the model returns, in 16 bits then: give it `.float()`"
     return unsafe_call(module.calls, "bfloat16", here)
 
 

@@ -1061,13 +1061,15 @@ class ModuleSteps:
     """The steps of a ``LightningModule``, which Lightning puts under autocast as they are, losses included.
 
     ``losses`` are the criteria that they call. ``by_hand`` is where the training step computes beside these and the
-    model. ``leaves`` is where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers
-    itself. ``clips`` is where it clips gradients. ``old`` is a name that only Lightning 1 knows.
+    model, ``kept`` where what the model has returned is kept, or predicted, for code beside the steps. ``leaves`` is
+    where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers itself. ``clips`` is
+    where it clips gradients. ``old`` is a name that only Lightning 1 knows.
     """
 
     calls: tuple[Called, ...] = ()
     losses: tuple[str, ...] = ()
     by_hand: Site | None = None
+    kept: Site | None = None
     leaves: Site | None = None
     manual: bool = False
     clips: Site | None = None
