@@ -27,8 +27,8 @@ When refused
     64 channels or more on both sides. ``apply`` lets the codemod ``autocast`` go first.
 
     It is refused where the program executes a ``view`` (or asks for strides): on a tensor in this order
-    ``x.view(n, -1)`` raises, where ``x.flatten(1)`` and ``x.reshape(n, -1)`` copy; and where an optimizer's state is
-    loaded.
+    ``x.view(n, -1)`` raises, where ``x.flatten(1)`` and ``x.reshape(n, -1)`` copy; where torch does that to the weights
+    (``parameters_to_vector``, ``LBFGS``); and where an optimizer's state is loaded.
 
     Nothing is said where a part of the model is not known, or known to make tensors of its own order again: other
     layers than torch's convolutions over images, batch and group norms, activations, poolings, upsampling, dropout and

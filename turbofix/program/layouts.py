@@ -7,13 +7,21 @@ from collections.abc import Iterator
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.events import Event
 from turbofix.program.model import Layouts, Model
 from turbofix.program.names import body_of, walk_here
+from turbofix.program.values import Made, members
 
 _LYING = frozenset(
     ("view", "view_as", "as_strided", "stride", "is_contiguous", "data_ptr", "untyped_storage", "storage")
 )
 """Methods that take for granted, or ask, how the elements of a tensor follow on one another."""
+
+_FLATTENING = frozenset(
+    ("torch.nn.utils.parameters_to_vector", "torch.nn.utils.convert_parameters.parameters_to_vector")
+)
+_LBFGS = "torch.optim.LBFGS"
+"""What views the weights, or their gradients, as rows of numbers, which raises in another order."""
 
 _WEIGHTS = frozenset(("Parameter", "ParameterList", "ParameterDict", "register_buffer", "register_parameter"))
 """What makes weights and buffers of a shape that no layer tells."""
@@ -34,6 +42,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
     ]
     scopes = {id(frame.scope): frame for event in facts.events for frame in facts.frames(event)}
     lying = [places.site(node, frame.module) for frame in scopes.values() for node in _lying_in(frame.scope)]
+    lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
         for module in modules
@@ -41,6 +50,12 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         if _called(node) in _WEIGHTS
     ]
     return Layouts(tuple(sorted(chosen)), tuple(sorted(set(lying))), tuple(sorted(weights)))
+
+
+def _flattens(event: Event) -> bool:
+    """Whether torch's own code behind a call takes the order of weights for granted."""
+    made = [each.qualname for each in members(event.result) if isinstance(each, Made)] if event.kind == "make" else []
+    return event.name in _FLATTENING or _LBFGS in made
 
 
 @once_per_node
