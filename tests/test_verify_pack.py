@@ -152,3 +152,48 @@ def test_a_run_on_a_cpu_drops_nothing_for_its_speed(run: Run, tmp_path: Path) ->
     answer = json.loads(ran.out)
     assert (answer["verdict"], answer["speedup"]) == ("pass", None)
     assert answer["codemods"][0]["verdict"] == "kept" and answer["codemods"][0]["speedup"] is None
+
+
+EVALUATING = """\
+import time
+
+now = 0.0
+time.perf_counter = lambda: now
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = torch.randn(48, 4)
+loader = DataLoader(TensorDataset(data), batch_size=16, shuffle=True)
+held = DataLoader(TensorDataset(data), batch_size=48)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate():
+    return sum(model(x).sum().item() for (x,) in held)
+
+
+for epoch in range(40):
+    for (x,) in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        now += 0.01
+    evaluate()
+"""
+
+
+@pytest.mark.usefixtures("on_target")
+def test_the_samples_of_an_evaluation_are_none_of_the_training_s(run: Run, tmp_path: Path) -> None:
+    """Else a program whose evaluation builds graphs would seem to train faster than one whose does not."""
+    folder = tmp_path / "project"
+    (folder / "train.py").write_text(EVALUATING)
+    (folder / "candidate.py").write_text(EVALUATING.replace("def evaluate", "@torch.no_grad()\ndef evaluate"))
+    answer = json.loads(run("verify", "--output-format", "json", "train.py", "candidate.py").out)
+    assert answer["verdict"] == "pass", answer["reason"]
+    assert answer["speedup"] is None
+    speeds = [answer[program]["samples_per_second"] for program in ("baseline", "candidate")]
+    assert speeds == [pytest.approx(1600), pytest.approx(1600)]

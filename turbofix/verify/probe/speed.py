@@ -39,6 +39,7 @@ class Stopwatch:
         self._cuda = torch.cuda.is_available()
         self._begun = time.perf_counter()
         self._steps = self._samples = 0
+        self._drawn: dict[int, int] = {}  # samples of the last batch of each pass over data, until it is trained on
         self._start = 0.0
         self._marks: list[tuple[str, Any]] = []
         self._waited = 0.0
@@ -48,11 +49,11 @@ class Stopwatch:
     def install(self) -> None:
         def next_batch(original: Any) -> Callable[..., Any]:
             def __next__(iterator: Any) -> Any:
+                self._drawn.pop(id(iterator), None)  # no step came of the one before: an evaluation's
                 began = time.perf_counter()
                 batch = original(iterator)
                 self._waited += time.perf_counter() - began
-                if torch.is_grad_enabled():
-                    self._samples += batch_size(batch)
+                self._drawn[id(iterator)] = batch_size(batch)
                 self._mark("batch")
                 return batch
 
@@ -60,6 +61,7 @@ class Stopwatch:
 
         def backward(original: Any) -> Callable[..., Any]:
             def run(*arguments: Any, **keywords: Any) -> Any:
+                self._train()
                 self._mark("backward")
                 result = original(*arguments, **keywords)
                 self._mark("backward done")
@@ -67,6 +69,7 @@ class Stopwatch:
 
             return run
 
+        # whether graphs are built says nothing: an evaluation may build them in one program and not in the other
         wrap(loading._BaseDataLoaderIter, "__next__", next_batch)
         wrap(torch.autograd, "backward", backward)
         register_optimizer_step_pre_hook(lambda *_: self._mark("step"))
@@ -83,9 +86,15 @@ class Stopwatch:
         else:
             self._marks.append((name, time.perf_counter()))
 
+    def _train(self) -> None:
+        """Count the samples that a backward pass or a step follows on."""
+        self._samples += sum(self._drawn.values())
+        self._drawn.clear()
+
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if os.getpid() != self._main:
             return
+        self._train()
         self._mark("step done")
         self._leading = self._leading or optimizer
         if optimizer is not self._leading:
