@@ -17,6 +17,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Chore, Purpose
 from turbofix.program.names import walk_here
+from turbofix.program.placements import device_of, is_dtype
 from turbofix.program.sites import blocks
 from turbofix.program.values import Bound, External, Function, members
 
@@ -38,6 +39,9 @@ _MEASURED = frozenset(
         "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "memory_usage",
     }
 )  # fmt: skip
+
+_OF_A_PROCESS = ("memory_info", "memory_full_info", "memory_percent")
+"""What an object of psutil, made before the loop, is asked."""
 
 _COLLECTOR = ("gc.disable", "gc.freeze", "gc.set_threshold", "gc.callbacks", "gc.get_objects", "gc.set_debug")
 
@@ -61,7 +65,7 @@ _KERNELS = frozenset(
 )
 """Packages with kernels or streams of their own, of which torch's do not know."""
 
-_WITHOUT_STOP = frozenset({"to", "cuda", "cpu", "copy_", "pin_memory", "share_memory_"})
+_WITHOUT_STOP = frozenset({"to", "cpu", "copy_", "pin_memory", "share_memory_"})
 
 
 def chores(analysis: Analysis, events: list[Event], record: LoopRecord) -> tuple[Chore, ...]:
@@ -158,6 +162,9 @@ def _purposes(
     for each in events:
         if each.kind == "call" and _measures_memory(each.name):
             yield Purpose("memory", analysis.facts.site(each))
+    for call, frame in _calls(analysis, events, record):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _OF_A_PROCESS:
+            yield Purpose("memory", analysis.facts.places.site(call, frame.module))
     if kind == "collect":
         for each in analysis.facts.of("call", "unknown_call"):
             if each.name.startswith(_COLLECTOR):
@@ -174,21 +181,25 @@ def _measures_memory(name: str) -> bool:
 def _read_clocks(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Purpose]:
     """The clocks that an iteration reads: in the loop itself, in what it calls, in the file of what it runs over."""
     places = analysis.facts.places
+    for call, frame in _calls(analysis, events, record):
+        if _is_clock(analysis, call, frame):
+            yield Purpose("clock", places.site(call, frame.module))
+    for module in _iterating(analysis, record):
+        frame = Frame(module.tree, module, module.tree, None, ())
+        for node in by_type(module.tree).get(ast.Call, ()):
+            if isinstance(node, ast.Call) and _is_clock(analysis, node, frame):
+                yield Purpose("clock", places.site(node, module))
+
+
+def _calls(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[tuple[ast.Call, Frame]]:
+    """The calls that an iteration makes: in the loop itself, and in what it calls."""
     seen: set[ast.AST] = set()
     for each in events:
         for frame in analysis.facts.frames_within(each, record.node):
             inner = record.node if any(record.node is loop for loop in frame.loops) else frame.scope
-            if inner in seen:
-                continue
-            seen.add(inner)
-            for call in _lines(inner):
-                if isinstance(call, ast.Call) and _is_clock(analysis, call, frame):
-                    yield Purpose("clock", places.site(call, frame.module))
-    for module in _iterating(analysis, record):
-        frame = Frame(module.tree, module, module.tree, None, ())
-        for call in by_type(module.tree).get(ast.Call, ()):
-            if isinstance(call, ast.Call) and _is_clock(analysis, call, frame):
-                yield Purpose("clock", places.site(call, module))
+            if inner not in seen:
+                seen.add(inner)
+                yield from ((call, frame) for call in _lines(inner) if isinstance(call, ast.Call))
 
 
 def _lines(node: ast.AST) -> Iterator[ast.AST]:
@@ -240,21 +251,39 @@ def _other_streams(analysis: Analysis) -> Iterator[Purpose]:
             if any(name.partition(".")[0] in _KERNELS for name in names):
                 yield Purpose("stream", facts.places.site(node, module))
         for call in by_type(module.tree).get(ast.Call, ()):
-            if isinstance(call, ast.Call) and _copies_without_stop(call):
+            if isinstance(call, ast.Call) and _copies_without_stop(analysis, call):
                 yield Purpose("copies", facts.places.site(call, module))
 
 
-def _copies_without_stop(call: ast.Call) -> bool:
-    """A copy that does not block and may leave the GPU, or pinned memory that the program fills itself."""
+def _copies_without_stop(analysis: Analysis, call: ast.Call) -> bool:
+    """A copy that may not block and may leave the GPU, or pinned memory that the program fills itself."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _WITHOUT_STOP:
         return False
-    if call.func.attr in ("pin_memory", "share_memory_"):
+    method = call.func.attr
+    if method in ("pin_memory", "share_memory_"):
         return True
-    freely = any(each.arg in ("non_blocking", "async") for each in call.keywords)
-    return freely and (call.func.attr in ("cpu", "copy_") or any(_is_cpu(each) for each in call.args))
+    events = analysis.facts.at(call)
+    frames = analysis.facts.frames(events[0]) if events else ()
+    if not _may_go_on(analysis, call, frames):
+        return False
+    if method != "to":
+        return True
+    moves = [each for each in events if each.kind == "transfer"]
+    if moves:
+        return not all(analysis.devices.of_transfer(each).reaches_cuda for each in moves)
+    targets = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("device", "other"))]
+    return not any(device_of(analysis.facts.evaluate(each, frames))[0] in ("cuda", "conditional") for each in targets)
 
 
-def _is_cpu(node: ast.expr) -> bool:
-    if isinstance(node, ast.Call) and node.args:
-        node = node.args[0]
-    return isinstance(node, ast.Constant) and node.value == "cpu"
+def _may_go_on(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
+    """Whether ``non_blocking`` may be given to a copy: by name, in a mapping, or by position."""
+    for each in call.keywords:
+        if each.arg in (None, "non_blocking") and not _is_false(each.value):
+            return True
+    return any(
+        not _is_false(each) and not is_dtype(analysis.facts.evaluate(each, frames)) for each in call.args[1:]
+    ) or any(isinstance(each, ast.Starred) for each in call.args)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
