@@ -52,7 +52,8 @@ When refused
     is left out under a test; where a docstring says that it is written out on purpose, to be read; where what is added
     to the scores is not known to hold floats; where several masks differ in how they leave out; where it is not known
     that there are four dimensions; where gradients are differentiated once more, for which the kernels have no
-    derivative; where hooks are registered that may read the weights; and where the script asks for deterministic
+    derivative; where hooks are registered that may read the weights; where TorchScript compiles a model, or one is
+    exported to an ONNX opset before 14, which has no attention; and where the script asks for deterministic
     results, for the kernels' gradients are summed in any order.
 
 Risk

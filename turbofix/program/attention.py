@@ -62,6 +62,7 @@ _LAYING_OUT = frozenset(
 _CASTS = ("float", "to", "type_as", "type", "double", "half", "bfloat16")
 _PRECISION = "its softmax is computed in another precision, on purpose as it seems"
 _ROOTS = frozenset(("math.sqrt", "numpy.sqrt"))
+_OPSET = 14
 _FAR = -1e4
 """From here on down a fill counts as minus infinity wherever a row keeps a key: its exponential is 0 in float32."""
 
@@ -82,14 +83,14 @@ def attentions(analysis: Analysis) -> tuple[Attention, ...]:
         if (event.kind == "call" and event.name in SOFTMAX) or (event.kind == "forward" and event.name == _MODULE):
             found.setdefault(event.node, []).append(event)
     written: list[Attention] = []
-    higher: list[str | None] = []
+    others: list[str | None] = []
     readings = [_Reading(analysis, node, each[0].module, each, ()) for node, each in found.items() if _is_call(node)]
     for reading in (*readings, *_not_followed(analysis)):
         attention = reading.attention()
         if attention is not None:
             if attention.why_not is None:
-                higher = higher or [_differentiates_twice(analysis)]
-                attention = attention if higher[0] is None else _refused(attention, higher[0])
+                others = others or [_differentiates_twice(analysis) or _exports(analysis)]
+                attention = attention if others[0] is None else _refused(attention, others[0])
             written.append(attention)
     return tuple(sorted(written, key=lambda each: each.softmax))
 
@@ -161,6 +162,21 @@ def _differentiates_twice(analysis: Analysis) -> str | None:
         packages |= {(each.module or "").partition(".")[0] for each in every(ast.ImportFrom, module.tree)}
         if packages & _META or _HIGHER.search(module.text):
             return "the program transforms functions or their gradients, which torch's fused kernels do not follow"
+    return None
+
+
+def _exports(analysis: Analysis) -> str | None:
+    """What takes the program elsewhere, where the kernel, or what leads to it, is not known."""
+    facts = analysis.facts
+    for event in facts.of("call"):
+        if event.name == "torch.jit.script":
+            return f"TorchScript compiles a model (line {facts.site(event).line}), which does not follow all of Python"
+        if event.name == "torch.onnx.export" and event.arguments is not None:
+            passed = event.arguments.get("opset_version")
+            opset = settled(passed.value) if passed is not None else _OPSET
+            if not isinstance(opset, int) or opset < _OPSET:
+                line = facts.site(event).line
+                return f"a model is exported to ONNX (line {line}), which has an attention from opset {_OPSET} on"
     return None
 
 
