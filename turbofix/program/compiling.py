@@ -42,9 +42,10 @@ _UNTRACED = (
 _CONTEXTS = ("torch.no_grad", "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 
 
-_OFF = "the script compiles it itself, under a switch that is off"
+_SAME = ("train", "eval", "requires_grad_", "apply", "float")
+"""Methods of a module that return the module."""
 
-_OWN = "`compile()` of a model whose class is one of torch.nn's own, or has no `forward`, compiles nothing"
+_OFF = "the script compiles it itself, under a switch that is off"
 
 
 def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Model, ...]:
@@ -65,9 +66,7 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
 
     foreign = next(_uses(analysis), None)
     off = next((event for event in analysis.facts.dead if event.kind == "compile"), None)
-    switch = (
-        Hazard("the script compiles it itself, under a switch that is off", analysis.facts.site(off)) if off else None
-    )
+    switch = Hazard(_OFF, analysis.facts.site(off)) if off else None
     told = [switch_of(analysis, event) for event in analysis.facts.of("compile")]
     options = {each.option for each in told if each.option is not None and not any(each.values)}
     option = options.pop() if len(options) == len(told) == 1 else None
@@ -218,7 +217,12 @@ def _last_of_set_up(analysis: Analysis, found: list[Event]) -> Event | None:
 def _name(statement: ast.stmt | None, node: ast.AST) -> str | None:
     """What a model is called behind the statement that moves or wraps it."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        return dotted(statement.targets[0])
+        value = statement.value
+        while value is not node and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            if value.func.attr not in _SAME:
+                return None
+            value = value.func.value
+        return dotted(statement.targets[0]) if value is node else None
     if isinstance(statement, ast.Expr) and statement.value is node and isinstance(node, ast.Call):
         return dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
     return None

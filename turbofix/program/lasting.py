@@ -7,11 +7,10 @@ import ast
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.datasets import dataset_of
-from turbofix.program.events import Event
-from turbofix.program.facts import Frame, constants, settled, unwrapped
-from turbofix.program.names import dotted
+from turbofix.program.events import Event, LoopRecord
+from turbofix.program.facts import Frame, constants, settled
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Instance, Made, Value, members
+from turbofix.program.values import Instance, Iterated, Made, Value, members
 
 _LENGTHS = {
     **{f"torchvision.datasets.{name}": ("train", True, 60_000) for name in ("MNIST", "FashionMNIST", "KMNIST")},
@@ -33,7 +32,7 @@ def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None
         index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
         if index is None or not isinstance(record.node, ast.For) or _leaves_early(record.node):
             return None
-        count = _rounds(analysis, record.iterated, record.node.iter, frames[: index + 1])
+        count = _rounds(analysis, record, frames[: index + 1])
         if count is None:
             return None
         total *= count
@@ -55,7 +54,7 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
         index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
         if index is None or not isinstance(record.node, ast.For):
             return None
-        count = _rounds(analysis, None, record.node.iter, frames[: index + 1], most=True)
+        count = _rounds(analysis, record, frames[: index + 1], most=True)
         if record.node is loop:
             return total if count is None else None
         if count is None:
@@ -77,28 +76,44 @@ def _leaves_early(loop: ast.For) -> bool:
     return False
 
 
-def _rounds(
-    analysis: Analysis, value: Value | None, node: ast.expr, frames: tuple[Frame, ...], *, most: bool = False
-) -> int | None:
+_WHOLE = ("enumerate", "iter", "track")
+"""What runs through all of what it is given."""
+
+
+def _rounds(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...], *, most: bool = False) -> int | None:
     """How often a loop runs: over a ``range`` of known numbers, or over a loader of known data.
 
-    ``most``: how often at most, where it is not known at what number it starts (a training that is resumed).
+    ``most``: how often at most, where it is not known at what number it starts (a training that is resumed); loaders
+    are not counted then.
     """
-    inner = node
-    while isinstance(inner, ast.Call) and dotted(inner.func) not in ("range", "trange", "tqdm.trange") and inner.args:
-        inner = inner.args[0]
-    if isinstance(inner, ast.Call) and dotted(inner.func) in ("range", "trange", "tqdm.trange"):
-        bounds = [_number(analysis, each, frames) for each in inner.args[:2]]
+    value = _whole(record.iterated)
+    if isinstance(value, Iterated) and value.wrapper == "range" and value.origin is not None:
+        call = value.origin.node
+        if not isinstance(call, ast.Call) or not any(call is each for each in walk(record.node)):
+            return None
+        bounds = [_number(analysis, each, frames) for each in call.args[:2]]
         if most and len(bounds) > 1 and type(bounds[0]) is not int:
             bounds[0] = 0
         whole = [each for each in bounds if type(each) is int]
-        if len(whole) != len(inner.args):
+        if len(whole) != len(call.args):
             return None
         return max(whole[-1] - (whole[0] if len(whole) > 1 else 0), 0)
-    loaders = [each for each in unwrapped(value) if isinstance(each, Made) and each.kind == "loader"]
-    if len(loaders) != 1:
+    if most or not isinstance(value, Made) or value.kind != "loader":
         return None
-    return batches_of(analysis, loaders[0])
+    return batches_of(analysis, value)
+
+
+def _whole(value: Value | None, depth: int = 6) -> Value | None:
+    """The range or the loader that a loop runs through to its end, perhaps counted or in a progress bar."""
+    found = members(value)
+    if len(found) != 1 or not depth:
+        return None
+    only = found[0]
+    if isinstance(only, Iterated) and only.wrapper in _WHOLE:
+        return _whole(only.source, depth - 1)
+    if isinstance(only, Made) and only.kind != "loader" and only.inner is not None:
+        return _whole(only.inner, depth - 1)
+    return only
 
 
 def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> object:
