@@ -568,14 +568,16 @@ class _Reading:
         """Whether a statement sets a name, or changes what it stands for in place."""
         if any(written == name for written, _ in stores(statement)):
             return True
-        return any(
-            isinstance(each, ast.Call)
-            and isinstance(each.func, ast.Attribute)
-            and each.func.attr.endswith("_")
-            and not each.func.attr.endswith("__")
-            and _is_name(each.func.value, name)
-            for each in walk_here(statement)
-        )
+        if _is_changed_in_place(statement, name):
+            return True
+        for each in walk_here(statement):
+            if isinstance(each, ast.Call) and any(_is_name(part, name) for part in each.args):
+                called = self._called(each) or ""
+                if called.startswith("torch.") and called.endswith("_"):
+                    return True
+                if any(word.arg in ("inplace", "out", None) for word in each.keywords):
+                    return True
+        return False
 
     def _under_test(self, statement: ast.If, name: str, index: int) -> None:
         """``if mask is not None: scores = scores.masked_fill(mask == 0, -1e9)``."""

@@ -61,7 +61,7 @@ class Ranks:
         """The source of the last dimension of what a name stands for, where a ``view`` gave it its own."""
         if function is None:
             return None
-        value = self._set_once(node.id, function)
+        value = self._last_set(node, function)
         moved = False
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             name, given = value.func.attr, value.args
@@ -84,10 +84,20 @@ class Ranks:
             value = value.func.value
         return None
 
-    def _set_once(self, name: str, function: Function) -> ast.expr | None:
-        found = [each for statement in function.body for written, each in stores(statement) if written == name]
-        last = [each for each in found if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
-        return last[-1].value if last and found[-1] is last[-1] else None
+    def _last_set(self, node: ast.Name, function: Function) -> ast.expr | None:
+        """What a name is set to last above a place, where nothing but what stands around that decides about it."""
+        places = self.facts.places
+        above = [
+            each
+            for statement in function.body
+            for written, each in stores(statement)
+            if written == node.id and each.lineno < node.lineno  # type: ignore[attr-defined]
+        ]
+        last = above[-1] if above else None
+        if not isinstance(last, ast.Assign) or not isinstance(last.targets[0], ast.Name):
+            return None
+        around = {id(each) for each in (node, *places.ancestors(node, self.module))}
+        return last.value if any(id(each) in around for each in places.block(last, self.module)) else None
 
     def _of_name(self, node: ast.Name, function: Function, frames: Frames, depth: int) -> int | None:
         """The last setting above tells; then what a shape is taken apart to; then what is passed."""
