@@ -40,6 +40,9 @@ from turbofix.verify.scratch import Scratch, trees_for
 from turbofix.verify.verification import conclude
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "fixtures" / "scripts"
+
+QUICK = {"wide_reviews.py": ("--width", "64", "--epochs", "8")}
+"""What is passed to trainings that are too large for a CPU by default."""
 TIMEOUT = 600.0  # seconds that one run may take, on a busy machine too
 
 
@@ -153,7 +156,7 @@ def _bench(script: Path) -> Iterator[_Bench]:
     trees = trees_for(script, script.parent)
     with scratch_folder(keep=False, outside=trees) as lease:
         scratch = Scratch(lease.root, trees, isolation.reach(None, lease.root, trees), lease.lock)
-        child = Child(scratch, script, (), script.parent, Options(timeout=TIMEOUT))
+        child = Child(scratch, script, QUICK.get(script.name, ()), script.parent, Options(timeout=TIMEOUT))
         try:
             child.start()
             yield _Bench(child, scratch)

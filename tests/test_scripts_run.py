@@ -64,6 +64,7 @@ TRAININGS = [
     expect("critic_points.py", r"critic (\S+)", 20, "circles.pt"),
     expect("spirals.py", r"loss (\S+)", 4, "spirals.pt"),
     expect("majority_transformer.py", r"train loss (\S+),", 4, "majority.pt"),
+    expect("wide_reviews.py", r"loss (\S+)", 4, "words.pt", args=("--width", "64", "--epochs", "4")),
     expect("vae_cuda.py", r"Average loss: (\S+)", 3, "vae.pth", needs_cuda=True),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth"),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth", args=("--model", "gru")),

@@ -895,6 +895,7 @@ class Model:
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
     compiling: Compiling | None = None  # None where no step calls it, or it has little work to do
+    numbers: int = 0  # at least so many are in its matrices and trained, embeddings and convolutions left out
 
 
 @dataclass(frozen=True)
@@ -967,6 +968,21 @@ class Optimizer:
             and not self.open_mapping
             and all(each.state == "absent" or (each.state == "value" and not any(each.values)) for each in given)
         )
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """An ``Adam`` or ``AdamW`` that is given all parameters of one model with a hundred million of them or more.
+
+    ``text`` is what the function that builds it calls the model there, None where it has no name for it. ``alone``: a
+    statement does nothing else than assign or return it. ``hazard``: what needs its states as torch keeps them.
+    """
+
+    optimizer: Site
+    model: Site
+    text: str | None = None
+    alone: bool = False
+    hazard: Hazard | None = None
 
 
 @dataclass(frozen=True)
@@ -1148,6 +1164,7 @@ class Training:
     evaluated: Dataset | None = None  # what it evaluates on, where it is given that
     collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
     again: bool = False  # in more than one epoch, with nothing of the script's in between
+    resumes: bool = False  # it may go on from a checkpoint, with the state of the optimizer in it
     imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
     configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
@@ -1436,6 +1453,7 @@ class TrainingProgram:
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
+    bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
 
     def loader(self, site: Site | None) -> Loader | None:

@@ -20,6 +20,7 @@ from turbofix.program.facts import settled
 from turbofix.program.frameworks import takes_loss
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
+from turbofix.program.magnitudes import numbers_of
 from turbofix.program.model import (
     ABSENT,
     ALWAYS,
@@ -349,6 +350,8 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
                 half, dtype = False, default_dtype
         elif event.name in ("to", "cuda") and (event.name == "cuda" or _names_device(event)):
             places.append(analysis.devices.of_transfer(event))
+            if event.name == "to" and (named := _cast_to(event)) in ("float16", "bfloat16"):
+                half, dtype = True, named  # `model.to(device, torch.bfloat16)`
     known = [place for place in places if place.where != "unknown"]
     if known:
         device = known[0]
@@ -375,6 +378,7 @@ def _model(analysis: Analysis, site: Site, values: list[Made | Instance], defaul
         ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
         products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
         convolutions=convolutions_of(layers.parts, layers.bases),
+        numbers=numbers_of(analysis, layers.parts, values),
     )
 
 

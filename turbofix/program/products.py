@@ -116,7 +116,7 @@ _WIDTHS = frozenset(
 _WIDE = 256
 """The width from which on a transformer of a library is known for large products."""
 
-_QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
+QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
 
 _FULL = ("torch.float32", "torch.float")
 
@@ -371,7 +371,7 @@ def _is_wide(part: Made, library: str) -> bool:
         return False
     if library == "diffusers" and "Transformer" not in cls and not cls.startswith(("UNet2DCondition", "ControlNet")):
         return False
-    if any(name in part.arguments.keywords for name in _QUANTIZED) or not _is_in_float32(part.arguments):
+    if any(name in part.arguments.keywords for name in QUANTIZED) or not _is_in_float32(part.arguments):
         return False
     if call == "from_pretrained":
         return _is_of_usual_size(part.arguments)

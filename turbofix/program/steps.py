@@ -21,6 +21,7 @@ from turbofix.program.attention import attentions, fused_attentions
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
+from turbofix.program.bulk import bulks
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
@@ -170,6 +171,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         attentions=attentions(analysis) if trains and complete else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
+        bulks=bulks(analysis, known_models) if trains and complete else (),
     )
 
 

@@ -14,6 +14,7 @@ from turbofix.program.configurations import configuration
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import settled
 from turbofix.program.lightning import lightning_trainings
 from turbofix.program.loaders import collate_kind
 from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
@@ -48,11 +49,12 @@ def trainings(analysis: Analysis, framework: Framework) -> tuple[Training, ...]:
     if framework is not Framework.TRANSFORMERS:
         return ()
     found: dict[Site, Training] = {}
-    for trainer, overrides in _started(analysis):
+    for trainer, overrides, resumes in _started(analysis):
         settings = trainer.arguments.get("args", 1)
         for each in members(settings.value) if settings is not None else ():
             training = _training(analysis, each, trainer.arguments, overrides)
             if training is not None:
+                training = replace(training, resumes=resumes)
                 known = found.get(training.site)
                 found[training.site] = training if known is None else _joined(known, training)
     parsed = sorted(site for site in found if found[site].parsed)
@@ -61,8 +63,11 @@ def trainings(analysis: Analysis, framework: Framework) -> tuple[Training, ...]:
     return tuple(found[site] for site in sorted(found))
 
 
-def _started(analysis: Analysis) -> Iterator[tuple[Made, frozenset[str]]]:
-    """The trainers that are told to train, with the methods of the project's own class; others only evaluate."""
+def _started(analysis: Analysis) -> Iterator[tuple[Made, frozenset[str], bool]]:
+    """The trainers that are told to train, with the methods of the project's own class; others only evaluate.
+
+    The last of each says whether it may go on from a checkpoint.
+    """
     started = [event for event in analysis.facts.of("call") if event.name in _STARTS]
     if not started:
         return
@@ -73,10 +78,12 @@ def _started(analysis: Analysis) -> Iterator[tuple[Made, frozenset[str]]]:
         if isinstance(each, Instance)
     }
     for event in started:
+        resumed = event.arguments.get("resume_from_checkpoint", 0) if event.arguments is not None else None
+        resumes = resumed is not None and settled(resumed.value) is not False and not _is_nothing(resumed.value)
         for trainer in members(event.receiver):
             made = trainer.base if isinstance(trainer, Instance) else trainer
             if isinstance(made, Made) and made.qualname in _TRAINERS:
-                yield made, own.get(id(made), frozenset())
+                yield made, own.get(id(made), frozenset()), resumes
 
 
 def _methods(trainer: Instance) -> frozenset[str]:
@@ -176,6 +183,7 @@ def _joined(first: Training, second: Training) -> Training:
         models=tuple(dict.fromkeys((*first.models, *second.models))),
         precision=first.precision if same else "unknown",
         overrides=first.overrides | second.overrides,
+        resumes=first.resumes or second.resumes,
         own_optimizer=first.own_optimizer or second.own_optimizer,
         dataset=first.dataset if first.dataset == second.dataset else Dataset("unknown"),
         evaluated=first.evaluated if first.evaluated == second.evaluated else Dataset("unknown"),
@@ -195,6 +203,11 @@ def _is_given(passed: Passed | None) -> bool:
         for each in members(passed.value)
         if not _is_none(each)
     )
+
+
+def _is_nothing(value: Value) -> bool:
+    """Whether an argument is certainly None."""
+    return all(_is_none(each) for each in members(value))
 
 
 def _is_none(value: Value) -> bool:

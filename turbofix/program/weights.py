@@ -57,15 +57,15 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
         return Weights(site, why_not="the optimizer is not known to be given the parameters of one model")
     (owner,) = owners.values()
     model = analysis.facts.origin_site(owner.origin)
-    if not _is_all(analysis, passed.node, optimizer.origin.module):
+    if not is_all(analysis, passed.node, optimizer.origin.module):
         return Weights(site, model=model, why_not="the optimizer is not known to be given all parameters of the model")
     handler = _handler(analysis, events, training, optimizer, owner)
     if handler is not None:
         where = analysis.facts.site(handler).line_from(site.path)
         return Weights(site, model=model, why_not=f"{where} may change the gradients already")
     frames = [analysis.facts.frames(event) for event in events]
-    for text in _names_before(events[0], frames[0][-1]):
-        if all(_is_owner(analysis, text, each, owner) for each in frames):
+    for text in names_before(events[0], frames[0][-1]):
+        if all(is_owner(analysis, text, each, owner) for each in frames):
             return Weights(site, dotted(text), model)
     return Weights(site, model=model, why_not="the function that makes the step has no name for the model")
 
@@ -75,13 +75,13 @@ def _owners(value: Value) -> Iterator[Made | Instance | Opaque]:
         yield from models_in(owner)
 
 
-def _is_owner(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], owner: Value) -> bool:
+def is_owner(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], owner: Value) -> bool:
     """Whether an expression is certainly the object whose parameters are trained, or a wrapper of it."""
     found = members(analysis.facts.evaluate(node, frames))
     return bool(found) and all([each is owner for each in models_in(one)] == [True] for one in found)
 
 
-def _names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
+def names_before(update: Event, frame: Frame) -> list[ast.Name | ast.Attribute]:
     """The names that the function of an update reads before it, those that it calls first; each once."""
     line = getattr(update.node, "lineno", 0)
     called: dict[str, ast.Name | ast.Attribute] = {}
@@ -125,7 +125,7 @@ def _handler(
 # --- all parameters of a model ----------------------------------------------------------------------------------------
 
 
-def _is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
+def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
     """Whether an optimizer's first argument is all that a model has to train, in one group or in two."""
     if depth < 0:
         return False
@@ -133,12 +133,12 @@ def _is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 
         owner = analysis.facts.bindings.owner(node.id, node, module)
         writes = analysis.facts.bindings.writes(owner, node.id)
         (write,) = writes if len(writes) == 1 else (None,)
-        return isinstance(write, ast.Assign) and _is_all(analysis, write.value, module, depth - 1)
+        return isinstance(write, ast.Assign) and is_all(analysis, write.value, module, depth - 1)
     if _of_parameters(node, "parameters"):
         return True
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in ("list", "tuple") and len(node.args) == 1:
-            return _is_all(analysis, node.args[0], module, depth - 1)
+            return is_all(analysis, node.args[0], module, depth - 1)
         if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
             test, given = node.args[0].body, parameters(node.args[0])
             asks = len(given) == 1 and _asks_for_gradients(test, given[0].arg)
@@ -163,7 +163,7 @@ def _are_halves(analysis: Analysis, node: ast.List, module: ModuleFile, depth: i
         ]
         given += found if len(found) == 1 else []
     if len(given) == 1 == len(node.elts):
-        return _is_all(analysis, given[0], module, depth - 1)
+        return is_all(analysis, given[0], module, depth - 1)
     halves: list[ast.expr] = []
     for part in given:
         if not isinstance(part, (ast.ListComp, ast.GeneratorExp)):
