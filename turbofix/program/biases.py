@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.compiling import registers_hook
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
@@ -268,7 +269,7 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
             if name == "eval" and "Norm" in _tests_above(call, parents):
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(call, module))
-            if name.startswith("register_") and name.endswith("_hook"):
+            if registers_hook(call):
                 yield Hazard("a hook may look at the result of a layer", places.site(call, module))
         for entry in every(ast.Subscript, module.tree):
             key = entry.slice.value if isinstance(entry.slice, ast.Constant) else None

@@ -105,14 +105,19 @@ def _uses(analysis: Analysis) -> Iterator[Hazard]:
     """What else a program does with its models that a compiled one does not go with."""
     for module in analysis.execution.modules.values():
         for node in every(ast.Call, module.tree):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if name.startswith("register_") and name.endswith("_hook"):
+            if registers_hook(node):
                 yield Hazard("has hooks", analysis.facts.places.site(node, module))
     for event in analysis.facts.of("autograd_grad"):
         yield Hazard("differentiates by itself, perhaps a gradient", analysis.facts.site(event))
     for event in analysis.facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
             yield Hazard(f"calls {event.name}", analysis.facts.site(event))
+
+
+def registers_hook(call: ast.Call) -> bool:
+    """Whether a call has something called whenever a layer is, or a gradient is there."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name.startswith("register_") and name.endswith("_hook")
 
 
 def _compiling(

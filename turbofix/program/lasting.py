@@ -12,9 +12,10 @@ from turbofix.program.facts import Frame, constants, settled
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Instance, Iterated, Made, Value, members
 
-_LENGTHS = {
+PUBLISHED = {
     **{f"torchvision.datasets.{name}": ("train", True, 60_000) for name in ("MNIST", "FashionMNIST", "KMNIST")},
     **{f"torchvision.datasets.{name}": ("train", True, 50_000) for name in ("CIFAR10", "CIFAR100")},
+    "torchvision.datasets.USPS": ("train", True, 7_291),
     "torchvision.datasets.SVHN": ("split", "train", 73_257),
     "torchvision.datasets.STL10": ("split", "train", 5_000),
     "torchvision.datasets.ImageNet": ("split", "train", 1_281_167),
@@ -139,7 +140,7 @@ def _samples(analysis: Analysis, value: Value) -> int | None:
     """How many samples data hold: the training part of a published data set, or what a class of the program says."""
     lengths: set[int | None] = set()
     for each in members(value):
-        known = _LENGTHS.get(each.qualname) if isinstance(each, Made) else None
+        known = PUBLISHED.get(each.qualname) if isinstance(each, Made) else None
         if known is None or not isinstance(each, Made):
             lengths.add(dataset_of(analysis, each).length if isinstance(each, (Made, Instance)) else None)
             continue

@@ -14,6 +14,7 @@ from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
+from turbofix.program.lasting import PUBLISHED
 from turbofix.program.model import Loader, Parser, Part, Run, Step
 from turbofix.program.names import dotted, loads, parameters, stored, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
@@ -153,11 +154,6 @@ def _scheduled_by_batch(steps: Iterable[Step], loop: Site) -> str | None:
     return None
 
 
-_KNOWN = {"MNIST": 60_000, "FashionMNIST": 60_000, "KMNIST": 60_000, "QMNIST": 60_000, "CIFAR10": 50_000,
-          "CIFAR100": 50_000, "SVHN": 73_257, "STL10": 5_000, "USPS": 7_291}  # fmt: skip
-"""Samples of torchvision's data sets."""
-
-
 def _samples(steps: Iterable[Step], loaders: Iterable[Loader]) -> int | None:
     """How many samples an epoch has; None where that is not known."""
     total = 0
@@ -165,9 +161,8 @@ def _samples(steps: Iterable[Step], loaders: Iterable[Loader]) -> int | None:
         loader = next((each for each in loaders if each.site == site), None)
         if loader is None:
             return None
-        name = loader.dataset.qualname or ""
-        known = _KNOWN.get(name.rpartition(".")[2]) if name.startswith("torchvision.") else None
-        length = loader.dataset.length or known
+        published = PUBLISHED.get(loader.dataset.qualname or "")
+        length = loader.dataset.length or (published[2] if published is not None else None)
         if length is None:
             return None
         total += length
