@@ -59,6 +59,7 @@ TRAININGS = [
     expect("lbfgs_sine.py", r"(?m)^loss: (\S+)", 40, "sine.pt"),
     expect("rnn_lm.py", r"valid loss (\S+)", 3, "model.pt"),
     expect("unet_segmentation.py", r": loss (\S+)", 3, "unet.pth"),
+    expect("textures.py", r"loss (\S+),", 3, "textures.pt"),
     expect("tabular_mlp.py", r"train mse (\S+)", 5, "mlp.pth"),
     expect("ema_bytes.py", r"loss (\S+)", 20, "bytes.pt"),
     expect("critic_points.py", r"critic (\S+)", 20, "circles.pt"),

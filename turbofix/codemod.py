@@ -46,9 +46,10 @@ class Codemod:
     """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
 
     ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
-    once this one has rewritten the program (the self-check allows for exactly these). ``together`` names codemods that
-    gain with this one what neither gains alone: they are timed, and kept or dropped, as one. ``once`` says that it
-    speaks of the program as a whole: one change, for which one line of the file is as good as several others.
+    once this one has rewritten the program (the self-check allows for exactly these; ``"all"``: for any).
+    ``together`` names codemods that gain with this one what neither gains alone: they are timed, and kept or dropped,
+    as one. ``once`` says that it speaks of the program as a whole: one change, for which one line of the file is as
+    good as several others.
     ``known_as`` are the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the
     README shows them.
     """
@@ -93,6 +94,10 @@ class Codemod:
     def title(self) -> str:
         """The first line of the page."""
         return self.page.partition("\n")[0]
+
+    def may_unlock(self, name: str) -> bool:
+        """Whether another codemod may find more once this one has rewritten the program."""
+        return name != self.name and bool({name, "all"} & {*self.unlocks})
 
     def find(self, function: Find) -> Find:
         """Register the function that yields findings, refusals and what is in place (decorator)."""

@@ -394,13 +394,12 @@ class Analysis:
         if after.program is None:
             return "the rewritten program is no training program any more"
         acting = [codemod for codemod in self.codemods if any(finding.codemod == codemod.name for finding in done)]
-        unlocked = {name for codemod in acting for name in codemod.unlocks}
         for codemod in self.codemods:
             gone = sum(finding.codemod == codemod.name for finding in done)
             more = after.count(codemod) - (self.count(codemod) - gone)
             if more > 0 and gone:
                 return f"the rewritten text has a finding of {codemod.name} again"
-            if more > 0 and codemod.name not in unlocked:
+            if more > 0 and not any(each.may_unlock(codemod.name) for each in acting):
                 return f"the rewritten text has a new finding of {codemod.name}"
         return None
 

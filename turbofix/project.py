@@ -606,7 +606,7 @@ def plan_verification(
                 if errors:
                     raise NothingToVerify("; ".join(f"{shown(each.path)}: {each.sentence}" for each in errors))
                 codemod = codemods[applied.codemod]
-                unlocking = tuple(other.name for other in codemods.values() if codemod.name in other.unlocks)
+                unlocking = tuple(other.name for other in codemods.values() if other.may_unlock(codemod.name))
                 gains = [finding.gain for finding in applied.findings if finding.gain is not None]
                 made.append(
                     Stage(

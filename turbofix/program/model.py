@@ -852,6 +852,34 @@ class Biases:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """The tensors of a batch, by the names that a loop gives them: they are bound before the statement ``at``, or
+    (``behind``) by it."""
+
+    loop: Site
+    at: Site
+    names: tuple[str, ...]
+    behind: bool = False
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """What brings a training that knows of no device to a GPU, or the first thing (``hazard``) that is in the way.
+
+    ``models`` are the constructions of all models that its loops call, ``batches`` what these read, ``reads`` the
+    tensors that ``x.numpy()`` asks for. The device is chosen in front of the statement ``before``, where all of it
+    stands in one function or file's top level, else behind the import ``after``.
+    """
+
+    models: tuple[Site, ...]
+    batches: tuple[Batch, ...] = ()
+    reads: tuple[Site, ...] = ()
+    before: Site | None = None
+    after: Site | None = None
+    hazard: Hazard | None = None
+
+
+@dataclass(frozen=True)
 class Compiling:
     """What it takes to compile a model in place.
 
@@ -1455,6 +1483,7 @@ class TrainingProgram:
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
+    unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -82,6 +82,7 @@ from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
 from turbofix.program.trainings import trainings
 from turbofix.program.transfers import transfers
+from turbofix.program.unplaced import unplaced
 from turbofix.program.unread import accumulation_wish
 from turbofix.program.values import (
     Const,
@@ -172,6 +173,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
         bulks=bulks(analysis, known_models) if trains and complete else (),
+        unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
     )
 
 
