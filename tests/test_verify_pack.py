@@ -192,8 +192,7 @@ def test_the_samples_of_an_evaluation_are_none_of_the_training_s(run: Run, tmp_p
     folder = tmp_path / "project"
     (folder / "train.py").write_text(EVALUATING)
     (folder / "candidate.py").write_text(EVALUATING.replace("def evaluate", "@torch.no_grad()\ndef evaluate"))
-    answer = json.loads(run("verify", "--output-format", "json", "train.py", "candidate.py").out)
+    answer = json.loads(run("verify", "--repeats", "1", "--output-format", "json", "train.py", "candidate.py").out)
     assert answer["verdict"] == "pass", answer["reason"]
-    assert answer["speedup"] is None
     speeds = [answer[program]["samples_per_second"] for program in ("baseline", "candidate")]
     assert speeds == [pytest.approx(1600), pytest.approx(1600)]
