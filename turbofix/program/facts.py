@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeGuard
@@ -12,6 +13,7 @@ from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
+from turbofix.program.libraries import BARS, canonical
 from turbofix.program.names import ASSIGNING, Bindings, default_of, parameters, written
 from turbofix.program.scopes import Lazy, Scope
 from turbofix.program.sites import LOOPS, SCOPES, Places, contains
@@ -329,6 +331,27 @@ class Facts:
             found = join(found, value or known or UNKNOWN)
         self._values[key] = Evaluated(found, depth)
         return found
+
+    def offered(self, node: ast.expr, module: ModuleFile) -> str | None:
+        """The qualified name of what Python or a library offers by a name; None for what the program may have made."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return None
+        owner = self.bindings.owner(root.id, root, module)
+        found = members(self.evaluate(node, (Frame(owner, module, node, None, ()),)))
+        if not found and isinstance(node, ast.Name) and not self.bindings.writes(module.tree, node.id):
+            return f"builtins.{node.id}" if node.id in vars(builtins) else None
+        (only,) = found if len(found) == 1 else (None,)
+        return canonical(only.qualname) if isinstance(only, External) else None
+
+    def without_bar(self, node: ast.expr, module: ModuleFile) -> ast.expr:
+        """What a loop runs over, without the progress bar or the count around it."""
+        around = BARS | {"builtins.enumerate"}
+        while isinstance(node, ast.Call) and node.args and self.offered(node.func, module) in around:
+            node = node.args[0]
+        return node
 
     def named(self, name: str, scope: ast.AST, frame: Frame) -> Value | None:
         """What a name of a function or of the frame's module was at its end."""

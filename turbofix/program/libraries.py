@@ -275,6 +275,9 @@ PROGRESS = words(
 )
 """Calls that put a progress bar around an iterable."""
 
+BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar")
+"""Those that give, one by one, all that their first argument gives."""
+
 PARSERS = words(
     """
     argparse.ArgumentParser configargparse.ArgumentParser configargparse.ArgParser configargparse.ArgParse

@@ -20,8 +20,6 @@ from turbofix.program.objects import assigned_name
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import Made, members
 
-_WRAPPERS = ("enumerate", "tqdm")
-
 
 class _Unknown(Exception):  # noqa: N818  (an outcome)
     """The number is not known; the argument says why."""
@@ -51,7 +49,20 @@ def _is_scheduled(analysis: Analysis) -> bool:
             is_rate = isinstance(each.slice, ast.Constant) and each.slice.value == "lr"
             if is_rate and not isinstance(each.ctx, ast.Load):
                 return True
+        for groups in every(ast.Attribute, module.tree):
+            if groups.attr == "param_groups" and not _is_only_read(analysis, groups, module):
+                return True
     return False
+
+
+def _is_only_read(analysis: Analysis, groups: ast.Attribute, module: ModuleFile) -> bool:
+    """Whether an optimizer's groups are asked for a value, as ``optimizer.param_groups[0]["lr"]``, and go nowhere."""
+    places = analysis.facts.places
+    parent = places.parent(groups, module)
+    outer = places.parent(parent, module) if isinstance(parent, ast.Subscript) else None
+    return isinstance(parent, ast.comprehension) or (
+        isinstance(outer, ast.Subscript) and outer.value is parent and isinstance(outer.ctx, ast.Load)
+    )
 
 
 def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:
@@ -85,6 +96,9 @@ def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Pl
     }
     if roots - known:
         raise _Unknown(f"{min(roots - known)} is not known where the optimizer is built")
+    for text in texts:
+        for name in loads(text):
+            _refuse_changes(analysis, name, home, statement)
     last: ast.stmt = statement
     block = facts.places.block(statement, module)
     for write in writes:
@@ -102,12 +116,23 @@ def _planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Pl
     return Planned(f"{number} * len({batches})", place, facts.origin_site(loader.origin))
 
 
+def _refuse_changes(analysis: Analysis, name: ast.Name | ast.Attribute, home: ast.AST, statement: ast.stmt) -> None:
+    """Raise where an attribute may be another one in the loop than it is where the optimizer is built."""
+    for node, scope, module in analysis.facts.attribute_writes(name.attr) if isinstance(name, ast.Attribute) else ():
+        line = getattr(node, "lineno", 0)
+        later = line >= statement.lineno and not (dotted(name) or "").startswith(
+            "self."
+        )  # the scheduler comes after it
+        if scope is not home or later:
+            raise _Unknown(f"`{dotted(name)}` may be changed (line {line} of {module.path.name})")
+
+
 def _count(analysis: Analysis, loop: ast.For, module: ModuleFile) -> str:
     """The number of iterations of ``for epoch in range(args.epochs)``."""
-    node = loop.iter
-    while isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in _WRAPPERS and node.args:
-        node = node.args[0]
-    if not isinstance(node, ast.Call) or dotted(node.func) != "range" or node.keywords or not 0 < len(node.args) < 3:
+    node = analysis.facts.without_bar(loop.iter, module)
+    if not isinstance(node, ast.Call) or node.keywords or not 0 < len(node.args) < 3:
+        raise _Unknown("the outer loop does not say how often it runs")
+    if analysis.facts.offered(node.func, module) != "builtins.range":
         raise _Unknown("the outer loop does not say how often it runs")
     end = node.args[-1]
     if len(node.args) == 2:
@@ -132,9 +157,7 @@ def _batches(analysis: Analysis, record: LoopRecord, update: Event, home: ast.AS
     """The loader that the batches come from, in words of the optimizer's home."""
     facts = analysis.facts
     assert isinstance(record.node, ast.For)
-    node = record.node.iter
-    while isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in _WRAPPERS and node.args:
-        node = node.args[0]
+    node = facts.without_bar(record.node.iter, record.module)
     frames = facts.frames(update)
     depth = next(i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops))
     found = members(facts.evaluate(node, frames[: depth + 1]))

@@ -58,7 +58,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     text = facts.places.text(loop, module)
     behind = [each for each in saves if each.order > facts.events_in(loop)[-1].order]
     result = next((each for each in behind if _is_on(analysis, each)), None)
-    counted = _counted(loop)
+    counted = _counted(analysis, loop, module)
     if result is None or counted is None or _KEEPING.search(_calls_in(loop)):
         return None
     frames = _frames_at(analysis, facts.events_in(loop)[0], loop)
@@ -112,14 +112,12 @@ def _calls_in(loop: ast.For) -> str:
     return " ".join(dotted(node.func) or "" for node in walk(loop) if isinstance(node, ast.Call))
 
 
-def _counted(loop: ast.For) -> ast.Call | None:
+def _counted(analysis: Analysis, loop: ast.For, module: ModuleFile) -> ast.Call | None:
     """The call of ``range`` that a loop runs over, with one or two arguments, perhaps in a progress bar."""
-    node = loop.iter
     if not isinstance(loop.target, ast.Name) or loop.target.id == "_":
         return None
-    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] == "tqdm" and node.args:
-        node = node.args[0]
-    plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    node = analysis.facts.without_bar(loop.iter, module)
+    plain = isinstance(node, ast.Call) and analysis.facts.offered(node.func, module) == "builtins.range"
     if not plain or not isinstance(node, ast.Call) or not 1 <= len(node.args) <= 2 or node.keywords:
         return None
     return node if not any(isinstance(each, ast.Starred) for each in node.args) else None

@@ -38,7 +38,7 @@ from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations, passes
 from turbofix.program.layouts import layouts
-from turbofix.program.libraries import DEAD_ENDS, STARTERS, words
+from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
@@ -55,7 +55,7 @@ from turbofix.program.model import (
     TrainingProgram,
     Transfer,
 )
-from turbofix.program.names import body_of, dotted, loaded, names_of
+from turbofix.program.names import body_of, dotted, loaded, names_of, stored
 from turbofix.program.objects import (
     autocasts_around,
     model_choices,
@@ -593,6 +593,8 @@ def _loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop:
     text = facts.places.text(node.iter, module)
     target = facts.places.text(node.target, module)
     counter, start, sized = _counting(analysis, node, module)
+    if counter in stored(node.body):  # it counts no more when it is read
+        counter = None
     bar, bar_name = _progress(analysis, record)
     return Loop(site, text, target, counter or _hand_counter(node), start, sized, bar, bar_name)
 
@@ -642,8 +644,8 @@ def _counted(
     for _ in range(4):
         if not isinstance(iterated, ast.Call):
             break
-        name = (dotted(iterated.func) or "").rpartition(".")[2]
-        if name == "enumerate" and iterated.args:
+        name = analysis.facts.offered(iterated.func, module)
+        if name == "builtins.enumerate" and iterated.args:
             if isinstance(target, ast.Tuple) and target.elts and counter is None:
                 counter = dotted(target.elts[0])
             begin = iterated.args[1] if len(iterated.args) > 1 else None
@@ -653,7 +655,7 @@ def _counted(
             elif begin is not None:
                 counter = None
             iterated = iterated.args[0]
-        elif name == "range" or name == "trange":
+        elif name in ("builtins.range", "tqdm.trange", "tqdm.tnrange"):
             if isinstance(target, ast.Name):
                 counter = target.id
                 first = iterated.args[0] if len(iterated.args) > 1 else None
@@ -663,7 +665,7 @@ def _counted(
                     counter = None
             size = places.text(iterated.args[0], module) if len(iterated.args) == 1 else None
             return counter, start, size
-        elif name in ("tqdm", "track", "iter") and iterated.args:
+        elif iterated.args and (name in BARS or (name == "builtins.iter" and len(iterated.args) == 1)):
             iterated = iterated.args[0]
         else:
             break
