@@ -1226,8 +1226,9 @@ class Repeated:
     """Where activations of a model can be computed again in the backward pass, in a program that lacks memory.
 
     ``call`` is the call of one of several blocks in the forward pass (``block(x)``), ``owner`` what its method calls
-    the model; for a model of transformers, ``call`` is its construction and ``name`` what it is called. ``evidence``
-    tells that memory is what limits the program, ``why_not`` what a second forward pass would change.
+    the model; for a model of transformers, ``call`` is its construction and ``name`` what it is called; where a trainer
+    runs it, ``call`` is the construction of the trainer's settings, which have a switch for it (``setting``).
+    ``evidence`` tells that memory is what limits the program, ``why_not`` what a second forward pass would change.
     """
 
     call: Site
@@ -1236,6 +1237,7 @@ class Repeated:
     evidence: tuple[Evidence, ...]
     library: bool = False
     why_not: str | None = None
+    setting: bool = False
 
 
 @dataclass(frozen=True)

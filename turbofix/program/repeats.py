@@ -14,13 +14,15 @@ from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.model import Loader, Repeated, Step
+from turbofix.program.model import Argument, Loader, Repeated, Step, Training
 from turbofix.program.names import dotted, parameters
 from turbofix.program.objects import Layers, is_main_test, layers_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import Const, External, Function, Made, members
 
 _ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
+_SWITCHED = re.compile(r"gradient_checkpointing_enable|utils\.checkpoint")
+_OFF = re.compile(r"#\s*gradient_checkpointing\s*=\s*True")
 _SAID = re.compile(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
 _SCARCE = re.compile(r"OutOfMemory|out of memory")
 _SMALL = 2
@@ -255,17 +257,69 @@ def _of_library(
     if not evidence or name is None or not made.qualname.endswith(".from_pretrained"):
         return None
     assert statement is not None
-    given = made.arguments.get("pretrained_model_name_or_path", 0)
-    told = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
-    by_name = (
-        made.qualname.startswith("transformers.Auto") and told and all(_CHECKPOINT.match(str(one)) for one in told)
-    )
-    known = bool(by_name) or _CLASS.match(made.qualname.split(".")[1]) is not None
-    why = None if known or enabled is not None else "whether this model can do without its activations is not known"
+    why = _of_family(made, told=enabled is not None)
     above = facts.places.parent(statement, module)
     if isinstance(above, ast.If) and not is_main_test(above.test):
         why = "the model is made under a test, and perhaps in another way elsewhere"
-    for other in analysis.execution.modules.values():
-        if "peft" in other.text or "requires_grad" in other.text:
-            why = "part of the model is frozen, and its inputs would have to take gradients for it"
+    why = _frozen(analysis) or why
     return Repeated(facts.places.site(statement, module), name, name, evidence, library=True, why_not=why)
+
+
+def _of_family(made: Made, *, told: bool) -> str | None:
+    """Why it is not known that a model has the switch, unless the program has ``told`` so."""
+    given = made.arguments.get("pretrained_model_name_or_path", 0)
+    names = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
+    by_name = (
+        made.qualname.startswith("transformers.Auto") and names and all(_CHECKPOINT.match(str(one)) for one in names)
+    )
+    known = bool(by_name) or _CLASS.match(made.qualname.split(".")[1]) is not None
+    return None if known or told else "whether this model can do without its activations is not known"
+
+
+def _frozen(analysis: Analysis) -> str | None:
+    """Why a model may not train as a whole."""
+    if any("peft" in each.text or "requires_grad" in each.text for each in analysis.execution.modules.values()):
+        return "part of the model is frozen, and its inputs would have to take gradients for it"
+    return None
+
+
+def repeated_in_trainings(analysis: Analysis, trainings: tuple[Training, ...]) -> tuple[Repeated, ...]:
+    """Trainings of transformers whose settings tell of a lack of memory: by tiny batches, or a line that is off."""
+    if not trainings or any(_SWITCHED.search(_without_comments(each)) for each in analysis.execution.modules.values()):
+        return ()
+    return tuple(each for training in trainings for each in _in_training(analysis, training))
+
+
+def _in_training(analysis: Analysis, training: Training) -> Iterator[Repeated]:
+    size, many = (training.argument(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps"))
+    evidence: tuple[Evidence, ...] = ()
+    if _is_number(size, 1, _SMALL) and _is_number(many, 2, None):
+        said = f"batches of {size.values[0]}, of which {many.values[0]} make up an update"
+        evidence = (Evidence(said, size.edit_at or size.site or training.site),)
+    for module in analysis.execution.modules.values():
+        if module.path == training.site.path:
+            for match in _OFF.finditer(module.text):
+                line = _line(module, match)
+                if training.site.line <= line.line <= training.site.end_line:
+                    evidence = (*evidence, Evidence("a comment has it", line))
+    sites = {model.site for model in training.models}
+    found = [
+        made
+        for event in analysis.facts.of("make")
+        if analysis.facts.site(event) in sites
+        for made in members(event.result)
+        if isinstance(made, Made) and made.qualname.startswith("transformers.")
+    ]
+    if not evidence or not found or len(found) != len(sites):
+        return
+    told = any(each.text == "a comment has it" for each in evidence)
+    why = _frozen(analysis) or next((reason for made in found if (reason := _of_family(made, told=told))), None)
+    yield Repeated(training.site, "", training.models[0].name or "the model", evidence, why_not=why, setting=True)
+
+
+def _is_number(given: Argument, least: int, most: int | None) -> bool:
+    """Whether an argument is a number in a range, unless the user of the script says otherwise."""
+    if given.state not in ("value", "option") or len(given.values) != 1:
+        return False
+    value = given.values[0]
+    return isinstance(value, int) and least <= value and (most is None or value <= most)

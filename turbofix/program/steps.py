@@ -72,7 +72,7 @@ from turbofix.program.planned import planned
 from turbofix.program.preloading import preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
-from turbofix.program.repeats import repeated
+from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
@@ -127,6 +127,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     read = with_feeding(analysis, with_use(analysis, loaders(analysis), steps, evaluations), framework)
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
+    asked = trainings(analysis, framework)
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
@@ -157,7 +158,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         if complete
         else None,
         owners=holders,
-        trainings=trainings(analysis, framework),
+        trainings=asked,
         engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
         hands_over=hands_over(analysis, holders),
         layouts=layouts(analysis, known_models),
@@ -166,7 +167,9 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
         averagings=averagings(analysis, steps) if complete else (),
-        repeated=repeated(analysis, steps, read) if complete and framework is Framework.PYTORCH else (),
+        repeated=repeated(analysis, steps, read)
+        if complete and framework is Framework.PYTORCH
+        else repeated_in_trainings(analysis, asked),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains and complete else (),

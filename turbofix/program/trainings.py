@@ -28,10 +28,15 @@ _CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArgum
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _STARTS = tuple(f"{name}.train" for name in _TRAINERS)
 
-_READ = ("bf16", "tf32", "dataloader_num_workers")
+_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+_READ = ("bf16", "tf32", "dataloader_num_workers", "gradient_checkpointing", *_SIZES)
 """Settings that scripts read for something else, too: ``torch_dtype=torch.bfloat16 if args.bf16 else None``."""
 
-SETTINGS = ("bf16", "fp16", "tf32", "optim", "dataloader_num_workers", "dataloader_persistent_workers")
+SETTINGS = (
+    *("bf16", "fp16", "tf32", "optim", "dataloader_num_workers", "dataloader_persistent_workers"),
+    *("dataloader_pin_memory", "gradient_checkpointing", *_SIZES),
+)
 """Settings that are looked after: an assignment to one of them decides, wherever it stands."""
 
 _SETTERS = ("set_training", "set_optimizer", "set_dataloader", "set_evaluate")
