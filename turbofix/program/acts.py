@@ -166,7 +166,7 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         alone=isinstance(parent, ast.Expr),
         scaled=is_scaled(event),
         closure=event.kind == "step" and _takes_closure(event),
-        create_graph=event.kind == "backward" and _creates_graph(event),
+        create_graph=event.kind == "backward" and creates_graph(event),
         max_norm=_max_norm(analysis, event) if event.kind == "clip" else ABSENT,
         concerns=_concerns(analysis, event) if event.kind == "step" else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
@@ -239,15 +239,18 @@ def _takes_closure(event: Event) -> bool:
     )
 
 
-def _creates_graph(event: Event) -> bool:
+_CREATE_GRAPH = {"backward": 2, "torch.autograd.backward": 3, "autograd_grad": 4}
+"""The position of ``create_graph`` in a call, by its name or kind."""
+
+
+def creates_graph(event: Event) -> bool:
+    """Whether what makes gradients may make a graph of them, so that they can be differentiated once more."""
     arguments = event.arguments
     if arguments is None:
         return False
-    for name in ("create_graph", "retain_graph"):
-        passed = arguments.keywords.get(name)
-        if passed is not None and name == "create_graph" and settled(passed.value) is not False:
-            return True
-    return False
+    position = _CREATE_GRAPH.get(event.name, _CREATE_GRAPH[event.kind])
+    passed = arguments.get("create_graph", position)
+    return arguments.open or arguments.star if passed is None else settled(passed.value) is not False
 
 
 def _max_norm(analysis: Analysis, event: Event) -> Argument:

@@ -15,6 +15,7 @@ from typing import TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.program.acts import creates_graph
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
@@ -153,14 +154,14 @@ def _differentiates_twice(analysis: Analysis) -> str | None:
     """What differentiates gradients once more, for which torch's fused kernels have no derivative."""
     facts = analysis.facts
     for event in facts.of("autograd_grad", "backward"):
-        passed = event.arguments.get("create_graph") if event.arguments is not None else None
-        if passed is not None and settled(passed.value) is not False:
+        if creates_graph(event):
             line = facts.site(event).line
             return f"gradients are differentiated once more (line {line}), which torch's fused kernels cannot"
     for module in analysis.execution.modules.values():
         packages = {name.name.partition(".")[0] for each in every(ast.Import, module.tree) for name in each.names}
-        packages |= {(each.module or "").partition(".")[0] for each in every(ast.ImportFrom, module.tree)}
-        if packages & _META or _HIGHER.search(module.text):
+        taken = {f"{each.module}.{name.name}" for each in every(ast.ImportFrom, module.tree) for name in each.names}
+        packages |= {name.partition(".")[0] for name in taken}
+        if packages & _META or _HIGHER.search(" ".join((module.text, *taken))):
             return "the program transforms functions or their gradients, which torch's fused kernels do not follow"
     return None
 
