@@ -169,6 +169,7 @@ class _Search:
         self.events = [event for event in self.facts.events if not _is_of_workers(event)]
         self.frames: dict[int, tuple[Frame, ...]] = {}  # by the function
         self.loops: set[int] = set()
+        self.asked: set[tuple[int, str]] = set()
         self.inner: set[int] = set()  # the functions that loops call
         self.entered: dict[int, dict[int, tuple[Frame, ...]]] = {}  # by the call, then by the function
         for event in self.events:
@@ -232,6 +233,9 @@ class _Search:
             own = isinstance(scope, FUNCTIONS) and dotted(base) == f"self.{base.attr}"
             if own or not frames:
                 continue
+            if base.attr == "data" and getattr(scope, "name", "") != "__init__":
+                text = self.places.text(target, module)
+                raise _Unsure(write, module, f"`{text}` is given memory of its own")
             value: ast.expr = base.value
             owners = [value]
             while isinstance(value, (ast.Attribute, ast.Subscript)):
@@ -469,6 +473,8 @@ class _Search:
         last = _last(event.name)
         if event.name.startswith(("torch.nn.init.", "torch.nn.utils.clip")) or last in _HARMLESS_TORCH:
             return
+        if event.name == "torch.nn.Parameter" and not self._is_of_a_model(event):
+            raise _Unsure(event.node, event.module, "a parameter is made outside of the model's class")
         if event.name.startswith(_ELSEWHERE):
             raise _Unsure(event.node, event.module, f"`{event.name}` may need its input on the host")
         makes = last in _MAKING or not there
@@ -479,6 +485,11 @@ class _Search:
         unknown = [each for each in _values(event.arguments) if isinstance(each, Opaque)]
         if there and unknown and inside:
             raise _Unsure(event.node, event.module, f"`{event.name}` is given what is not known")
+
+    def _is_of_a_model(self, event: Event) -> bool:
+        """Whether something happens in a method of a model's class that ``__init__`` calls, or in that."""
+        frames = self.facts.frames(event)
+        return any(getattr(frame.scope, "name", "") == "__init__" for frame in frames)
 
     def _other(self, event: Event) -> None:
         there = [each for each in (*_passed(event), *tensors_in(event.receiver)) if not _is_here(each)]
@@ -655,8 +666,25 @@ class _Search:
         if isinstance(node, ast.Call):
             return self._kinds_of_call(node, frames)
         found = _kinds_of(self.facts.evaluate(node, frames))
-        if "here" in found and isinstance(node, ast.Name) and self._is_made_inside(node, frames[-1].module):
-            return found - {"here"} | {"there"}
+        if isinstance(node, ast.Name):
+            if self._is_made_inside(node, frames[-1].module):
+                return found - {"here"} | {"there"} if "here" in found else found
+            found |= self._kinds_written(node, frames)
+        return found
+
+    def _kinds_written(self, node: ast.Name, frames: tuple[Frame, ...]) -> set[str]:
+        """What a name is set to in its function, where that is more than one thing: a sum, and what it begins with."""
+        owner = self.facts.bindings.owner(node.id, node, frames[-1].module)
+        writes = self.facts.bindings.writes(owner, node.id)
+        at = self.frames.get(id(owner))
+        if len(writes) < 2 or at is None or (id(owner), node.id) in self.asked:
+            return set()
+        self.asked.add((id(owner), node.id))
+        found: set[str] = set()
+        for write in writes:
+            if isinstance(write, ast.Assign) and any(isinstance(each, ast.Name) for each in write.targets):
+                found |= self._kinds(write.value, at) & {"here"}
+        self.asked.discard((id(owner), node.id))
         return found
 
     def _is_made_inside(self, node: ast.Name, module: ModuleFile) -> bool:
