@@ -142,6 +142,26 @@ def test_tf32_and_autocast_are_judged_alone_and_applied_in_one_order() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("made", "risk"),
+    [
+        ("torch.arange(3)", Risk.EXACT),
+        ("torch.arange(0, 2)", Risk.EXACT),
+        ("torch.zeros(3)", Risk.EXACT),
+        ("torch.arange(0, 1, 0.1)", Risk.EQUIVALENT),
+        ("torch.linspace(0, 1, 3)", Risk.EQUIVALENT),
+        ("torch.rand(3)", Risk.EQUIVALENT),
+        ("torch.empty(3).normal_()", Risk.EQUIVALENT),
+    ],
+)
+def test_what_another_generator_draws_or_a_kernel_rounds_is_not_exact(made: str, risk: Risk) -> None:
+    text = texts_of(FIXTURES / "device_tensors" / "packed_behind.in.py")[ENTRY]
+    text = text.replace("torch.arange(256)[None, :].repeat(2, 1)[:1]", made)
+    rewriting = pipeline.apply(ENTRY, MemoryWorkspace.of(text), [CODEMODS["device-tensors"]], Target(), Risk.EQUIVALENT)
+    assert made in text
+    assert [each.risk for each in rewriting.report.findings if each.fixable] == [Risk.EXACT, risk]
+
+
 def test_a_void_finding_names_the_rewrite_that_made_it_void() -> None:
     """Not those of the other codemods that have acted before or after it."""
     texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")
