@@ -50,7 +50,7 @@ When refused
     - where the name is bound to something else too, as in a fallback for old versions;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place:
-      in checkpoints, as a parameter, or where its scale is read.
+      in checkpoints, as a parameter, where its scale is chosen or read, or where anything is computed in float16.
 
 Risk
     exact: the old classes are the new ones with their device filled in. Taking a scaler away is equivalent: it
@@ -164,8 +164,6 @@ def beside_bfloat16(program: TrainingProgram, scaling: Scaling) -> Finding | Ref
     regions = [each.site for each in program.precision if each.kind == "autocast" and not each.disabled]
     seen = (Evidence("every autocast is bfloat16", regions[0]),)
     reason = scaling.why_not
-    if any(use.site == scaling.site and set(use.takes) - {"enabled"} for use in program.old_names):
-        reason = "its scale is chosen by hand"
     if reason is not None:
         reason = f"{reason}; `enabled=False` takes it out of the way"
         return codemod.refuse(scaling.site, message, reason, risk=Risk.EQUIVALENT, evidence=seen)

@@ -15,6 +15,8 @@ from turbofix.program.model import Scaling
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, members
 
+_HALF = re.compile(r"\.(half|float16)\b")
+
 Held = ast.Name | ast.Attribute
 
 _QUALNAMES = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler")
@@ -40,6 +42,15 @@ def _scaling(analysis: Analysis, event: Event) -> Scaling:
     if not isinstance(statement, ast.Assign) or not isinstance(target, (ast.Name, ast.Attribute)) or name is None:
         return Scaling(site, why_not="the scaler has no name of its own")
     made = facts.places.site(statement, module)
+    passed = event.arguments
+    named = {each.qualname for each in members(event.result) if isinstance(each, Made)}
+    first = 1 if named == {"torch.amp.GradScaler"} else 0  # the device
+    is_plain = passed is not None and not passed.open and not passed.star and len(passed.positions) <= first
+    if passed is None or not is_plain or set(passed.keywords) - {"device", "enabled"}:
+        return Scaling(site, made, why_not="its scale is chosen by hand")
+    half = _in_float16(analysis)
+    if half is not None:
+        return Scaling(site, made, why_not=f"{half.line_from(module.path)} computes in float16")
     uses = _uses(analysis, target, module)
     if uses is None:
         return Scaling(site, made, why_not=f"{name} may be another scaler elsewhere, or used in another file")
@@ -68,6 +79,15 @@ def _scaling(analysis: Analysis, event: Event) -> Scaling:
     if not scaled or not steps:
         return Scaling(site, made, why_not="where the scaler is used was not seen")
     return Scaling(site, made, tuple(scaled), tuple(steps), tuple(gone), _import_of(analysis, event))
+
+
+def _in_float16(analysis: Analysis) -> Site | None:
+    """Where a file speaks of float16: what is computed there has gradients that want to be scaled."""
+    for module in analysis.execution.modules.values():
+        for each in every(ast.Attribute, module.tree) if _HALF.search(module.text) else ():
+            if each.attr in ("half", "float16"):
+                return analysis.facts.places.site(each, module)
+    return None
 
 
 def _uses(
