@@ -70,6 +70,19 @@ def test_a_comment_that_swallows_code() -> None:
     assert "code of train.py is not what it was: ;" in problem("x = 1; y = 2\n", Change(5, 5, "  # b", Role.ADDED))
 
 
+def test_a_string_that_is_opened_in_one_statement_and_ends_in_another() -> None:
+    text = "a = 1\nb = 2\nc = 3  # '''\n"
+    assert "code of train.py is not what it was: b" in problem(text, Change(4, 5, "'''"))
+
+
+def test_what_is_lost_in_any_of_the_statements_that_change() -> None:
+    text = "a = 1\nb = f(23, 4)\nc = 5  # why\n"
+    assert "code of train.py is not what it was: 23" in problem(
+        text, Change(4, 5, "6"), Change(13, 14, "", Role.INDENT)
+    )
+    assert problem(text, Change(4, 5, "6"), Change(12, 14, "7"), Change(23, 24, "8")) == ""
+
+
 def test_a_name_that_is_cut_in_two() -> None:
     assert "code of train.py is not what it was: loss" in problem("loss = 1\n", Change(2, 2, "_", Role.SUFFIX))
 

@@ -12,6 +12,7 @@ import re
 import tokenize
 import warnings
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -44,6 +45,26 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
     """
     lines = io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline="")
     return tuple(tokenize.generate_tokens(lines.readline))
+
+
+@lru_cache(maxsize=32)
+def parts(text: str) -> tuple[int, ...]:
+    """Where each part of a text starts, the first at 0: the lines of a top-level statement, and those above it.
+
+    Statements that share a line are one part.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
+    """
+    starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+    found = [0]
+    for statement, following in pairwise(parse(text).body):
+        last = statement.end_lineno or statement.lineno
+        decorated = [each.lineno for each in getattr(following, "decorator_list", ())]
+        goes_on = text[: starts[last]].rstrip("\r\n").endswith("\\")  # a backslash joins it with the next line
+        if last < min((following.lineno, *decorated)) and not goes_on:
+            found.append(starts[last])
+    return tuple(found)
 
 
 class Word(NamedTuple):

@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 import gc
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from itertools import pairwise
 from pathlib import Path
 
 import libcst as cst
@@ -23,7 +22,7 @@ from libcst._nodes.internal import CodegenState
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
-from turbofix.nodes import indent, parse, words
+from turbofix.nodes import indent, parts, words
 
 Span = tuple[int, int]
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
@@ -166,47 +165,38 @@ class Tree:
         self._modules: dict[int, cst.Module] = {}
         self._index: dict[Span, list[cst.CSTNode]] = {}
         self._strings: list[Span] | None = None
-        self._comments: list[Span] | None = None
+        self._comments: dict[int, list[Span]] = {}
         self._names: Names | None = None
 
-    # --- parts: the lines of a top-level statement, and those above it
-    def _parted(self) -> list[int]:
-        """The first line of every part. Statements that share a line are one part."""
+    # --- parts
+    def _parted(self) -> tuple[int, ...]:
         try:
-            statements = parse(self.text).body
+            return parts(self.text)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             raise Unreadable(f"{self.path} cannot be edited: its syntax stops the parser at line {line}.") from error
         except (RecursionError, MemoryError) as error:
             raise Unreadable(f"{self.path} cannot be edited: it is nested too deeply.") from error
-        firsts = [1]
-        for statement, following in pairwise(statements):
-            last = statement.end_lineno or statement.lineno
-            decorated = [each.lineno for each in getattr(following, "decorator_list", ())]
-            if last < min((following.lineno, *decorated)) and not self._goes_on(last):
-                firsts.append(last + 1)
-        return firsts
 
-    def _goes_on(self, line: int) -> bool:
-        """Whether a backslash joins the line with the next one."""
-        return self.text[: self.starts[line]].rstrip("\r\n").endswith("\\")
+    def _part(self, number: int) -> Span:
+        """Where a part starts, after a byte-order mark, and where it ends."""
+        start = self._parts[number] + (self._first_column if number == 0 else 0)
+        return start, self._parts[number + 1] if number + 1 < len(self._parts) else len(self.text)
 
-    def _module(self, line: int) -> cst.Module:
-        """The part that holds a line, parsed. Raises ``Unreadable``."""
-        number = bisect_right(self._parts, line) - 1
+    def _module(self, at: int) -> cst.Module:
+        """The part that holds an offset, parsed. Raises ``Unreadable``."""
+        number = bisect_right(self._parts, at) - 1
         module = self._modules.get(number)
         if module is None:
             module = self._modules[number] = self._read(number)
         return module
 
     def _read(self, number: int) -> cst.Module:
-        first = self._parts[number]
-        start = self.starts[first - 1] + (self._first_column if first == 1 else 0)
-        end = self.starts[self._parts[number + 1] - 1] if number + 1 < len(self._parts) else len(self.text)
+        start, end = self._part(number)
         collecting = gc.isenabled()
         gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
         try:
-            module = _parsed(self.path, self.text[start:end], first)
+            module = _parsed(self.path, self.text[start:end], bisect_right(self.starts, start))
             counter = _Counter(module.default_indent, module.default_newline, start)
             module._codegen(counter)
         finally:
@@ -224,13 +214,13 @@ class Tree:
 
     def body(self) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
         """All top-level lines of code and compound statements."""
-        return [each for line in self._parts for each in self._module(line).body]
+        return [each for at in self._parts for each in self._module(at).body]
 
     # --- nodes and their places
     def node(self, site: Site) -> cst.CSTNode:
         """The node that ``site`` means. Raises ``Lost``."""
         start, end = self.range(site)
-        self._module(site.line)
+        self._module(start)
         kinds = _KINDS.get(site.kind)
         for node in self._index.get((start, end), ()):
             if kinds is None or isinstance(node, kinds):
@@ -345,7 +335,7 @@ class Tree:
         block = self.up(statement, cst.IndentedBlock)
         if not isinstance(block, cst.IndentedBlock):
             return self.default_indent
-        return block.indent or self._module(self.line_column(self.span[statement][0])[0]).default_indent
+        return block.indent or self._module(self.span[statement][0]).default_indent
 
     # --- text
     def source(self, node: cst.CSTNode) -> str:
@@ -366,10 +356,7 @@ class Tree:
     def code_end(self, at: int) -> int:
         """The end of the code on the line that holds the offset: before its comment and its newline."""
         start, end = self.line_start(at), self.line_end(at)
-        for first, _last in self.comments:
-            if start <= first < end:
-                end = first
-                break
+        end = min((first for first, _last in self.comments_in(start, end)), default=end)
         return start + len(self.text[start:end].rstrip())
 
     def indentation(self, at: int) -> str:
@@ -405,16 +392,21 @@ class Tree:
             self._strings = [span for span in strings if _NEWLINE.search(self.text, *span)]
         return self._strings
 
-    @property
-    def comments(self) -> list[Span]:
-        """The comments, in order."""
-        if self._comments is None:
-            self._comments = [(word.start, word.end) for word in words(self.text) if word.is_comment]
-        return self._comments
-
     def comments_in(self, start: int, end: int) -> list[Span]:
-        """The comments that start in a range."""
-        return [span for span in self.comments if start <= span[0] < end]
+        """The comments that start in a range, in order."""
+        first, last = bisect_right(self._parts, start) - 1, bisect_left(self._parts, end)
+        within = (span for number in range(max(first, 0), last) for span in self._comments_of(number))
+        return [span for span in within if start <= span[0] < end]
+
+    def _comments_of(self, number: int) -> list[Span]:
+        """The comments of a part."""
+        found = self._comments.get(number)
+        if found is None:
+            start, end = self._part(number)
+            here = words(self.text[start:end])
+            found = [(start + word.start, start + word.end) for word in here if word.is_comment]
+            self._comments[number] = found
+        return found
 
     def in_string(self, at: int) -> bool:
         """Whether the offset lies inside a string of several lines."""

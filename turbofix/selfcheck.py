@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 import warnings
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.jsonfile import NotPlainError, is_json, lost, values
 from turbofix.magics import MASKED
-from turbofix.nodes import Word, children, parse, walk, words
+from turbofix.nodes import Word, children, parse, parts, walk, words
 from turbofix.notebook import split
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -108,10 +110,20 @@ def _syntax_problem(text: str) -> str | None:
 
 def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
     """Strings and code outside what was replaced must be there, in their order; comments must all be there."""
-    rewritten = [(change.start, change.end) for change in changes if change.rewrites]
+    if not changes:
+        return None
+    try:
+        return _lost_between(path, old, new, changes, _stretch(old, changes))
+    except (SyntaxError, tokenize.TokenError):  # a string that was opened in one part ends in another one
+        return _lost_between(path, old, new, changes, (0, len(old)))
+
+
+def _lost_between(path: Path, old: str, new: str, changes: Sequence[Change], stretch: tuple[int, int]) -> str | None:
+    first, last = stretch
+    rewritten = [(change.start - first, change.end - first) for change in changes if change.rewrites]
     # An expression inside an f-string may change; nothing may be put into it to indent it.
-    replaced = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
-    before, after = words(old), words(new)
+    replaced = [(change.start - first, change.end - first) for change in changes if change.role is not Role.INDENT]
+    before, after = words(old[first:last]), words(new[first : last + len(new) - len(old)])
 
     remaining = iter([each.text for each in after if not each.is_comment])
     for word in before:
@@ -124,6 +136,17 @@ def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     for comment in comments - Counter(each.text for each in after if each.is_comment):
         return f"a comment of {path.name} would be lost: {comment[:60]}"
     return None
+
+
+def _stretch(old: str, changes: Sequence[Change]) -> tuple[int, int]:
+    """The parts of the old text that the changes are in or stand beside: in all others, nothing can be lost."""
+    try:
+        ends = (*parts(old), len(old))
+    except (SyntaxError, ValueError):
+        return 0, len(old)
+    first = bisect_left(ends, min(change.start for change in changes)) - 1
+    last = bisect_right(ends, max(change.end for change in changes))
+    return ends[max(first, 0)], ends[min(last, len(ends) - 1)]
 
 
 def _meet(word: Word, ranges: Sequence[tuple[int, int]]) -> bool:
