@@ -239,18 +239,34 @@ def _takes_closure(event: Event) -> bool:
     )
 
 
-_CREATE_GRAPH = {"backward": 2, "torch.autograd.backward": 3, "autograd_grad": 4}
-"""The position of ``create_graph`` in a call, by its name or kind."""
+_BACKWARD: tuple[str, ...] = ("gradient", "retain_graph", "create_graph", "inputs")
+_SIGNATURES: dict[str, tuple[str, ...]] = {
+    "lossscaler": (),
+    "torch.autograd.backward": ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs"),
+    "torch.autograd.grad": ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph"),
+}
+
+
+def told_to_backward(event: Event, name: str) -> Passed | None:
+    """What a backward pass, or ``torch.autograd.grad``, is told by that name: by keyword or by position."""
+    if event.arguments is None:
+        return None
+    order = _SIGNATURES.get(event.name, _BACKWARD)
+    return event.arguments.get(name, order.index(name) if name in order else None)
 
 
 def creates_graph(event: Event) -> bool:
-    """Whether what makes gradients may make a graph of them, so that they can be differentiated once more."""
-    arguments = event.arguments
-    if arguments is None:
-        return False
-    position = _CREATE_GRAPH.get(event.name, _CREATE_GRAPH[event.kind])
-    passed = arguments.get("create_graph", position)
-    return arguments.open or arguments.star if passed is None else settled(passed.value) is not False
+    """Whether the gradients of a backward pass, or of ``torch.autograd.grad``, may be differentiated again."""
+    passed = told_to_backward(event, "create_graph")
+    if passed is None:
+        return event.arguments is not None and (event.arguments.open or event.arguments.star)
+    return settled(passed.value) is not False
+
+
+def keeps_graph(event: Event) -> bool:
+    """Whether a backward pass, or ``torch.autograd.grad``, may leave the graph for another one."""
+    passed = told_to_backward(event, "retain_graph")
+    return creates_graph(event) or (passed is not None and settled(passed.value) is not False)
 
 
 def _max_norm(analysis: Analysis, event: Event) -> Argument:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.acts import is_model, is_module_class
+from turbofix.program.acts import is_model, is_module_class, keeps_graph
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event, LoopRecord
@@ -160,8 +160,7 @@ def _reasons(
         if foreign and any(map(_is_module, given)):
             yield "handed", facts.site(event)
     for event in facts.of("backward", "autograd_grad"):
-        keywords = event.arguments.keywords if event.arguments is not None else {}
-        if "retain_graph" in keywords or "create_graph" in keywords:
+        if keeps_graph(event):
             yield "retained", facts.site(event)
     handed_on = next(
         (each for each in _here(record.node) if isinstance(each, (ast.Yield, ast.YieldFrom, ast.Await))), None

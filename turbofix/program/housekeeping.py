@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from turbofix.findings import Site
+from turbofix.program.acts import creates_graph
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type
 from turbofix.program.events import Event, LoopRecord
@@ -170,7 +171,7 @@ def _purposes(
             if each.name.startswith(_COLLECTOR):
                 yield Purpose("collector", analysis.facts.site(each))
         for each in analysis.facts.of("backward", "autograd_grad"):
-            if each.arguments is not None and "create_graph" in each.arguments.keywords:
+            if creates_graph(each):
                 yield Purpose("cycle", analysis.facts.site(each))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.accumulators import accumulator_of
-from turbofix.program.acts import stepper, wider
+from turbofix.program.acts import keeps_graph, stepper, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.arguments import argument_of
@@ -634,11 +634,11 @@ def leaks(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Accum
     scope = next((facts.places.scope(loop, each.module) for each in events if facts.inside(each, loop)), None)
     freed: set[str] = set()
     for event in events:
-        if event.kind == "backward" and scope is not None and facts.places.scope(event.node, event.module) is scope:
-            kept = event.arguments.keywords.keys() if event.arguments is not None else ()
-            if not {"retain_graph", "create_graph"} & set(kept):
-                expression = loss_expression(analysis, event)
-                freed |= loaded(expression) if expression is not None else set()
+        if event.kind != "backward" or scope is None or facts.places.scope(event.node, event.module) is not scope:
+            continue
+        if not keeps_graph(event):
+            expression = loss_expression(analysis, event)
+            freed |= loaded(expression) if expression is not None else set()
     freed = _carried_to(freed, loop)
     found: dict[Site, Accumulator] = {}
     for event in events:
