@@ -205,7 +205,7 @@ class _Contents:
         given = [*call.args, *(each.value for each in call.keywords)]
         found = members(self.analysis.facts.evaluate(call.func, self.frames))
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if _is_builtin(self.analysis, call.func, self.module):
+        if is_builtin(self.analysis, call.func, self.module):
             return given if f"builtins.{dotted(call.func)}" in _GATHERING else []
         if found and all(isinstance(each, External) for each in found):
             names = {each.qualname for each in found if isinstance(each, External)}
@@ -222,7 +222,7 @@ class _Contents:
         """Whether a call is known not to change what it is given, nor to keep it."""
         facts = self.analysis.facts
         events = facts.at(call)
-        if _is_builtin(self.analysis, call.func, self.module) or (events and all(e.kind == "make" for e in events)):
+        if is_builtin(self.analysis, call.func, self.module) or (events and all(e.kind == "make" for e in events)):
             return True
         if events and all(event.kind in ("transfer", "cast", "sync") for event in events):
             return True
@@ -246,7 +246,7 @@ def _is_fixed(value: Value) -> bool:
     return isinstance(value, fixed) or made or (isinstance(value, Unknown) and value.number)
 
 
-def _is_builtin(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+def is_builtin(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
     """Whether a name is one of Python's own functions."""
     if not isinstance(node, ast.Name) or not hasattr(builtins, node.id):
         return False

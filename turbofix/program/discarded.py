@@ -16,12 +16,21 @@ from typing import NamedTuple, TypeAlias
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.acts import concerned, is_model, is_module_class, optimizers_in, stepper
+from turbofix.program.acts import (
+    concerned,
+    creates_graph,
+    is_model,
+    is_module_class,
+    optimizers_in,
+    stepper,
+    told_to_backward,
+)
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.contents import is_builtin
 from turbofix.program.events import Control, Event, LoopRecord, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Facts, Frame, argument_for
+from turbofix.program.facts import Facts, Frame, argument_for, qualnames
 from turbofix.program.libraries import words
 from turbofix.program.model import ThrownAway
 from turbofix.program.names import body_of, dotted, parameters
@@ -42,6 +51,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.weights import asks_for_gradients
 from turbofix.program.zeroing import gradient_reads
 
 Key: TypeAlias = tuple[tuple[int, ...], int]
@@ -234,6 +244,18 @@ def _begins_in_place(model: Value, depth: int = 5) -> bool:
     return False
 
 
+def _picks_learning(test: ast.expr) -> bool:
+    """``lambda p: p.requires_grad``."""
+    given = parameters(test) if isinstance(test, ast.Lambda) else []
+    return isinstance(test, ast.Lambda) and len(given) == 1 and asks_for_gradients(test.body, given[0].arg)
+
+
+def _gives_all_parameters(model: Value) -> bool:
+    """Whether ``model.parameters()`` certainly are those of a model and of all modules in it."""
+    own = isinstance(model, Instance) and model.cls.find("parameters") is not None
+    return not own and not isinstance(model, Opaque) and _holds_weights(model)
+
+
 def _holds_weights(value: Value) -> bool:
     if isinstance(value, Instance):
         return is_module_class(value)
@@ -312,15 +334,16 @@ class Uses:
             return None
         if isinstance(node.func, ast.Attribute) and node.func.attr == "parameters" and not (node.args or node.keywords):
             owners = list(members(facts.evaluate(node.func.value, frames)))
-            sure = len(owners) == 1 and _holds_weights(owners[0]) and not isinstance(owners[0], Opaque)
+            sure = len(owners) == 1 and _gives_all_parameters(owners[0])
             return owners if sure else None
-        called = (dotted(node.func) or "").rpartition(".")[2]
-        if called in ("list", "tuple", "iter") and len(node.args) == 1:
-            return self._given(node.args[0], frames, depth - 1)
-        if called == "chain" and node.args:
+        if isinstance(node.func, ast.Name) and is_builtin(self.analysis, node.func, frames[-1].module):
+            if node.func.id in ("list", "tuple", "iter") and len(node.args) == 1:
+                return self._given(node.args[0], frames, depth - 1)
+            # nothing is frozen (see ``_takes_gradients``): those that ask for gradients are all of them
+            if node.func.id == "filter" and len(node.args) == 2 and _picks_learning(node.args[0]):
+                return self._given(node.args[1], frames, depth - 1)
+        elif node.args and qualnames(facts.evaluate(node.func, frames)) == {"itertools.chain"}:
             return self._all(node.args, frames, depth)
-        if called == "filter" and len(node.args) == 2:
-            return self._given(node.args[1], frames, depth - 1)
         return None
 
     def _all(self, nodes: list[ast.expr], frames: tuple[Frame, ...], depth: int) -> list[Value] | None:
@@ -717,7 +740,7 @@ class Search:
         for held, marks in state.items():
             if held and (held == name or name.startswith(held + ".") or (held.startswith(name + "."))):
                 found |= marks
-        if found and isinstance(node, ast.Attribute) and node.attr in _CUT_PARTS:
+        if found and isinstance(node, ast.Attribute) and node.attr in _CUT_PARTS and name not in state:
             return _quiet(found)
         if not found and isinstance(node, ast.Attribute):
             values = members(self.facts.evaluate(node, self.frames))
@@ -779,7 +802,7 @@ class Search:
         forwards = [event for event in here if event.kind in ("forward", "criterion")]
         if forwards:
             return self._forward(node, forwards, given, state)
-        if isinstance(func, ast.Attribute) and func.attr in _CUTS:
+        if isinstance(func, ast.Attribute) and func.attr in _CUTS and self._is_of_tensor(func, base):
             return _quiet(marks)
         inlined = self._inlined(node)
         if inlined is not None:
@@ -802,6 +825,12 @@ class Search:
                 if held in state:
                     state[held] |= marks
         return marks
+
+    def _is_of_tensor(self, func: ast.Attribute, base: Marks) -> bool:
+        """Whether something called by the name of a tensor's method is one: ``x.detach()``, ``torch.argmax(x)``."""
+        if not base:
+            return any(name.startswith("torch.") for name in qualnames(self.facts.evaluate(func, self.frames)))
+        return not self._is_own_code(func)
 
     def _is_own_code(self, node: ast.expr) -> bool:
         """Whether a call may enter code of the project, which was not followed."""
@@ -1123,11 +1152,7 @@ class Judgement:
 
 
 def _is_special(event: Event) -> bool:
-    keywords = event.arguments.keywords if event.arguments is not None else {}
-    if "inputs" in keywords:
-        return True
-    graph = keywords.get("create_graph")
-    return graph is not None and not (isinstance(graph.value, Const) and graph.value.value is False)
+    return creates_graph(event) or told_to_backward(event, "inputs") is not None
 
 
 def _all_given(search: Search, marks: Marks) -> set[Key]:

@@ -141,12 +141,12 @@ def is_all(analysis: Analysis, node: ast.AST, module: ModuleFile, depth: int = 3
             return is_all(analysis, node.args[0], module, depth - 1)
         if node.func.id == "filter" and len(node.args) == 2 and isinstance(node.args[0], ast.Lambda):
             test, given = node.args[0].body, parameters(node.args[0])
-            asks = len(given) == 1 and _asks_for_gradients(test, given[0].arg)
+            asks = len(given) == 1 and asks_for_gradients(test, given[0].arg)
             return asks and _of_parameters(node.args[1], "parameters")
         return False
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         conditions = _conditions(node)
-        return conditions is not None and all(_asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
+        return conditions is not None and all(asks_for_gradients(each, dotted(node.elt) or "") for each in conditions)
     return isinstance(node, ast.List) and len(node.elts) in (1, 2) and _are_halves(analysis, node, module, depth)
 
 
@@ -169,7 +169,7 @@ def _are_halves(analysis: Analysis, node: ast.List, module: ModuleFile, depth: i
         if not isinstance(part, (ast.ListComp, ast.GeneratorExp)):
             return False
         own = dotted(part.elt) or ""
-        tests = [each for each in _conditions(part) or () if not _asks_for_gradients(each, own)]
+        tests = [each for each in _conditions(part) or () if not asks_for_gradients(each, own)]
         if len(tests) != 1:
             return False
         halves += tests
@@ -208,5 +208,5 @@ def _of_parameters(node: ast.AST, method: str) -> bool:
     )
 
 
-def _asks_for_gradients(test: ast.expr, parameter: str) -> bool:
+def asks_for_gradients(test: ast.expr, parameter: str) -> bool:
     return dotted(test) == f"{parameter}.requires_grad"
