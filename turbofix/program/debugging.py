@@ -141,6 +141,10 @@ def _flag(analysis: Analysis, event: Event) -> str | None:
     if not frames or facts.places.scope(event.node, module) is not frames[-1].scope:
         return None
     for name in _names_before(analysis, event, frames[-1]):
+        owner = facts.bindings.owner(name.id, name, module)
+        passed = not isinstance(owner, ast.Module) and any(each.arg == name.id for each in parameters(owner))
+        if len(facts.bindings.writes(owner, name.id)) + passed != 1:
+            continue  # ``args = vars(args)``: it may be something else by then
         for each in members(facts.evaluate(name, frames)):
             if isinstance(each, Namespace):
                 for flag in _FLAGS:
