@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from turbofix.program.model import Evaluation, Model, Step, TrainingProgram
+from collections.abc import Iterable
+
+from turbofix.findings import Site
+from turbofix.program.model import Evaluation, Model, Sizes, Step, TrainingProgram
 
 
 def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:
@@ -16,7 +19,13 @@ def other_sizes(program: TrainingProgram, loop: Step | Evaluation, done: str) ->
     ``done``: what would be done anew for each size ("measured", "compiled").
     """
     what = "training" if isinstance(loop, Step) else "evaluation"
-    for site in loop.loaders:
+    reason = sizes_in(program, loop.loaders, what, done)
+    return reason if reason is not None or loop.resized is None else drawn(program, loop.resized, done)
+
+
+def sizes_in(program: TrainingProgram, loaders: Iterable[Site], what: str, done: str) -> str | None:
+    """Why the batches of some loaders, which a ``what`` reads, may differ in size."""
+    for site in loaders:
         loader = program.loader(site)
         sizes = loader.sizes if loader is not None else None
         if loader is None or sizes is None or (sizes.state != "fixed" and sizes.why is None):
@@ -29,8 +38,12 @@ def other_sizes(program: TrainingProgram, loop: Step | Evaluation, done: str) ->
             return (
                 f"a loader is built again and again ({loader.site.line_from(program.entry)}), perhaps for other sizes"
             )
-    if loop.resized is not None and loop.resized.site is not None:
-        line = loop.resized.site.line_from(program.entry)
-        why = f"{loop.resized.why} ({line})"
-        return f"tensors may differ in size from step to step, each of which would be {done}: {why}"
     return None
+
+
+def drawn(program: TrainingProgram, resized: Sizes, done: str) -> str | None:
+    """What changes the size of tensors on their way."""
+    if resized.site is None:
+        return None
+    why = f"{resized.why} ({resized.site.line_from(program.entry)})"
+    return f"tensors may differ in size from step to step, each of which would be {done}: {why}"

@@ -37,8 +37,9 @@ When refused
 
     Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
     matrices, whatever its name), where the program never reaches a GPU or trains nothing, where its batches come from
-    elsewhere than a loader, and under frameworks that have a switch of their own (Lightning's ``benchmark=``). Under
-    Accelerate and Fabric it is the script's.
+    elsewhere than a loader, and under the ``Trainer`` of transformers. Under Accelerate and Fabric it is the script's.
+    Lightning's trainer has a switch for it, ``benchmark=True``: nothing is said there where the trainer is made of a
+    command line, or its loaders were not seen being made.
 
 Risk
     equivalent: another algorithm rounds differently, and some add up in an order that differs from run to run. On a
@@ -51,17 +52,29 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Evaluation, Model, Setting, Step, TrainingProgram
+from turbofix.program.model import (
+    Evaluation,
+    Framework,
+    Loader,
+    Model,
+    Setting,
+    Step,
+    Training,
+    TrainingProgram,
+)
 
 from ._frameworks import LEFT, starts_processes, where
 from ._precision import called, deterministic, in_use, requote, said
-from ._sizes import other_sizes, uses
+from ._sizes import drawn, other_sizes, sizes_in, uses
+from ._trainers import Switch, is_off, on_gpu, set_switch
+from ._trainers import judged as judged_setting
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(__name__, group="compute", risk=Risk.EQUIVALENT, once=True, known_as=("cuDNN autotuning",))
 
@@ -72,12 +85,17 @@ PASSES = 5
 """A training that is known to take fewer steps, or of which no more is known than that it makes fewer passes over its
 data, may end before it has saved the seconds that the measuring takes for each convolution and each size."""
 
+READ = ("training", "evaluation")
+"""What the loaders of Lightning are read for."""
+
 CHOSEN = "cuDNN picks the algorithms of the convolutions by rules of thumb"
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Convolutions over batches of one size, whose algorithms are never measured."""
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     if program.framework not in LEFT or not program.trains or not program.device.reaches_cuda:
         return
     convolving = tuple(model for model in in_use(program) if convolves(model))
@@ -100,6 +118,75 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.refuse(place, message, reason, evidence=seen)
     else:
         yield codemod.finding(place, message, evidence=seen)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """A training of Lightning, whose trainer has a switch for it."""
+    if len(program.trainings) != 1:
+        return  # whose loaders are whose is not known
+    (training,) = program.trainings
+    convolving = tuple(model for model in training.models if convolves(model))
+    if not convolving or training.module is None or training.parsed or on_gpu(training) is False:
+        return
+    if switches := program.setting(SWITCH):
+        yield from (judge(program, setting) for setting in switches)
+        return
+    message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
+    there = judged_setting(codemod, training, "benchmark", message, "cuDNN measures the algorithms of convolutions")
+    if there is not None:
+        yield there
+        return
+    loaders = {what: [each for each in program.loaders if each.fed != "no" and each.role == what] for what in READ}
+    if not loaders["training"] or any(program.setting(name) for name in NEIGHBOURS):
+        return
+    read = tuple(Evidence("its batches come from the loader", each.site) for each in loaders["training"][:1])
+    seen = (*map(of_convolutions, convolving), *read)
+    reason = why_not_under_lightning(program, training, loaders)
+    if reason is not None:
+        yield codemod.refuse(training.site, message, reason, evidence=seen)
+    else:
+        yield codemod.finding(training.site, message, plan=Switch("benchmark", "True"), evidence=seen)
+
+
+def why_not_under_lightning(
+    program: TrainingProgram, training: Training, loaders: Mapping[str, list[Loader]]
+) -> str | None:
+    """What makes the trainer's switch unsafe or useless, if anything."""
+    for name, site in deterministic(program):
+        line = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+    if not is_off(training.argument("deterministic")):
+        return "the script asks for reproducible results (deterministic)"
+    if any(map(is_detector, training.models)):
+        return "a detector takes pictures as large as they are, and each new size would be measured anew"
+    for what, read in loaders.items():
+        reason = sizes_in(program, [each.site for each in read], what, "measured")
+        if reason is not None:
+            return reason
+    resized = training.module.resized if training.module is not None else None
+    if resized is not None and (reason := drawn(program, resized, "measured")) is not None:
+        return reason
+    return too_short_under_lightning(training, loaders["training"]) or why_not_setting(program, training, "benchmark")
+
+
+def too_short_under_lightning(training: Training, loaders: list[Loader]) -> str | None:
+    """Why a training may end before the measuring is earned back."""
+    for name in ("limit_train_batches", "overfit_batches", "fast_dev_run"):
+        if not is_off(training.argument(name)):
+            return f"the trainer is told to train on a part of the data ({name})"
+    steps, epochs = training.argument("max_steps"), training.argument("max_epochs")
+    counts = [each for each in steps.values if isinstance(each, int) and each >= 0]
+    passes = min((each for each in epochs.values if isinstance(each, int) and each >= 0), default=None)
+    for loader in loaders:
+        length, batch = loader.dataset.length, loader.samples.values
+        if passes is not None and length is not None and len(batch) == 1 and isinstance(batch[0], int) and batch[0] > 0:
+            counts.append(passes * -(-length // batch[0]))
+    if counts and min(counts) < STEPS:
+        return f"the training takes {min(counts):,} steps or so, too few to earn the measuring back"
+    if not counts and passes is not None and passes < PASSES:
+        said_so = "one pass" if passes == 1 else f"{passes} passes"
+        return f"the training makes {said_so} over its data, which may be too few to earn the measuring back"
+    return None
 
 
 def convolves(model: Model) -> bool:
@@ -178,5 +265,8 @@ def is_detector(model: Model) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
+    if isinstance(finding.plan, Switch):
+        set_switch(finding.plan, finding.site, edit)
+        return
     line = f"{edit.name(SWITCH, finding.site)} = True"
     edit.before(finding.site, requote(line, edit, finding.site), above_comments=True)

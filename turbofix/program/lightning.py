@@ -18,6 +18,7 @@ from turbofix.program.losses import called_in
 from turbofix.program.model import Framework, Loader, ModuleSteps, Training
 from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import Layers, layers_of, models_given
+from turbofix.program.shapes import resized_in
 from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
@@ -230,6 +231,7 @@ def _steps(
         clips=_clipping(analysis, owners),
         old=old[0] if old else None,
         resumes=resumes,
+        resized=resized_in(analysis, events, [each.node for each in steps]),
     )
 
 

@@ -1107,7 +1107,8 @@ class ModuleSteps:
     ``losses`` are the criteria that they call. ``by_hand`` is where the training step computes beside these and the
     model, ``kept`` where what the model has returned is kept, or predicted, for code beside the steps. ``leaves`` is
     where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers itself. ``clips`` is
-    where it clips gradients. ``old`` is a name that only Lightning 1 knows.
+    where it clips gradients. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may change the size of
+    the tensors in them.
     """
 
     calls: tuple[Called, ...] = ()
@@ -1119,6 +1120,7 @@ class ModuleSteps:
     clips: Site | None = None
     old: str | None = None
     resumes: bool = False  # a checkpoint may be passed, whose optimizer state is loaded
+    resized: Sizes | None = None
 
 
 Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]

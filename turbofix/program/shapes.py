@@ -7,7 +7,7 @@ samples or more are drawn from the whole data and put together by it, all sample
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -223,6 +223,21 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
             seen.add((frame.anchor, body))
             for node, what in _hazards_before(frame.anchor, body):
                 return Sizes("varies", what, facts.places.site(node, frame.module))
+    return None
+
+
+def resized_in(analysis: Analysis, events: list[Event], functions: Sequence[ast.AST]) -> Sizes | None:
+    """The same of everything that some functions do, and what they call: the steps of a module, and its layers."""
+    facts = analysis.facts
+    scopes: dict[int, tuple[ast.AST, ModuleFile]] = {}
+    for event in events:
+        frames = facts.frames(event)
+        inside = (i for i, frame in enumerate(frames) if any(frame.scope is each for each in functions))
+        for frame in frames[next(inside, len(frames)) :]:
+            scopes.setdefault(id(frame.scope), (frame.scope, frame.module))
+    for scope, module in scopes.values():
+        for node, what in hazards_in(scope):
+            return Sizes("varies", what, facts.places.site(node, module))
     return None
 
 
