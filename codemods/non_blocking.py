@@ -23,8 +23,16 @@ Use instead
     copy would wait for those of the batch, too. It need not be pinned, since the driver takes up to 64 KB out of its
     memory before the call returns.
 
+    Accelerate copies the batches itself, and is told to with version 0.30 or newer::
+
+        accelerator = Accelerator(
+            dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available())
+        )
+
 When refused
-    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not). Only tensors of a batch that
+    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), but for Accelerate where its
+    loaders are pinned already; it is refused there beside arguments that older versions do not take together with
+    ``dataloader_config``. Only tensors of a batch that
     comes out of a loader are rewritten, on their way to the device, in lists and dicts too (``[t.to(device) for t in
     targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype
     alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a call that
@@ -44,18 +52,20 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.evidence import of_copy
-from turbofix.program.model import TrainingProgram
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.nodes import parse
+from turbofix.program.evidence import of_copy, of_loader, of_value
+from turbofix.program.model import Framework, TrainingProgram
 from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import copyings
-from ._loaders import OWN_COPIES, called
+from ._loaders import OWN_COPIES, called, whole
 from ._precision import requote
 
 codemod = Codemod(
@@ -75,9 +85,22 @@ class Plan:
     value: str
 
 
+@dataclass(frozen=True)
+class Configured:
+    """The construction of the object through which Accelerate copies."""
+
+    call: Site
+
+
+OF_LOADERS = ("dispatch_batches", "split_batches", "even_batches", "use_seedable_sampler")
+"""What such an object took itself before ``dataloader_config`` came, and overrules that with."""
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
+    if program.framework is Framework.ACCELERATE and program.complete:
+        yield from under_accelerate(program)
     if program.framework not in OWN_COPIES or not program.complete:
         return
     for copy in copyings(program):
@@ -100,9 +123,54 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(transfer.site, message, plan=Plan(copy.value), evidence=seen)
 
 
+def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """The object that copies the batches of the loaders that it has prepared, and waits for each."""
+    pinned = [
+        loader
+        for loader in program.loaders
+        if loader.site in program.placed and loader.role in ("training", "both") and pinning(loader) == "pinned"
+    ]
+    if len(program.owners) != 1 or not pinned:
+        return
+    (owner,) = program.owners
+    given = owner.argument("dataloader_config")
+    if given.state != "absent" and given.values != (None,):
+        return  # what it says is not looked into
+    message = f"Accelerate waits for the copy of a batch of {called(pinned[0])} to the GPU in every step"
+    seen = (of_value("dataloader_config", given, owner.site), *of_loader(program, pinned[0], "pin_memory"))
+    reason = None
+    if owner.open_mapping:
+        reason = "the call unpacks a mapping that may already hold dataloader_config"
+    elif told := sorted(name for name in OF_LOADERS if owner.argument(name).state != "absent"):
+        reason = f"older versions take no dataloader_config beside {told[0]}: that belongs into it, too"
+    if reason is not None:
+        yield codemod.refuse(owner.site, message, reason, evidence=seen)
+    else:
+        yield codemod.finding(owner.site, message, plan=Configured(owner.site), evidence=seen)
+
+
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``non_blocking`` to the call."""
     plan = finding.plan
+    if isinstance(plan, Configured):
+        told = f"non_blocking={edit.name('torch.cuda.is_available', plan.call)}()"
+        edit.argument(plan.call, "dataloader_config", f"{configuration(plan.call, edit)}({told})")
+        return
     assert isinstance(plan, Plan)
     edit.argument(finding.site, "non_blocking", requote(plan.value, edit, finding.site))
+
+
+def configuration(call: Site, edit: Edit) -> str:
+    """The name of Accelerate's configuration of loaders, brought by the import that brings the object itself."""
+    name = "DataLoaderConfiguration"
+    for statement in parse(whole(edit, call)).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "accelerate" and not statement.level:
+            place = (statement.lineno, statement.col_offset, statement.end_lineno or 0, statement.end_col_offset or 0)
+            names = {alias.name: alias.asname or alias.name for alias in statement.names}
+            if name not in names and not edit.is_bound(name, call):
+                edit.also_import(Site(call.path, *place, "ImportFrom"), name)
+                return name
+            if name in names:
+                return names[name]
+    return edit.name(f"accelerate.{name}", call)
