@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from turbofix.findings import Evidence, Site
-from turbofix.program.model import Step, TrainingProgram
+from turbofix.program.model import Called, Model, Step, TrainingProgram
 
 from ._precision import PRODUCTS, models_of
 
@@ -14,6 +16,14 @@ _FUNCTIONS = frozenset(
 )
 _SOFTMAXES = frozenset(("torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax", "torch.nn.Softmax"))
 _NORMS = frozenset(("torch.nn.LayerNorm", "torch.nn.RMSNorm"))
+
+
+def attention_of(model: Model, calls: Sequence[Called]) -> Evidence | None:
+    """What shows that a model which a framework trains is a transformer; ``calls`` are those of its steps."""
+    for layer in sorted(model.layers):
+        if layer.startswith((*_LAYERS, *_LIBRARIES)):
+            return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
+    return _by_calls(calls)
 
 
 def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> Evidence | None:
@@ -31,10 +41,15 @@ def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> 
                 return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
     if len(models) != 1 or trained not in (None, models[0].site):
         return None
-    for call in step.calls:
+    return _by_calls(step.calls)
+
+
+def _by_calls(calls: Sequence[Called]) -> Evidence | None:
+    """An attention among what a model calls: torch's own, or softmax between products beside layer norms."""
+    for call in calls:
         if call.qualname in _FUNCTIONS:
             return Evidence(f"the model calls {call.qualname}", call.site)
-    called = {call.qualname: call.site for call in step.calls}
+    called = {call.qualname: call.site for call in calls}
     softmax = next((called[name] for name in sorted(_SOFTMAXES & called.keys())), None)
     if softmax is None or not PRODUCTS & called.keys() or not _NORMS & called.keys():
         return None

@@ -31,7 +31,7 @@ Use instead
             scaler.step(optimizer)
             scaler.update()
 
-    Accelerate and Fabric have calls of their own::
+    Lightning's trainer has a switch for it, ``Trainer(gradient_clip_val=1.0)``; Accelerate and Fabric have calls::
 
             accelerator.backward(loss)
             if accelerator.sync_gradients:
@@ -41,7 +41,8 @@ Use instead
 When refused
     Nothing is said of models without an attention, of what is trained on top of a frozen one, of steps that clip or in
     which several optimizers step, of optimizers outside of torch, which may clip by themselves, and of programs
-    whose framework clips (the Trainer of transformers, DeepSpeed, Lightning). It is refused
+    whose framework clips (the Trainer of transformers, DeepSpeed), nor of modules of Lightning that step by themselves
+    or in whose file parameters may be frozen. It is refused
 
     - where the optimizer is not known to train all parameters of one model: others would count into the norm;
     - where the function that makes the step has no name for that model;
@@ -49,6 +50,7 @@ When refused
     - where a step goes through a closure or is read, or gradients are differentiated again;
     - under Accelerate and Fabric where ``backward`` is called on the loss itself: their object is to clip, too;
     - under FSDP, whose parameters are pieces: there the model has a ``clip_grad_norm_`` of its own;
+    - under Lightning beside a strategy or plugin of another kind, and for a fused optimizer beside mixed precision;
     - where a scaler's gradients are unscaled under another condition than the step.
 
 Risk
@@ -67,13 +69,15 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk
-from turbofix.program.evidence import of_loop
-from turbofix.program.model import Act, Framework, Step, TrainingProgram, Weights
+from turbofix.program.evidence import of_loop, of_value
+from turbofix.program.model import Act, Framework, Step, Training, TrainingProgram, Weights
 from turbofix.records import dataclass
 
-from ._attention import attention_in
+from ._attention import attention_in, attention_of
 from ._frameworks import LEFT
 from ._precision import models_of
+from ._trainers import FULL, Switch, is_off, is_sharded, judged, set_switch
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -84,6 +88,7 @@ codemod = Codemod(
 )
 
 LARGEST = 1.0
+SWITCH = "gradient_clip_val"
 OPTIMIZERS = frozenset(
     f"torch.optim.{name}" for name in ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD", "Adagrad")
 )
@@ -106,6 +111,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Steps of transformers that clip no gradients."""
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     if program.framework not in LEFT or program.hands_over:
         return
     for step in program.steps:
@@ -133,6 +140,50 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         unscaled = bool(step.unscales)
         plan = Plan(update, weights.text, program.framework, step.backwards[0], unscaled)
         yield codemod.finding(update.site, message, plan=plan, evidence=seen)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of Lightning, whose trainer clips what its optimizer trains, where it is told to."""
+    for training in program.trainings:
+        module = training.module
+        if (
+            module is None
+            or module.manual
+            or module.freezes is not None
+            or training.parsed
+            or len(training.models) != 1
+        ):
+            continue
+        if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or len(program.optimizers) != 1:
+            continue
+        attention = attention_of(training.models[0], module.calls)
+        if attention is None:
+            continue
+        if module.clips is not None:
+            yield codemod.in_place(module.clips, "the module clips gradients itself")
+            continue
+        message = "gradients are not clipped: one odd batch can throw the weights of a transformer off"
+        there = judged(codemod, training, SWITCH, message, "gradients are clipped before the step")
+        if there is not None:
+            yield there
+            continue
+        seen = (attention, of_value(SWITCH, training.argument(SWITCH), training.site))
+        reason = why_not_under_lightning(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+        else:
+            yield codemod.finding(training.site, message, plan=Switch(SWITCH, str(LARGEST)), evidence=seen)
+
+
+def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
+    """What makes the trainer's switch unsafe, if anything."""
+    precision = training.argument("precision")
+    is_full = precision.state == "absent" or (precision.known and set(precision.values) <= {None, *FULL})
+    if not is_full and not all(is_off(each.argument("fused")) for each in program.optimizers):
+        return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision"
+    if is_sharded(training):
+        return "a strategy or plugin of the trainer may have a way of its own to clip"
+    return why_not_setting(program, training, SWITCH, str(LARGEST))
 
 
 def why_not(program: TrainingProgram, step: Step) -> str | None:
@@ -166,6 +217,9 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Clip before the step."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     place = plan.update.site
     parameters = f"{plan.text}.parameters()"

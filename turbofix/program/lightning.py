@@ -61,6 +61,9 @@ _KEEPING = frozenset(("mean", "sum", "item", "detach", "cpu", "view", "reshape",
 _PUTTING = frozenset(("append", "extend", "insert"))
 """Methods that keep what they are given."""
 
+_FREEZING = ("requires_grad", "requires_grad_", "freeze", "toggle_optimizer", "peft_config")
+"""What keeps parameters from being trained, or asks which are."""
+
 _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "int", "dict", "list", "tuple"))
 
 
@@ -232,6 +235,7 @@ def _steps(
         old=old[0] if old else None,
         resumes=resumes,
         resized=resized_in(analysis, events, [each.node for each in steps]),
+        freezes=_freezing(analysis, owners),
     )
 
 
@@ -449,6 +453,14 @@ def _clipping(analysis: Analysis, owners: list[Class]) -> Site | None:
                 ("clip_grad", "configure_gradient_c")
             ):
                 return analysis.facts.places.site(call, owner.module)
+    return None
+
+
+def _freezing(analysis: Analysis, owners: list[Class]) -> Site | None:
+    for owner in owners:
+        for node in every(ast.Attribute, owner.module.tree):
+            if node.attr in _FREEZING:
+                return analysis.facts.places.site(node, owner.module)
     return None
 
 

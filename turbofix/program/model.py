@@ -1108,7 +1108,7 @@ class ModuleSteps:
     model, ``kept`` where what the model has returned is kept, or predicted, for code beside the steps. ``leaves`` is
     where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers itself. ``clips`` is
     where it clips gradients. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may change the size of
-    the tensors in them.
+    the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
     """
 
     calls: tuple[Called, ...] = ()
@@ -1121,6 +1121,7 @@ class ModuleSteps:
     old: str | None = None
     resumes: bool = False  # a checkpoint may be passed, whose optimizer state is loaded
     resized: Sizes | None = None
+    freezes: Site | None = None
 
 
 Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
