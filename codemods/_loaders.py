@@ -36,6 +36,11 @@ def may_be_non_blocking(transfer: Transfer) -> bool:
     return can and transfer.non_blocking.state == "absent"
 
 
+def is_timed(loader: Loader) -> bool:
+    """Whether timed steps of the training show what a change of the loader brings; an evaluation's they do not."""
+    return loader.role in ("training", "both")
+
+
 def called(loader: Loader) -> str:
     """How a message calls the loader."""
     return f"`{loader.name}`" if loader.name else "this loader"

@@ -65,7 +65,7 @@ from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import copyings
-from ._loaders import OWN_COPIES, called, whole
+from ._loaders import OWN_COPIES, called, is_timed, whole
 from ._precision import requote
 
 codemod = Codemod(
@@ -103,7 +103,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_accelerate(program)
     if program.framework not in OWN_COPIES or not program.complete:
         return
-    for copy in copyings(program):
+    found = tuple(copyings(program))
+    timed = any(is_timed(loader) for copy in found for loader in copy.loaders)
+    for copy in found:
         transfer, loaders = copy.transfer, copy.loaders
         if copy.state == "given":
             flag = transfer.non_blocking
@@ -120,7 +122,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if copy.value is None:
             yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
         else:
-            yield codemod.finding(transfer.site, message, plan=Plan(copy.value), evidence=seen)
+            yield codemod.finding(transfer.site, message, plan=Plan(copy.value), evidence=seen, for_speed=timed)
 
 
 def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -128,7 +130,7 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
     pinned = [
         loader
         for loader in program.loaders
-        if loader.site in program.placed and loader.role in ("training", "both") and pinning(loader) == "pinned"
+        if loader.site in program.placed and is_timed(loader) and pinning(loader) == "pinned"
     ]
     if len(program.owners) != 1 or not pinned:
         return

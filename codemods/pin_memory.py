@@ -56,7 +56,7 @@ from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinnin
 from turbofix.records import dataclass
 
 from ._copies import eased, wish_is_elsewhere
-from ._loaders import OWN_COPIES, called, copies_to_cuda
+from ._loaders import OWN_COPIES, called, copies_to_cuda, is_timed
 from ._precision import cuda_test, requote
 
 codemod = Codemod(
@@ -87,6 +87,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework not in (*OWN_COPIES, Framework.FABRIC) or not program.complete:
         return
     eases = eased(program)
+    timed = any(is_timed(loader) for loader in program.loaders)
     for loader in program.loaders:
         if loader.subclass == BY_DEEPSPEED:
             continue
@@ -111,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         elif state == "can be" and (served or by_fabric) and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
             plan = Plan(loader.site, pin.edit_at or pin.site, None if by_fabric else cuda_test(loader.goes_to))
-            yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen)
+            yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen, for_speed=timed)
 
 
 def is_moved_by_fabric(program: TrainingProgram, loader: Loader) -> bool:

@@ -479,6 +479,29 @@ def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show
     assert [(stage.codemod, stage.for_speed) for stage in request.stages] == [("no-grad-eval", False)]
 
 
+@pytest.mark.parametrize(("trained_on", "for_speed"), [("loader", True), ("[(steady, steady)]", False)])
+def test_copies_of_evaluations_alone_are_not_dropped_for_what_timed_steps_show(
+    tmp_path: Path, trained_on: str, for_speed: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n\n"
+        'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+        "model = torch.nn.Linear(64, 64).to(device)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "steady = torch.randn(512, 64, device=device)\n"
+        "loader = DataLoader(TensorDataset(torch.randn(9000, 64), torch.randn(9000, 64)), batch_size=512)\n"
+        f"for epoch in range(9):\n    for x, y in {trained_on}:\n"
+        "        loss = (model(x.to(device)) - y.to(device)).square().mean()\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+        "model.eval()\nwith torch.no_grad():\n    total = 0.0\n    for x, y in loader:\n"
+        "        total += (model(x.to(device)) - y.to(device)).abs().max()\nprint(total)\n"
+    )
+    chosen = project.Chosen(select=("pin-memory", "non-blocking"))
+    request = project.plan_verification(path, [], chosen, Options(), Workspace())
+    found = {stage.codemod: stage.for_speed for stage in request.stages}
+    assert found == {"pin-memory": for_speed, "non-blocking": for_speed}
+
+
 def test_a_script_that_apply_would_not_change_has_nothing_to_verify(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("print(1)\n")

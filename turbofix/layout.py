@@ -383,7 +383,7 @@ def _in_line(tree: Tree, inside: Bracket, item: Item, texts: Sequence[str]) -> t
     else:
         pad = tree.indentation(first.start)
         pad += " " * (first.start - tree.line_start(first.start) - len(pad))
-    goes_on = tree.text[inside.close + 1 : tree.code_end(inside.close)].lstrip()[:1] not in ("", *",:)]}")
+    goes_on = tree.text[inside.close + 1 : tree.code_end(inside.close)].lstrip(" )]}")[:1] not in ("", *",:")
     limit = min(max(WHOLE if goes_on else WIDTH, tree.width), MOST)
     pieces = []
     for text in texts:

@@ -293,6 +293,8 @@ def with_use(
     read, run_through = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
     moves = {facts.site(event): event for event in facts.of("transfer")}
+    transfers = [each for step in steps for each in step.transfers]
+    transfers += [each for evaluation in evaluations for each in evaluation.transfers]
     for loader in found:
         in_steps = [step for step in steps if loader.site in step.loaders]
         in_evaluations = [each for each in evaluations if loader.site in each.loaders]
@@ -308,6 +310,8 @@ def with_use(
         made = next(event for event in facts.of("make") if facts.site(event) == loader.site)
         moved = [each for step in in_steps for each in step.transfers]
         moved += [each for evaluation in in_evaluations for each in evaluation.transfers]
+        # a pass in an expression of a step has no loop that would list its loader
+        moved += [each for each in transfers if each.loader == loader.site]
         for transfer in moved:
             likely = transfer.likely == "batch" and transfer.loader is not None
             of_a_batch = transfer.what in ("batch", "object") or likely
