@@ -21,6 +21,10 @@ Use instead
     64 samples, and what is left stays accumulated. It needs the memory of the larger batch; whether a still larger one
     fits is measured with your data, not guessed.
 
+    The same two numbers are settings of transformers' ``Trainer``::
+
+        args = TrainingArguments("out", per_device_train_batch_size=32, gradient_accumulation_steps=1)
+
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
     clipped, the learning rate is set or weights are averaged with every small batch, where the first update comes after
@@ -31,11 +35,15 @@ When refused
     it (in proportion for SGD, with its square root for Adam), which is yours to decide; it is only said, and only for
     batches of up to 16 samples on a GPU. Nothing is said of batches that come from elsewhere than a ``DataLoader``.
 
+    Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
+    checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
+    or builds the loaders, and where a setting is read or changed elsewhere or a comment may say why it is so.
+
 Risk
     equivalent where the update is provably the mean over the same samples: the number of samples is known and
     divisible by the product, no layer looks at the batch as a whole (BatchNorm), and the loss is a mean over samples.
-    recipe everywhere else: with BatchNorm, losses over unpadded tokens or pairs of samples, or an unknown number of
-    samples (the last update of an epoch then weighs its samples differently).
+    recipe everywhere else: under the ``Trainer``, with BatchNorm, losses over unpadded tokens or pairs of samples, or
+    an unknown number of samples (the last update of an epoch then weighs its samples differently).
 
 Measured
     12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU
@@ -61,12 +69,15 @@ from turbofix.program.model import (
     Loader,
     Region,
     Step,
+    Training,
     TrainingProgram,
 )
 from turbofix.records import dataclass
 
 from ._batching import is_aligned, is_paced, leads_with, line_of_length
 from ._loaders import at, called, is_inside, is_telling, mend_help, node_of, whole
+from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, stays_on_cpu
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -127,9 +138,22 @@ class Plan:
     name: str | None
 
 
+BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+"""The two settings of transformers' trainer."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a trainer's settings, and what becomes of them."""
+
+    values: tuple[tuple[Site, int], ...]
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Training steps on small batches."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     if program.framework is not Framework.PYTORCH or not program.complete:
         return
     for loader in program.loaders:
@@ -149,6 +173,69 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 risk=Risk.RECIPE,
                 evidence=of_loader(program, loader, "batch_size"),
             )
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+    """Trainings of transformers that sum the gradients of several small batches."""
+    for training in program.trainings:
+        batch, steps = training.argument(BATCH), training.argument(STEPS)
+        size, many = one_number(batch), one_number(steps)
+        if size is None or many is None or not 1 < size <= SMALL or many < 2 or stays_on_cpu(training):
+            continue
+        if not is_off(training.argument("auto_find_batch_size")):
+            continue  # it looks for the largest that fits by itself
+        factor = factor_of(size, many)
+        if factor == 1:
+            continue
+        message = joined(size, many, factor)
+        place = batch.edit_at or training.site
+        seen = (of_value(BATCH, batch, training.site), of_value(STEPS, steps, training.site))
+        reason = why_not_under_trainer(program, training)
+        if reason is not None:
+            yield codemod.refuse(place, message, reason, risk=Risk.RECIPE, evidence=seen)
+            continue
+        assert batch.edit_at is not None and steps.edit_at is not None
+        message += "; that changes the recipe a little: the number of samples may not be divisible by both"
+        plan = Values(((batch.edit_at, size * factor), (steps.edit_at, many // factor)))
+        yield codemod.finding(place, message, plan=plan, risk=Risk.RECIPE, evidence=seen)
+
+
+def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
+    """What keeps the settings of a trainer from being changed, or tells that the batch is as large as memory allows."""
+    if not is_off(training.argument("gradient_checkpointing")):
+        return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
+    if training.precision == "other":
+        return "the model is in 16 bits or quantized, which tells that memory limits the batch"
+    if by_deepspeed(training):
+        return "DeepSpeed's configuration may name the batch, and must say the same"
+    own = sorted(training.overrides & (STEPPING | LOADING))
+    if own:
+        return f"the script's own trainer has a `{own[0]}`, which may count batches or compare their samples"
+    for name in (BATCH, STEPS):
+        given = training.argument(name)
+        reason = why_not_setting(program, training, name, "N")
+        if reason is None and given.edit_at is None:
+            reason = "where the batch size or the number of accumulated batches is written could not be seen"
+        if reason is None and given.reads:
+            reason = f"{name} is used for something else too ({given.reads[0].line_from(program.entry)})"
+        if reason is None and given.comment and is_telling(given.comment):
+            reason = f"a comment beside the value may say why it is so: {given.comment.strip()}"
+        if reason is not None:
+            return reason
+    return None
+
+
+def factor_of(size: int, many: int) -> int:
+    """How many accumulated batches of a size are joined to one."""
+    return max((each for each in range(1, many + 1) if many % each == 0 and size * each <= ENOUGH), default=1)
+
+
+def joined(size: int, many: int, factor: int) -> str:
+    """What is said of small batches whose gradients are summed."""
+    return (
+        f"every update takes {many} forward and backward passes over batches of {size}; "
+        f"with batches of {size * factor} it takes {many // factor} (and the memory of {size * factor} samples)"
+    )
 
 
 def is_simple(program: TrainingProgram, step: Step) -> bool:
@@ -179,12 +266,9 @@ def accumulated(
     batch = loader.argument("batch_size")
     if many is None or many < 2 or size < 1:
         return
-    factor = max((each for each in range(1, many + 1) if many % each == 0 and size * each <= ENOUGH), default=1)
+    factor = factor_of(size, many)
     left = many // factor
-    message = (
-        f"every update takes {many} forward and backward passes over batches of {size}; "
-        f"with batches of {size * factor} it takes {left} (and the memory of {size * factor} samples)"
-    )
+    message = joined(size, many, factor)
     told = (
         *of_loader(program, loader, "batch_size"),
         of_value("the number of accumulated batches", accumulation.steps, accumulation.guard),
@@ -352,6 +436,11 @@ def evaluations_of(program: TrainingProgram, loader: Loader) -> list[Evaluation]
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Change the two values."""
     plan = finding.plan
+    if isinstance(plan, Values):
+        for site, value in plan.values:
+            mend_help(edit, site, edit.text(site), str(value))
+            edit.replace(site, str(value))
+        return
     assert isinstance(plan, Plan)
     refuse_surprises(edit, plan)
     for shape in plan.shapes:

@@ -23,6 +23,9 @@ Use instead
     said of loaders with workers, beside whose work a thread pins; without them, the training process itself would.
     (Accelerate's copies block unless it is told otherwise; nothing is said there.)
 
+    The ``Trainer`` of transformers pins by itself. Where its settings forbid it (``dataloader_pin_memory=False``) and
+    workers load, that is taken out; a comment beside it is a reason to leave it.
+
 When refused
     Nothing is said under frameworks that move the batches themselves (DeepSpeed does not, Fabric gains from it), where
     the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a
@@ -50,7 +53,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
-from turbofix.program.evidence import of_device, of_loader
+from turbofix.program.evidence import of_device, of_loader, of_value
 from turbofix.program.model import Framework, Loader, TrainingProgram
 from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
@@ -58,6 +61,9 @@ from turbofix.records import dataclass
 from ._copies import eased, wish_is_elsewhere
 from ._loaders import OWN_COPIES, called, copies_to_cuda, is_timed
 from ._precision import cuda_test, requote
+from ._trainers import LOADING, is_on, stays_on_cpu
+from ._trainers import called as called_settings
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -81,9 +87,22 @@ class Plan:
     test: str | None
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """The settings that forbid it, by an argument of the call or by a value elsewhere."""
+
+    call: Site
+    value: Site | None
+
+
+SETTING = "dataloader_pin_memory"
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     if program.framework not in (*OWN_COPIES, Framework.FABRIC) or not program.complete:
         return
     eases = eased(program)
@@ -113,6 +132,34 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             pin = loader.argument("pin_memory")
             plan = Plan(loader.site, pin.edit_at or pin.site, None if by_fabric else cuda_test(loader.goes_to))
             yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen, for_speed=timed)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainers of transformers that are told not to pin, which they do by themselves.
+
+    Said where workers load: a thread pins what they hand over; without them the training process itself would.
+    """
+    for training in program.trainings:
+        given, workers = training.argument(SETTING), training.argument("dataloader_num_workers")
+        if given.state != "value" or given.values != (False,) or stays_on_cpu(training) or training.parsed:
+            continue
+        if not (workers.state == "computed" or is_on(workers)):
+            continue
+        place = given.edit_at or training.site
+        who = called_settings(training)
+        message = f"{who} keeps its loaders from pinning: copies to the GPU go through a buffer of the driver"
+        seen = (of_value(SETTING, given, training.site), of_value("dataloader_num_workers", workers, training.site))
+        reason = why_not_setting(program, training, SETTING)
+        if reason is None and given.comment:
+            reason = f"{SETTING} is off with a comment beside it, which may say why"
+        if reason is None and training.overrides & LOADING:
+            reason = "the script's own trainer builds its loaders itself"
+        if reason is not None:
+            yield codemod.refuse(place, message, reason, evidence=seen)
+        else:
+            here = given.edit_at is None or given.edit_at == given.site
+            plan = Allowed(training.site, None if here else given.edit_at)
+            yield codemod.finding(place, message, plan=plan, evidence=seen)
 
 
 def is_moved_by_fabric(program: TrainingProgram, loader: Loader) -> bool:
@@ -162,6 +209,12 @@ def why_not(loader: Loader) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Add ``pin_memory``, or change the value that stands there."""
     plan = finding.plan
+    if isinstance(plan, Allowed):
+        if plan.value is None:
+            edit.drop_argument(plan.call, SETTING)
+        else:
+            edit.replace(plan.value, "True")
+        return
     assert isinstance(plan, Plan)
     if plan.test is None:
         value = f"{edit.name('torch.cuda.is_available', plan.call)}()"
