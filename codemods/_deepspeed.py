@@ -166,6 +166,8 @@ def under_trainer(training: Training) -> InConfiguration | str:
         return f"DeepSpeed's configuration names a precision ({name}), with which the settings must agree"
     if configured.value("fp16") is not None and configured.value("bf16") is None:
         return "DeepSpeed's configuration leaves fp16 to the settings, on purpose as it seems"
+    if training.resumes:
+        return "it may go on from a checkpoint of a training in float32"
     given = training.argument("gradient_accumulation_steps")
     batches: object = 1 if given.state == "absent" else given.values[0] if given.state == "value" else ...
     reason = unfit(configured, batches)

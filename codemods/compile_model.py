@@ -25,6 +25,8 @@ Use instead
     mode is the default one; whether ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for
     measurements to say.
 
+    The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``.
+
 When refused
     Compiling takes a minute or more, for training and once more for evaluation, and must be earned back. It is done
     where a training is known to take 20,000 steps or more, by literals, defaults of options and the sizes of published
@@ -50,7 +52,10 @@ When refused
     steps that train several networks, go backward more than once or differentiate a gradient, nor where models have
     hooks, are exported or scripted, or the script starts processes of its own; where something is compiled already, for
     GPUs before Volta, which the compiler's kernels do not run on, where the program never reaches a GPU, and under
-    frameworks (Accelerate's ``dynamo_backend=``).
+    frameworks (Accelerate's ``dynamo_backend=``) but the ``Trainer`` of transformers. There it is done where
+    ``max_steps`` says that a training takes 20,000 steps or more, for a model of transformers that is made in float32,
+    and refused where batches are not known to have one size (they are where the trainer has neither a collator nor a
+    tokenizer to pad with, and drops the last one), for gradient checkpointing and for trainers of the script's own.
 
 Risk
     equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
@@ -69,13 +74,26 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
-from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Framework, Model, Step, TrainingProgram
+from turbofix.program.evidence import of_device, of_loop, of_value
+from turbofix.program.model import Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
 from ._precision import RECURRENT, called, cuda_test, deterministic, requote
 from ._sizes import other_sizes, uses
+from ._trainers import (
+    LOADING,
+    STEPPING,
+    Switch,
+    by_deepspeed,
+    evidence,
+    is_off,
+    is_on,
+    judged,
+    set_switch,
+    stays_on_cpu,
+)
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -92,6 +110,7 @@ ENOUGH = 20_000
 """Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
 
 WIDE = 128
+SWITCH = "torch_compile"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 REPLICATED = "torch.nn.DataParallel"
 
@@ -108,6 +127,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Models with much work, in trainings that are long enough for a compiler."""
+    if program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
     if program.framework is not Framework.PYTORCH or not program.trains or not program.device.reaches_cuda:
         return
     for model in program.models:
@@ -148,6 +169,57 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         plan = Plan(compiling.after, compiling.text, test)
         seen = (*seen, *of_device(compiling.place, compiling.after))
         yield codemod.finding(model.site, message, plan=plan, evidence=seen)
+
+
+def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers, whose settings have a switch for it."""
+    for training in program.trainings:
+        compiled = [training.argument(name) for name in (SWITCH, "torch_compile_backend", "torch_compile_mode")]
+        on = next((each for each in compiled if is_on(each) and each.option is None), None)
+        if on is not None:
+            yield codemod.in_place(on.edit_at or training.site, "the trainer compiles the model")
+            continue
+        if not all(is_off(each) for each in compiled[1:]) or training.parsed or stays_on_cpu(training):
+            continue
+        if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
+            continue
+        steps = training.argument("max_steps")
+        longest = next((each for each in steps.values if isinstance(each, int)), 0) if steps.known else 0
+        if longest < ENOUGH or training.precision != "float32" or not training.models:
+            continue  # of other models it is not known what they are, or whether parts of them are frozen
+        message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
+        there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
+        if there is not None:
+            yield there
+            continue
+        seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
+        reason = why_not_under_trainer(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+        else:
+            plan = Switch(SWITCH, "{torch.cuda.is_available}()")
+            yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+
+
+def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
+    """What makes the trainer's switch unsafe, or may make it a loss."""
+    for name, site in deterministic(program):
+        line = site.line_from(program.entry)
+        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+    if not is_off(training.argument("full_determinism")):
+        return "the script asks for reproducible results (full_determinism)"
+    own = sorted(training.overrides & (STEPPING | LOADING))
+    if own:
+        return f"the script's own trainer has a `{own[0]}`, whose code a compiler may not see through"
+    if not is_off(training.argument("gradient_checkpointing")):
+        return "activations are computed a second time (gradient_checkpointing), in calls that break the graph"
+    size = training.argument("per_device_train_batch_size")
+    several = size.state == "absent" or (size.known and all(isinstance(each, int) and each > 1 for each in size.values))
+    if not training.stacks or not several or training.dataset is None or training.dataset.kind != "map":
+        return "batches are not known to have one length, and for a second length it is compiled once more, less well"
+    if not is_on(training.argument("dataloader_drop_last")):
+        return "the last batch of a pass is smaller, for which it is compiled once more: set dataloader_drop_last=True"
+    return why_not_setting(program, training, SWITCH)
 
 
 def works(program: TrainingProgram, model: Model, step: Step) -> bool:
@@ -220,6 +292,9 @@ def of_sizes(program: TrainingProgram, model: Model, steps: list[Step]) -> str |
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Compile the model in place behind the statement that puts it on its device."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     line = f"{plan.text}.compile()"
     if plan.test == "True":

@@ -35,12 +35,14 @@ _READ = ("bf16", "tf32", "dataloader_num_workers", "gradient_checkpointing", *_S
 
 SETTINGS = (
     *("bf16", "fp16", "tf32", "optim", "dataloader_num_workers", "dataloader_persistent_workers"),
-    *("dataloader_pin_memory", "gradient_checkpointing", *_SIZES),
+    *("dataloader_pin_memory", "gradient_checkpointing", "torch_compile", *_SIZES),
 )
 """Settings that are looked after: an assignment to one of them decides, wherever it stands."""
 
 _SETTERS = ("set_training", "set_optimizer", "set_dataloader", "set_evaluate")
 """Methods of the settings that change them afterwards."""
+
+_STACKING = ("transformers.default_data_collator", "transformers.data.data_collator.default_data_collator")
 
 _PRECISIONS = ("torch_dtype", "dtype")
 _QUANTIZING = ("quantization_config", "load_in_8bit", "load_in_4bit")
@@ -150,10 +152,27 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         dataset=_data(analysis, given.get("train_dataset", 3)),
         evaluated=_data(analysis, given.get("eval_dataset", 4)),
         collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]
+        stacks=_stacks(given),
         imported=_is_imported(analysis, call, origin.module),
         configuration=configuration(analysis, origin.module, bound["deepspeed"]) if "deepspeed" in bound else None,
         again=_has_epochs(arguments) and not overrides and given.get("callbacks") is None,
     )
+
+
+def _stacks(given: Arguments) -> bool:
+    """Whether a trainer is given no collator and no tokenizer, by which it would pad each batch to its longest."""
+    if given.open or given.star:
+        return False
+    collate = given.get("data_collator", 2)
+    if collate is not None and not all(_is_none(each) or _names(each) in _STACKING for each in members(collate.value)):
+        return False
+    tokenizers = (given.get("processing_class", 5), given.get("tokenizer", 5))
+    is_default = collate is None or all(_is_none(each) for each in members(collate.value))
+    return not is_default or all(each is None or all(map(_is_none, members(each.value))) for each in tokenizers)
+
+
+def _names(value: Value) -> str | None:
+    return value.qualname if isinstance(value, External) else None
 
 
 def _is_imported(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
@@ -192,6 +211,7 @@ def _joined(first: Training, second: Training) -> Training:
         own_optimizer=first.own_optimizer or second.own_optimizer,
         dataset=first.dataset if first.dataset == second.dataset else Dataset("unknown"),
         evaluated=first.evaluated if first.evaluated == second.evaluated else Dataset("unknown"),
+        stacks=first.stacks and second.stacks,
         collate=first.collate if first.collate == second.collate else "unknown",
         again=first.again and second.again,
     )
