@@ -33,16 +33,22 @@ Use instead
     by batches and an average of the weights beside them wait for the last batch of each group; what is left at the end
     of an epoch is an update of its own. Losses that are shown or summed stay as they were.
 
+    The trainers of transformers and Lightning have a switch for it, which gets the number::
+
+        trainer = L.Trainer(max_epochs=10, accumulate_grad_batches=args.accumulation_steps)
+
     It makes nothing faster: where the whole batch fits, one larger batch is (``larger-batch``).
 
 When refused
     Nothing is said unless the script asks for it: by an option of argparse, or a constant above 1 on its top level,
     that is called so (``gradient_accumulation_steps``, ``accum_iter``) and that nothing reads, in a training that
-    accumulates nothing. A small batch alone is no such wish, nor is anything said under frameworks, which have a switch
-    of their own. Refused where the step has several losses or optimizers, where backward and update stand in other
-    functions or under tests, where other statements stand between them, where gradients are read, where the loop may
-    leave a batch out (``continue``, ``break``), where weights are averaged elsewhere or the learning rate is set by
-    hand with every batch, and where the number of batches cannot be written, so that the last group could not be told.
+    accumulates nothing. A small batch alone is no such wish, nor is anything said under frameworks but those with a
+    trainer, where it is refused for settings that are changed or unpack a mapping and beside DeepSpeed and strategies
+    that may step in their own way. Refused where the step has several losses or optimizers, where backward and update
+    stand in other functions or under tests, where other statements stand between them, where gradients are read, where
+    the loop may leave a batch out (``continue``, ``break``), where weights are averaged elsewhere or the learning rate
+    is set by hand with every batch, and where the number of batches cannot be written, so that the last group could not
+    be told.
 
 Risk
     recipe: the effective batch is larger, and there are fewer updates. BatchNorm still sees the small batches.
@@ -67,6 +73,8 @@ from turbofix.records import dataclass
 
 from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
+from ._trainers import Switch, by_deepspeed, is_on, is_sharded, set_switch
+from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
     __name__,
@@ -75,6 +83,12 @@ codemod = Codemod(
     after=("larger-batch",),
     known_as=("gradient accumulation", "effective batch size"),
 )
+
+
+SWITCHES = {
+    Framework.TRANSFORMERS: "gradient_accumulation_steps",
+    Framework.LIGHTNING: "accumulate_grad_batches",
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Steps that update with every batch, although the script says over how many gradients shall add up."""
+    if program.framework in SWITCHES and program.complete:
+        yield from under_trainer(program, SWITCHES[program.framework])
     if program.framework is not Framework.PYTORCH or not program.complete:
         return
     for step in program.steps:
@@ -115,6 +131,32 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             averages = tuple(each.loop for each in program.averagings if each.loop.path == step.loop.site.path)
             yield codemod.finding(place, message, plan=Plan(step, wish.text, averages), evidence=seen)
+
+
+def under_trainer(program: TrainingProgram, switch: str) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of a framework whose trainer adds gradients up where it is told to."""
+    for training in program.trainings:
+        given, wish = training.argument(switch), training.wish
+        if is_on(given) and given.values != (1,):
+            yield codemod.in_place(given.edit_at or training.site, "gradients add up over several batches")
+            continue
+        if given.state != "absent" or wish.state == "absent" or wish.text is None or training.parsed:
+            continue
+        if training.module is not None and training.module.manual:
+            continue
+        said = f"{wish.option} says" if wish.option else f"`{wish.text}` says"
+        message = (
+            f"every batch is an update of its own, although {said} that the gradients of "
+            f"{wish.values[0] if wish.values[0] != 1 else 'several'} add up, and nothing reads it"
+        )
+        seen = (of_value("the number of batches", wish, training.site),)
+        reason = why_not_setting(program, training, switch, wish.text)
+        if reason is None and (by_deepspeed(training) or is_sharded(training)):
+            reason = "another engine may take part, with a number of its own"
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+        else:
+            yield codemod.finding(training.site, message, plan=Switch(switch, wish.text), evidence=seen)
 
 
 def why_not(program: TrainingProgram, step: Step) -> str | None:
@@ -153,6 +195,9 @@ def acts(step: Step) -> tuple[Act, ...]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Divide the loss, and let the update wait."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     step, many = plan.step, plan.many
     loop = node_of(edit, step.loop.site)

@@ -19,6 +19,7 @@ from turbofix.program.model import Framework, Loader, ModuleSteps, Training
 from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import Layers, layers_of, models_given
 from turbofix.program.shapes import resized_in
+from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
@@ -194,6 +195,7 @@ def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: 
         qualname=made.qualname,
         arguments=arguments,
         open_mapping=passed.open or passed.star or bool(passed.positions),
+        wish=wish_at(analysis, made.origin.node),
         models=models,
         precision="other" if any(each.half for each in models) else "own" if steps is not None else "unknown",
         module=steps,

@@ -1194,6 +1194,7 @@ class Training:
     dataset: Dataset | None = None  # what it trains on, where it is given that
     evaluated: Dataset | None = None  # what it evaluates on, where it is given that
     collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
+    wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
     stacks: bool = False  # torch.stack puts its batches together, in the way that is the trainer's own
     again: bool = False  # in more than one epoch, with nothing of the script's in between
     resumes: bool = False  # it may go on from a checkpoint, with the state of the optimizer in it

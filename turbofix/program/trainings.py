@@ -20,6 +20,7 @@ from turbofix.program.loaders import collate_kind
 from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
 from turbofix.program.objects import is_main_test, models_given
 from turbofix.program.sites import FUNCTIONS
+from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
 
 _CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
@@ -152,6 +153,7 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         dataset=_data(analysis, given.get("train_dataset", 3)),
         evaluated=_data(analysis, given.get("eval_dataset", 4)),
         collate=collate_kind(analysis, given.get("data_collator", 2)),  # type: ignore[arg-type]
+        wish=wish_at(analysis, call),
         stacks=_stacks(given),
         imported=_is_imported(analysis, call, origin.module),
         configuration=configuration(analysis, origin.module, bound["deepspeed"]) if "deepspeed" in bound else None,

@@ -35,6 +35,12 @@ def accumulation_wish(analysis: Analysis, event: Event) -> Argument:
     return found if found.state != "absent" else _constant(analysis, event)
 
 
+def wish_at(analysis: Analysis, node: ast.AST) -> Argument:
+    """The same at a call that makes a trainer, or the settings of one."""
+    events = analysis.facts.at(node)
+    return accumulation_wish(analysis, events[0]) if events else ABSENT
+
+
 def _option(analysis: Analysis, event: Event, is_told: Callable[[str, str], bool]) -> Argument:
     """The option with such a name and help, in words that are valid at an event, where nothing reads it."""
     frames = analysis.facts.frames(event)
