@@ -106,6 +106,18 @@ def test_a_configuration_is_written_and_its_diff_applies(tmp_path: Path, run: Ru
     ]
 
 
+def test_a_configuration_of_two_scripts_is_changed_once(tmp_path: Path, run: Run) -> None:
+    for file in FIXTURE.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "again.py").write_bytes((tmp_path / "train.py").read_bytes())
+    found = json.loads(run("analyze", "--select", "autocast", "--output-format", "json", ".").out)["findings"]
+    assert [(each["path"], each["fixable"]) for each in found] == [("ds_config.json", True)]
+    done = run("apply", "--write", "--select", "autocast", ".")
+    assert done.code == 0
+    assert "not applied" not in done.err
+    assert (tmp_path / "ds_config.json").read_text().count("bf16") == 1
+
+
 def test_a_configuration_that_may_not_be_written_is_told(tmp_path: Path, run: Run) -> None:
     for file in FIXTURE.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

@@ -488,7 +488,8 @@ def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: i
         if script is None or report.error is not None:
             continue
         current = workspace.with_texts(texts)
-        fresh = not blocked and texts.keys().isdisjoint(imported_files(script.path, current))
+        looked_at = imported_files(script.path, current) | {each.site.path for each in report.findings}
+        fresh = not blocked and texts.keys().isdisjoint(looked_at)
         rewriting = pipeline.apply(
             script.path,
             current,
