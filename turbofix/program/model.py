@@ -852,6 +852,27 @@ class Biases:
 
 
 @dataclass(frozen=True)
+class Padding:
+    """One call of a tokenizer that pads texts of a training: to a fixed length, or (``dynamic``) to the longest.
+
+    ``of``: the texts of one ``batch``, of one ``item`` at a time, or (``map``) of a data set whose batches the
+    ``trainer`` of transformers makes, where the program calls the tokenizer ``tokenizer``, and ``imports`` is a
+    statement of its file that brings names of transformers. ``value`` is the argument that says so, ``in_eights``: the
+    fixed length is a known multiple of eight. ``why_not`` is what may count padding.
+    """
+
+    site: Site
+    of: Literal["batch", "item", "map"]
+    value: Site | None = None
+    in_eights: bool = False
+    dynamic: bool = False
+    trainer: Site | None = None
+    tokenizer: str | None = None
+    imports: Site | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
     """The tensors of a batch, by the names that a loop gives them: they are bound before the statement ``at``, or
     (``behind``) by it."""
@@ -1490,6 +1511,7 @@ class TrainingProgram:
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
+    paddings: tuple[Padding, ...] = ()
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
 
     def loader(self, site: Site | None) -> Loader | None:

@@ -67,6 +67,7 @@ from turbofix.program.objects import (
 )
 from turbofix.program.old_amp import old_names
 from turbofix.program.owners import PLACED, hands_over, owners, placed
+from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned
 from turbofix.program.preloading import preloads
@@ -176,6 +177,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
         bulks=bulks(analysis, known_models) if trains and complete else (),
+        paddings=paddings(analysis, steps) if trains and complete else (),
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
     )
 

@@ -1,0 +1,111 @@
+"""Pad each batch of texts to its own longest, not to a fixed length.
+
+Why slow
+    A tokenizer that pads to ``max_length`` has the model compute as much for ten words as for the longest text that it
+    takes: attention over 512 positions where the batch has 60.
+
+Example
+    ::
+
+        def collate(rows):
+            texts = [row["text"] for row in rows]
+            return tokenizer(texts, padding="max_length", truncation=True, max_length=256, return_tensors="pt")
+
+Use instead
+    ::
+
+            return tokenizer(texts, padding="longest", pad_to_multiple_of=8, truncation=True, max_length=256,
+                             return_tensors="pt")
+
+    Lengths are multiples of eight, as the tensor cores like them, where the fixed length is one: no batch is longer
+    than it was. For the ``Trainer`` of transformers the padding leaves the function that tokenizes, and its batches are
+    put together by ``DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)``. Batches of texts of like length
+    (``group_by_length=True``) gain more, and are another order.
+
+When refused
+    It is done for classifiers of whole texts (``...ForSequenceClassification``) of the families around BERT, whose
+    layers read other positions by attention alone, given their mask. It is refused for other models, whose loss may
+    count padding or want labels of the same length; where the model is called without the mask; where the program
+    computes with the tokens; where it compiles, as each length would be compiled anew; where the texts of a batch are
+    padded in several calls, or some of them; where the call says more than is written in it, and where the trainer has
+    a collator.
+
+    A data set that pads each sample by itself is refused, too: leave the padding to the loader, as in
+    ``collate_fn=DataCollatorWithPadding(tokenizer)``. Nothing is said of programs for TPUs, of exported models, of
+    streams, and where ``padding_side`` is chosen: positions count from the front. Padding by hand is not looked for.
+
+Risk
+    equivalent: masked positions count for nothing, so that losses differ by rounding, and dropout draws for fewer
+    positions. What is shown or kept for each position (hidden states, attentions) has the new length.
+
+Measured
+    Not measured in isolation: the gain is that of the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.program.model import Framework, Padding, TrainingProgram
+from turbofix.records import dataclass
+
+codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT, known_as=("padding to the longest of a batch",))
+
+COLLATOR = "DataCollatorWithPadding"
+BY_HAND = "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The call that pads."""
+
+    padding: Padding
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Texts that are padded to a fixed length."""
+    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE, Framework.TRANSFORMERS):
+        return
+    if not program.complete:
+        return
+    for padding in program.paddings:
+        if padding.dynamic:
+            yield codemod.in_place(padding.site, "batches are padded to their own longest text")
+            continue
+        what = "every batch of texts" if padding.of == "batch" else "every text"
+        message = f"{what} is padded to a fixed length, and the model computes for the padding, too"
+        seen = (Evidence("padded here", padding.site),)
+        if padding.why_not is not None:
+            one_by_one = padding.of == "item" and padding.why_not.startswith(("it pads", "the samples"))
+            reason = f"{padding.why_not}: {BY_HAND}" if one_by_one else padding.why_not
+            yield codemod.refuse(padding.site, message, reason, evidence=seen)
+        else:
+            yield codemod.finding(padding.site, message, plan=Plan(padding), evidence=seen)
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """Pad to the longest; beside a trainer, where it puts batches together."""
+    plan = finding.plan
+    assert isinstance(plan, Plan)
+    padding = plan.padding
+    if padding.trainer is not None:
+        edit.drop_argument(padding.site, "padding")
+        eights = ", pad_to_multiple_of=8" if padding.in_eights else ""
+        collator = COLLATOR
+        if padding.imports is None:
+            collator = edit.name(f"transformers.{COLLATOR}", padding.trainer)
+        elif not edit.is_bound(COLLATOR, padding.trainer):
+            edit.also_import(padding.imports, COLLATOR)
+        elif edit.name(f"transformers.{COLLATOR}", padding.trainer) != COLLATOR:
+            raise Refuse(f"`{COLLATOR}` means something else here")
+        edit.argument(padding.trainer, "data_collator", f"{collator}({padding.tokenizer}{eights})")
+        return
+    assert padding.value is not None
+    edit.replace(padding.value, edit.text(padding.value).replace("max_length", "longest"))
+    if padding.in_eights:
+        edit.argument(padding.site, "pad_to_multiple_of", "8")

@@ -1,0 +1,400 @@
+"""Texts that a tokenizer pads to a fixed length: where, and whether shorter batches would be the same to the model."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from turbofix.findings import Site
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every, kept
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import constants
+from turbofix.program.model import Padding, Step
+from turbofix.program.names import dotted, parameters
+from turbofix.program.objects import models_in, outermost
+from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
+from turbofix.program.values import Bound, Const, Function, Made, Value, members
+
+_WORD = re.compile(r"\bpadding\b")
+_FIXED_SHAPES = re.compile(
+    r"\b(tpu|xla|torch_xla|padding_side|onnx|torchscript|jit|dispatch_batches|split_batches|streaming)\b", re.IGNORECASE
+)
+"""Words of programs that want shapes which stay, or pad in front, where positions count from, or join batches."""
+
+_CLASSIFIER = "ForSequenceClassification"
+_READING_MASKS = re.compile(r"bert|electra|ernie|minilm", re.IGNORECASE)
+"""Families of models whose layers read other positions by attention alone, which leaves out what the mask says."""
+_READING_NEIGHBOURS = re.compile(r"convbert|squeezebert|visualbert|deberta.*v2|fnet|funnel", re.IGNORECASE)
+
+_OF_POSITIONS = ("hidden_states", "attentions", "last_hidden_state", "output_hidden_states", "output_attentions")
+_ANY_LENGTH = ("len", "print", "decode", "batch_decode", "dict", "update")
+_OWN = ("input_ids", "attention_mask", "token_type_ids")
+_GIVEN = (None, *_OWN, "labels", "return_dict")
+_KEEPING = {"remove_unused_columns", "torch_compile", "include_inputs_for_metrics", "include_for_metrics"}
+_ELSEWHERE = re.compile(r"\b(save_to_disk|to_parquet|to_json|to_csv|push_to_hub|to_tf_dataset)\b")
+_PASSED_ON = ("to", "cuda", "items", "values", "keys", "update")
+
+
+def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]:
+    """The calls that pad texts for a training, in the order of the text."""
+    modules = list(analysis.execution.modules.values())
+    if not any(map(_pads, modules)):
+        return ()
+    if any(_FIXED_SHAPES.search(module.text) for module in modules):
+        return ()
+    return tuple(sorted(_Search(analysis, steps).found(), key=lambda each: each.site))
+
+
+def _pads(module: ModuleFile) -> bool:
+    return kept(module.tree, "pads", lambda: _WORD.search(module.text) is not None)
+
+
+class _Search:
+    """The search through one program."""
+
+    def __init__(self, analysis: Analysis, steps: tuple[Step, ...]) -> None:
+        self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
+        self.trained = {site for step in steps for site in step.loaders}
+        self.models = {site for step in steps for site in step.models}
+        self.collating: dict[int, list[Event]] = {}
+        self.mapping: set[int] = set()
+        for event in self.facts.of("make"):
+            passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
+            if passed is not None and event.name == "torch.utils.data.DataLoader":
+                for function in _functions(passed.value):
+                    self.collating.setdefault(id(function.node), []).append(event)
+        for event in self.facts.of("call"):
+            if event.name.endswith(".map") and any(isinstance(each, Made) for each in members(event.receiver)):
+                passed = event.arguments.get("function", 0) if event.arguments is not None else None
+                self.mapping.update(id(each.node) for each in _functions(passed.value if passed else None))
+
+    def found(self) -> Iterator[Padding]:
+        seen: set[int] = set()
+        for event in self.facts.of("call"):
+            if id(event.node) in seen or not isinstance(event.node, ast.Call) or event.arguments is None:
+                continue
+            if not any(isinstance(each, Made) and each.kind == "tokenizer" for each in members(event.receiver)):
+                continue
+            passed = event.arguments.keywords.get("padding")
+            said = set(constants(passed.value)) if passed is not None else set()
+            if passed is None or not said or not said <= {"max_length", "longest", True}:
+                continue
+            one = self._padding(event, event.node, said, passed.node)
+            if one is not None:
+                seen.add(id(event.node))
+                yield one
+
+    def _padding(self, event: Event, node: ast.Call, said: set[object], value: ast.expr | None) -> Padding | None:
+        scopes = [frame.scope for frame in self.facts.frames(event)]
+        site = self.places.site(node, event.module)
+        function = next((each for each in reversed(scopes) if isinstance(each, FUNCTIONS)), None)
+        loaders = [each for scope in scopes for each in self.collating.get(id(scope), ())]
+        if loaders:
+            if not any(self.facts.site(each) in self.trained for each in loaders):
+                return None
+            if said <= {"longest", True}:
+                return Padding(site, "batch", dynamic=True)
+            why = self._why_not_steps() or self._why_not_batch(event, node, function) or self._why_not(event, value)
+            return Padding(site, "batch", self._value(event, value), self._is_in_eights(event), why_not=why)
+        if said != {"max_length"}:
+            return None
+        if any(id(scope) in self.mapping for scope in scopes):
+            return self._mapped(event, node, value, function)
+        if event.control.chain()[0].detail == "worker" and self.trained:
+            return Padding(site, "item", why_not=self._why_not_steps() or "it pads each sample by itself")
+        return None
+
+    def _value(self, event: Event, value: ast.expr | None) -> Site | None:
+        return self.places.site(value, event.module) if value is not None else None
+
+    def _is_in_eights(self, event: Event) -> bool:
+        """Whether the fixed length is a known multiple of eight: no batch is padded beyond it then."""
+        passed = event.arguments.keywords.get("max_length") if event.arguments is not None else None
+        found = [each.value for each in members(passed.value) if isinstance(each, Const)] if passed is not None else []
+        whole = passed is not None and len(found) == len(members(passed.value))
+        return whole and all(type(each) is int and each > 0 and each % 8 == 0 for each in found)
+
+    # --- what is in the way
+
+    def _why_not(self, event: Event, value: ast.expr | None) -> str | None:
+        arguments = event.arguments
+        assert arguments is not None
+        if not isinstance(value, ast.Constant):
+            return "what it pads to is chosen elsewhere"
+        if arguments.open or arguments.star or "pad_to_multiple_of" in arguments.keywords:
+            return "the call is given more than is written in it"
+        if "return_attention_mask" in arguments.keywords:
+            return "the tokenizer is told whether to make a mask"
+        if self.facts.of("compile"):
+            return "the model is compiled, which would happen anew for each length"
+        return next(filter(None, map(self._reads_length, self.analysis.execution.modules.values())), None)
+
+    def _reads_length(self, module: ModuleFile) -> str | None:
+        """Whether anything reads the tokens, or what a model gives for each, but to hand them on."""
+        names: set[str] = set()
+        for statement in every(ast.Assign, module.tree):
+            if any(map(_is_of_tokens, walk(statement.value))):
+                written = (each for given in statement.targets for each in walk(given) if isinstance(each, ast.Name))
+                names.update(each.id for each in written if isinstance(each.ctx, ast.Store))
+        for kind in (ast.Subscript, ast.Attribute, ast.Name):
+            for read in every(kind, module.tree):
+                if isinstance(read, ast.Attribute) and read.attr in _OF_POSITIONS:
+                    return f"line {read.lineno} reads what the model gives for each position"
+                named = isinstance(read, ast.Name) and read.id in names
+                if not (named or _is_of_tokens(read)) or not isinstance(read.ctx, ast.Load):  # type: ignore[attr-defined]
+                    continue
+                parent = self.places.parent(read, module)
+                if self._is_handed_on(parent, module):
+                    continue
+                if isinstance(parent, (ast.Attribute, ast.Subscript, ast.BinOp, ast.Compare)):
+                    return f"line {parent.lineno} computes with the tokens, whose number would vary"
+                if isinstance(parent, ast.keyword):
+                    parent = self.places.parent(parent, module)
+                if isinstance(parent, ast.Call) and not self._takes_any_length(parent):
+                    return f"line {parent.lineno} gives the tokens, whose number would vary, to something else"
+        return None
+
+    def _takes_any_length(self, call: ast.Call) -> bool:
+        """Whether a call is one of the model, or of what does not mind how many tokens there are."""
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func) or ""
+        return name in _ANY_LENGTH or any(event.kind == "forward" for event in self.facts.at(call))
+
+    def _is_handed_on(self, parent: ast.AST | None, module: ModuleFile) -> bool:
+        """Whether what is done to tokens is to move them, or to count samples: ``.to(device)``, ``.size(0)``."""
+        if not isinstance(parent, ast.Attribute):
+            return False
+        outer = self.places.parent(parent, module)
+        first: ast.expr | None = None
+        if parent.attr == "size" and isinstance(outer, ast.Call) and outer.args:
+            first = outer.args[0]
+        if parent.attr == "shape" and isinstance(outer, ast.Subscript):
+            first = outer.slice
+        return parent.attr in ("to", "cuda") or (isinstance(first, ast.Constant) and first.value == 0)
+
+    def _why_not_batch(self, event: Event, node: ast.Call, function: ast.AST | None) -> str | None:
+        """Why a call in a collate function is not known to be given all the texts of a batch, and to be handed on."""
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return "the batch is put together in an expression"
+        calls = [each for each in walk(function) if isinstance(each, ast.Call)]
+        padding = [each for each in calls if any(word.arg == "padding" for word in each.keywords)]
+        if len(padding) != 1:
+            return "the texts of a batch are padded in several calls, whose lengths may have to agree"
+        inner = (*COMPREHENSIONS, *LOOPS, ast.Lambda)
+        for above in self.places.ancestors(node, event.module):
+            if above is function:
+                break
+            if isinstance(above, (*inner, ast.If, ast.Try, ast.IfExp)):
+                return "it pads some of the batches, or each sample by itself"
+        taken = node.args[0] if node.args else next((each.value for each in node.keywords if each.arg == "text"), None)
+        if taken is None or not self._is_batch(taken, function):
+            return "it is not known that it is given all the texts of a batch"
+        for name in self._names_of_result(node, event.module):
+            if (line := self._is_computed_with(name, function, event.module)) is not None:
+                return f"line {line} computes with the padded batch"
+        if (line := _adds_positions(function)) is not None:
+            return f"line {line} adds something for each position"
+        return None
+
+    def _is_batch(self, taken: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef, depth: int = 4) -> bool:
+        """Whether an expression is what a collate function is given, or one thing of each sample."""
+        given = [each.arg for each in parameters(function)]
+        batch = given[1:] if given[:1] == ["self"] else given
+        if isinstance(taken, ast.ListComp):
+            only = taken.generators[0]
+            return len(taken.generators) == 1 and not only.ifs and self._is_batch(only.iter, function, depth - 1)
+        if isinstance(taken, ast.Call) and dotted(taken.func) in ("list", "tuple") and len(taken.args) == 1:
+            return self._is_batch(taken.args[0], function, depth - 1)
+        if not isinstance(taken, ast.Name) or not depth:
+            return False
+        writes = [
+            each
+            for each in walk(function)
+            if isinstance(each, ast.Name) and each.id == taken.id and isinstance(each.ctx, ast.Store)
+        ]
+        if taken.id in batch[:1]:
+            return not writes
+        statements = [each for each in walk(function) if isinstance(each, ast.Assign)]
+        own = [each for each in statements if any(target in writes for target in walk(each.targets[0]))]
+        if len(writes) != 1 or len(own) != 1:
+            return False
+        value = own[0].value
+        if isinstance(own[0].targets[0], ast.Tuple):  # texts, labels = zip(*rows)
+            zipped = isinstance(value, ast.Call) and dotted(value.func) == "zip" and len(value.args) == 1
+            star = value.args[0] if isinstance(value, ast.Call) and zipped else None
+            return isinstance(star, ast.Starred) and self._is_batch(star.value, function, depth - 1)
+        return isinstance(value, (ast.ListComp, ast.Call)) and self._is_batch(value, function, depth - 1)
+
+    def _names_of_result(self, node: ast.Call, module: ModuleFile) -> Iterator[str]:
+        statement = self.places.statement(node, module)
+        if isinstance(statement, ast.Assign) and statement.value is node:
+            yield from (each.id for each in statement.targets if isinstance(each, ast.Name))
+
+    def _is_computed_with(self, name: str, function: ast.AST, module: ModuleFile) -> int | None:
+        """The line that does more with a batch than to hand it on, with something beside it perhaps."""
+        for read in walk(function):
+            if not isinstance(read, ast.Name) or read.id != name or not isinstance(read.ctx, ast.Load):
+                continue
+            parent = self.places.parent(read, module)
+            if isinstance(parent, (ast.Subscript, ast.Attribute)):
+                outer = self.places.parent(parent, module)
+                stored = isinstance(parent.ctx, ast.Store)
+                handed = isinstance(outer, (ast.Dict, ast.Return, ast.keyword))
+                called = isinstance(parent, ast.Attribute) and parent.attr in _PASSED_ON
+                if stored or handed or called:
+                    continue
+                return read.lineno
+            if not isinstance(parent, (ast.Return, ast.Dict, ast.keyword)) and not (
+                isinstance(parent, ast.Call) and dotted(parent.func) == "dict"
+            ):
+                return read.lineno
+        return None
+
+    def _why_not_steps(self) -> str | None:
+        """What of the steps may count padding: a model that is no known classifier, or one that is given no mask."""
+        forwards = outermost(self.analysis, self.facts.of("forward"))
+        for event in forwards:
+            for model in models_in(event.receiver):
+                if self.facts.origin_site(model.origin) in self.models and (said := _other_model(model)):
+                    return said
+            if isinstance(event.node, ast.Call) and any(each.arg not in _GIVEN for each in event.node.keywords):
+                return f"line {event.node.lineno} gives the model more than texts, masks and labels"
+            if not isinstance(event.node, ast.Call) or not _is_given_mask(event.node):
+                return f"line {getattr(event.node, 'lineno', 0)} calls the model without the mask"
+        return None if forwards else "no call of the model is seen"
+
+    # --- a trainer
+
+    def _mapped(self, event: Event, node: ast.Call, value: ast.expr | None, function: ast.AST | None) -> Padding | None:
+        """A call in a function that a data set is mapped by, where a trainer of transformers makes the batches."""
+        site = self.places.site(node, event.module)
+        trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each)]
+        if not trainers:
+            alone = "the samples are padded one by one, before a loader makes batches of them"
+            return Padding(site, "item", why_not=self._why_not_steps() or alone) if self.trained else None
+        first = trainers[0]
+        arguments = first.arguments
+        why: str | None = None
+        if len(trainers) > 1 or arguments is None or first.name != "transformers.Trainer" or first.kind != "make":
+            why = "the batches are put together by a trainer of its own"
+        elif arguments.open or arguments.star or arguments.get("data_collator", 2) is not None:
+            why = "the trainer is given a collator"
+        else:
+            model = arguments.get("model", 0)
+            found = list(models_in(model.value)) if model is not None else []
+            why = next(filter(None, map(_other_model, found)), None) if found else "the model is not known"
+            why = why or self._why_not(event, value) or self._why_not_mapped(event, node, first, function)
+        name = dotted(node.func)
+        return Padding(
+            site,
+            "map",
+            self._value(event, value),
+            self._is_in_eights(event),
+            trainer=self.facts.site(first),
+            imports=self._import(first.module),
+            tokenizer=name,
+            why_not=why,
+        )
+
+    def _import(self, module: ModuleFile) -> Site | None:
+        """The first statement on the top level of a file that imports single names of transformers."""
+        for each in module.tree.body:
+            ours = isinstance(each, ast.ImportFrom) and each.module == "transformers" and not each.level
+            if ours and all(alias.name != "*" for alias in each.names):  # type: ignore[attr-defined]
+                return self.places.site(each, module)
+        return None
+
+    def _why_not_mapped(self, event: Event, node: ast.Call, trainer: Event, function: ast.AST | None) -> str | None:
+        name = dotted(node.func)
+        if not isinstance(node.func, ast.Name) or name is None or event.module is not trainer.module:
+            return "the tokenizer has another name where the trainer is built"
+        here = self.facts.bindings.owner(name, node, event.module)
+        there = self.facts.bindings.owner(name, trainer.node, trainer.module)
+        if here is not there or len(self.facts.bindings.writes(here, name)) != 1:
+            return "the tokenizer has another name where the trainer is built"
+        if event.arguments is not None and "return_tensors" in event.arguments.keywords:
+            return "the texts of one call become one tensor, whose rows must have one length"
+        cut = event.arguments.keywords.get("truncation") if event.arguments is not None else None
+        if cut is None or set(constants(cut.value)) != {True}:
+            return "the texts are not cut to the length, which the tokenizer would do if it does not pad"
+        if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+            return "the function that tokenizes is not known"
+        for result in self._names_of_result(node, event.module):
+            if (line := self._is_computed_with(result, function, event.module)) is not None:
+                return f"line {line} computes with what is padded"
+        for module in self.analysis.execution.modules.values():
+            if said := _ELSEWHERE.search(module.text):
+                return f"the data may be read by others (`{said[0]}`)"
+            for kind in (ast.Subscript, ast.Attribute):
+                for read in every(kind, module.tree):
+                    if _is_of_tokens(read) and not any(each is read for each in walk(function)):
+                        return f"line {read.lineno} reads the tokens itself"
+        for other in self.facts.of("make"):
+            if other.name == "torch.utils.data.DataLoader":
+                return "a loader beside the trainer reads data"
+            told = other.arguments if other.name.endswith("TrainingArguments") else None
+            if told is not None and (told.open or told.keywords.keys() & _KEEPING):
+                return "the trainer keeps columns that have no common length, or compiles"
+        return None
+
+
+def _functions(value: Value | None) -> Iterator[Function]:
+    for each in members(value):
+        function = each.function if isinstance(each, Bound) else each
+        if isinstance(function, Function):
+            yield function
+
+
+def _is_of_tokens(read: ast.AST) -> bool:
+    if isinstance(read, ast.Attribute):
+        return read.attr in _OWN
+    if isinstance(read, ast.Subscript) and isinstance(read.slice, ast.Constant):
+        return read.slice.value in _OWN
+    return False
+
+
+def _adds_positions(function: ast.AST) -> int | None:
+    """The line that puts something for each position beside the tokens: ``batch["position_ids"] = ...``."""
+    for node in walk(function):
+        entries: list[tuple[ast.expr | None, ast.expr]] = []
+        if isinstance(node, ast.Dict):
+            entries = list(zip(node.keys, node.values, strict=True))
+        elif isinstance(node, ast.Assign):
+            entries = [(each.slice, node.value) for each in node.targets if isinstance(each, ast.Subscript)]
+        for key, value in entries:
+            name = key.value if isinstance(key, ast.Constant) else ""
+            if isinstance(name, str) and name.endswith(("_ids", "_mask")) and not _is_of_tokens(value):
+                return value.lineno
+    return None
+
+
+def _is_trainer(event: Event) -> bool:
+    found: Iterable[Value] = members(event.result)
+    return (event.name.startswith("transformers.") and event.name.endswith("Trainer")) or any(
+        isinstance(getattr(each, "base", None), Made) and each.base.kind == "trainer"  # type: ignore[attr-defined]
+        for each in found
+    )
+
+
+def _other_model(model: Value) -> str | None:
+    """Why a model is not known to give the same whatever its batch is padded to."""
+    if not isinstance(model, Made):
+        return "the model is not one of transformers, and may count padding"
+    cls = model.qualname.removesuffix(".from_pretrained").rpartition(".")[2]
+    if not model.qualname.startswith("transformers.") or not cls.endswith(_CLASSIFIER):
+        return f"`{cls}` is no classifier of whole texts: its loss may count padding, or want labels of the same length"
+    first = model.arguments.get("pretrained_model_name_or_path", 0)
+    names = [each for each in constants(first.value) if isinstance(each, str)] if first is not None else []
+    told = cls if cls != f"AutoModel{_CLASSIFIER}" else " ".join(names)
+    if not _READING_MASKS.search(told) or _READING_NEIGHBOURS.search(f"{told} {' '.join(names)}"):
+        return "it is not known that the model's layers leave padding out"
+    return None
+
+
+def _is_given_mask(call: ast.Call) -> bool:
+    if any(each.arg in (None, "attention_mask") for each in call.keywords):
+        return True
+    return len(call.args) > 1 and not any(isinstance(each, ast.Starred) for each in call.args)
