@@ -17,6 +17,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
+from turbofix.program.exports import takers
 from turbofix.program.model import OldName
 from turbofix.program.names import dotted
 from turbofix.program.objects import autocasts_around
@@ -33,6 +34,7 @@ _PARAMETERS = {
     "custom_bwd": ("bwd",),
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
+_ASKING = ("hasattr", "getattr", "isinstance", "print")
 _MENTIONS = re.compile(r"\bamp\b")
 _VERSION = re.compile(r"(?<![a-z_.])(?:py)?torch\s*(?:version\s*)?(?:[<>=~!]=|[<>=v])?\s*(\d+)\.(\d+)", re.IGNORECASE)
 _DEFAULTS = re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b")
@@ -55,7 +57,44 @@ def old_names(analysis: Analysis) -> tuple[OldName, ...]:
     modules = [each for each in analysis.execution.modules.values() if _MENTIONS.search(each.text)]
     found = [use for module in modules for use in _uses(analysis, module)]
     spoken = tuple(each for module in modules for each in _spoken(analysis, module)) if found else ()
+    changed = {name: place for module in modules if found for name, place in _changed(analysis, module)}
+    for index, use in enumerate(found):
+        if use.why_not is None and use.name in changed:
+            where = changed[use.name].line_from(use.site.path)
+            found[index] = replace(use, why_not=f"{where} puts something else in its place, under the old name alone")
     return tuple(sorted((replace(use, spoken=spoken) for use in found), key=lambda each: each.site))
+
+
+def _changed(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[str, Site]]:
+    """The old names that a file gives another meaning, with the place: by assignment, ``setattr``, ``mock.patch``."""
+    roots = _roots(analysis, module)
+    places = analysis.facts.places
+
+    def path_of(node: ast.AST) -> str:
+        """The dotted name of torch that an expression stands for; empty for anything else."""
+        name, _, rest = (dotted(node) or "").partition(".")
+        first = next((each for each in walk(node) if isinstance(each, ast.Name)), None)
+        root = roots.get((name, analysis.facts.bindings.owner(name, first, module))) if first is not None else None
+        return f"{root.target}.{rest}".rstrip(".") if root is not None else ""
+
+    for attribute in every(ast.Attribute, module.tree):
+        if isinstance(attribute.ctx, (ast.Store, ast.Del)) and attribute.attr in NAMES:
+            name = _old_name(path_of(attribute))
+            if name is not None:
+                yield name, places.site(attribute, module)
+    for call in every(ast.Call, module.tree):
+        for given in call.args if dotted(call.func) not in _ASKING else ():
+            if isinstance(given, ast.Constant):
+                # also what is asked for by such a text, as by mock.patch, changes
+                name = _old_name(given.value) if isinstance(given.value, str) else None
+                yield from [(name, places.site(call, module))] if name is not None else []
+            elif isinstance(given, (ast.Name, ast.Attribute)) and _is_old_module(path_of(given)):
+                yield from ((each, places.site(call, module)) for each in NAMES)
+
+
+def _is_old_module(path: str) -> bool:
+    """Whether a dotted name is the old module or one inside it."""
+    return path in {OLD + each for each in _SUBMODULES}
 
 
 def _spoken(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[tuple[int, int], Site]]:
@@ -174,14 +213,9 @@ def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) ->
             if path != OLD and _old_name(path) is None:
                 return f"the import on line {statement.lineno} brings {alias.name} too, which has no new name"
     bound = {_bound_name(alias) for alias in statement.names}
-    for other in analysis.execution.modules.values():
-        for each in every(ast.ImportFrom, other.tree) if other is not module else ():
-            if not each.level and (each.module or "").partition(".")[0] == "torch":
-                continue
-            stem = (each.module or "").rpartition(".")[2] or each.names[0].name
-            brought = {alias.name for alias in each.names}
-            if (module.path.stem == stem or module.path.parent.name == stem) and (brought & bound or "*" in brought):
-                return f"{other.path.name} imports it from here (line {each.lineno})"
+    for node, other in takers(analysis, module, bound):
+        verb = "imports" if isinstance(node, ast.ImportFrom) else "takes"
+        return f"{other.path.name} {verb} it from here (line {getattr(node, 'lineno', 0)})"
     return None
 
 

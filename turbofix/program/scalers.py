@@ -7,15 +7,18 @@ import re
 from collections.abc import Iterator
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
+from turbofix.program.exports import takers
 from turbofix.program.model import Scaling
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, members
 
-_HALF = re.compile(r"\.(half|float16)\b")
+_HALF = re.compile(r"\b(half|float16|HalfTensor)\b")
+_HALVES = ("half", "float16", "HalfTensor")
 
 Held = ast.Name | ast.Attribute
 
@@ -83,10 +86,19 @@ def _scaling(analysis: Analysis, event: Event) -> Scaling:
 
 def _in_float16(analysis: Analysis) -> Site | None:
     """Where a file speaks of float16: what is computed there has gradients that want to be scaled."""
+    places = analysis.facts.places
     for module in analysis.execution.modules.values():
-        for each in every(ast.Attribute, module.tree) if _HALF.search(module.text) else ():
-            if each.attr in ("half", "float16"):
-                return analysis.facts.places.site(each, module)
+        if not _HALF.search(module.text):
+            continue
+        for each in every(ast.Attribute, module.tree):
+            if each.attr in _HALVES:
+                return places.site(each, module)
+        for brought in every(ast.ImportFrom, module.tree):
+            if any(alias.name in _HALVES for alias in brought.names):
+                return places.site(brought, module)
+        for text in every(ast.Constant, module.tree):  # `getattr(torch, "float16")`, `model.type("torch.HalfTensor")`
+            if isinstance(text.value, str) and text.value.rpartition(".")[2] in _HALVES:
+                return places.site(text, module)
     return None
 
 
@@ -95,32 +107,44 @@ def _uses(
 ) -> list[ast.Name | ast.Attribute] | None:
     """Every place that reads what a name holds; None where these may not be all, or it may hold something else."""
     facts = analysis.facts
-    others = [each for each in analysis.execution.modules.values() if each is not module]
     if isinstance(target, ast.Attribute):
         word = re.compile(rf"\b{re.escape(target.attr)}\b")
         writes = facts.attribute_writes(target.attr)
+        others = [each for each in analysis.execution.modules.values() if each is not module]
         if dotted(target.value) != "self" or len(writes) != 1 or any(word.search(each.text) for each in others):
             return None
         holder = _class_of(analysis, target, module)
         found = [each for each in every(ast.Attribute, module.tree) if each.attr == target.attr and each is not target]
         if any(dotted(each.value) != "self" or _class_of(analysis, each, module) is not holder for each in found):
             return None
-        return list(found)
+        return None if _is_taken_apart(holder, target.attr) else list(found)
     owner = facts.bindings.owner(target.id, target, module)
     if len(facts.bindings.writes(owner, target.id)) != 1:
         return None
-    if isinstance(owner, ast.Module):
-        for other in others:
-            for each in every(ast.ImportFrom, other.tree):
-                if any(alias.name in (target.id, "*", module.path.stem) for alias in each.names) and (
-                    each.level or not (each.module or "").startswith("torch")
-                ):
-                    return None
+    if isinstance(owner, ast.Module) and next(takers(analysis, module, {target.id}), None) is not None:
+        return None
     return [
         each
         for each in every(ast.Name, module.tree)
         if each.id == target.id and each is not target and facts.bindings.owner(each.id, each, module) is owner
     ]
+
+
+def _is_taken_apart(holder: ast.AST | None, attribute: str) -> bool:
+    """Whether the methods of a class reach its attributes by other ways than their names, this one among them.
+
+    ``vars(self)``, ``self.__dict__``, ``getattr(self, name)``: to save what each of them holds, say.
+    """
+    for node in walk(holder) if holder is not None else ():
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__" and dotted(node.value) == "self":
+            return True
+        if isinstance(node, ast.Call) and node.args and dotted(node.args[0]) == "self":
+            called = dotted(node.func)
+            name = node.args[1] if len(node.args) > 1 else None
+            other = isinstance(name, ast.Constant) and name.value != attribute
+            if called == "vars" or (called in ("getattr", "setattr", "hasattr", "delattr") and not other):
+                return True
+    return False
 
 
 def _class_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.AST | None:
