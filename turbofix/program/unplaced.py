@@ -67,6 +67,20 @@ _OF_TENSORS = words(
 )
 """Attributes that tensors have, and neither lists nor strings."""
 
+_OF_TENSORS_ALONE = frozenset(
+    (
+        "torch.utils.data.TensorDataset",
+        *(
+            f"torchvision.datasets.{name}"
+            for name in words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 USPS ImageFolder")
+        ),
+    )
+)
+"""Data sets of pictures and numbers, of which a loader makes tensors."""
+
+_PAIR = 2
+"""A picture, or what is like one, and its number."""
+
 _NUMBERS = words("size dim numel nelement item tolist __len__ element_size get_device stride")
 _SAME_ATTRIBUTES = words("data grad T mT H real imag")
 _NUMBER_ATTRIBUTES = words("shape ndim dtype requires_grad is_leaf")
@@ -149,6 +163,7 @@ class _Reading:
     module: ModuleFile
     events: list[Event]
     site: Site
+    of_tensors: bool  # all that its loaders give are tensors
 
 
 class _Search:
@@ -290,7 +305,10 @@ class _Search:
                 raise _Unsure(record.node, record.module, "its batches come out of several loaders at once")
             if loader.subclass is not None or loader.batch != "tensors" or loader.collate != "default":
                 raise _Unsure(record.node, record.module, "its batches are made by a function of their own")
-        return _Reading(record.node, record.module, self.facts.events_in(record.node), loop.loop.site)
+        modules = self.analysis.execution.modules.values()
+        plain = all(loader is not None and loader.dataset.qualname in _OF_TENSORS_ALONE for loader in read)
+        plain = plain and not any("target_transform" in module.text for module in modules)
+        return _Reading(record.node, record.module, self.facts.events_in(record.node), loop.loop.site, plain)
 
     def _site_of(self, record: object) -> Site:
         return self.places.site(record.node, record.module)  # type: ignore[attr-defined]
@@ -336,7 +354,7 @@ class _Search:
         else:
             raise _Unsure(loop.node, loop.module, "its batches are taken apart in a way that is not known")
         used = [name for name in dict.fromkeys(names) if self._is_read(loop, name)]
-        for name in used:
+        for name in used if not (loop.of_tensors and len(names) == _PAIR) else ():
             if not self._is_tensor(name, loop.node.body, frames, set()):
                 raise _Unsure(loop.node, loop.module, f"nothing tells that `{name}` is a tensor")
         return Batch(loop.site, self.places.site(first, loop.module), tuple(used), behind)
