@@ -24,16 +24,19 @@ When refused
     - they come from one of torchvision's data sets of small pictures, or from a ``TensorDataset``;
     - torch's own loader puts two samples or more together by ``torch.stack``, in its own ``default_collate`` or in a
       ``collate_fn`` that does nothing else: that takes tensors of one size only, from data that it draws in any order;
+    - torchvision's transforms end in one size (a crop, or ``Resize`` to a pair; what follows keeps it), whatever the
+      number of samples: of one of its data sets of pictures, or of all that the ``__getitem__`` of the program's own
+      gives beside numbers;
     - nothing on the way through the loop and the layers takes a part by a mask, or of a size that is drawn at random.
 
     It is refused where a training loop reads other batches: of another ``collate_fn``, a batch sampler of the program's
-    own, a stream, one sample at a time, data that change meanwhile, a loader that is built in a loop; and where an
-    evaluation does, for it would be slower than it was. It is refused where the script asks for determinism, and where
-    it sets the switch itself: to False, or by an option. It is refused where the training may be over before the
-    measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known than that it makes
-    fewer than five passes over its data (by the default, where an option says). Processes that a script starts do not
-    inherit it: where all training is in the function that they run, it is set there, and refused where that is not
-    known.
+    own, a stream, one sample at a time without such transforms, data that change meanwhile, a loader that is built in a
+    loop; and where an evaluation does, for it would be slower than it was. It is refused where the script asks for
+    determinism, and where it sets the switch itself: to False, or by an option. It is refused where the training may be
+    over before the measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known than
+    that it makes fewer than five passes over its data (by the default, where an option says). Processes that a script
+    starts do not inherit it: where all training is in the function that they run, it is set there, and refused where
+    that is not known.
 
     Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
     matrices, whatever its name), where the program never reaches a GPU or trains nothing, where its batches come from

@@ -132,19 +132,21 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         subclass=subclass,
         name=_name(analysis, event),
         elsewhere=is_chosen_elsewhere(analysis, events),
-        sizes=_sizes(made, passed, arguments, data),
+        sizes=_sizes(analysis, made, passed, arguments, data),
         divides=divides(analysis, made),
         cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),
     )
 
 
-def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset) -> Sizes:
+def _sizes(
+    analysis: Analysis, made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset
+) -> Sizes:
     """Whether its batches have one size: of torch's own loader, for others put together what they like."""
     if made.qualname != _TORCH or made.arguments.open or made.arguments.star:
         return Sizes()
     read = passed["dataset"].value if "dataset" in passed else None
-    return sizes_of(passed, arguments.get("batch_size", ABSENT), data, read)
+    return sizes_of(analysis, passed, arguments.get("batch_size", ABSENT), data, read)
 
 
 def _cut(analysis: Analysis, passed: dict[str, Passed], module: ModuleFile) -> Argument:

@@ -1,7 +1,8 @@
 """Whether all batches of a loop have one size, as far as what makes them tells, and what may change it on the way.
 
 ``torch.stack``, and with it the loader's own ``default_collate``, takes tensors of one size only: where batches of two
-samples or more are drawn from the whole data and put together by it, all samples have one size, or the program ends.
+samples or more are drawn from the whole data and put together by it, all samples have one size, or the program ends. So
+have those that a transform cuts or scales to it (see ``pictures``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.model import Argument, Dataset, Sizes
 from turbofix.program.names import dotted, loaded, written
+from turbofix.program.pictures import have_one_size
 from turbofix.program.values import Bound, Const, External, Function, Made, Partial, Value, flatten, members
 
 _OF_ONE_SIZE = frozenset(
@@ -89,7 +91,9 @@ _RESIZING = frozenset(
 _DRAWN = frozenset(("randint", "randrange", "choice", "choices", "uniform", "random", "normal", "sample", "rand"))
 
 
-def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None) -> Sizes:
+def sizes_of(
+    analysis: Analysis, passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None
+) -> Sizes:
     """Whether a loader with these arguments, which reads ``value``, gives batches of one size (but for the last)."""
     own = _own_collate(passed.get("collate_fn"))
     if own is not None:
@@ -104,6 +108,8 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
         return Sizes("fixed")
     if data.stateful is not None:
         return Sizes("unknown", f"its data change while the program trains ({data.stateful})")
+    if have_one_size(analysis, value):
+        return Sizes("fixed")
     if "batch_sampler" in passed and not _is_none(passed["batch_sampler"].value):
         if all(_cuts_what_is_drawn(member) for member in members(passed["batch_sampler"].value)):
             return Sizes("fixed")
