@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program.acts import creates_graph
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type
+from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -185,11 +186,32 @@ def _read_clocks(analysis: Analysis, events: list[Event], record: LoopRecord) ->
     for call, frame in _calls(analysis, events, record):
         if _is_clock(analysis, call, frame):
             yield Purpose("clock", places.site(call, frame.module))
-    for module in _iterating(analysis, record):
+    for function in _iterating(analysis, record):
+        module = function.module
         frame = Frame(module.tree, module, module.tree, None, ())
-        for node in by_type(module.tree).get(ast.Call, ()):
-            if isinstance(node, ast.Call) and _is_clock(analysis, node, frame):
+        calls = [each for each in by_type(module.tree).get(ast.Call, ()) if isinstance(each, ast.Call)]
+        for node in sorted(calls, key=lambda each: (_distance(each, function), each.lineno)):
+            if _is_clock(analysis, node, frame):
                 yield Purpose("clock", places.site(node, module))
+
+
+def _distance(call: ast.Call, function: Function) -> int:
+    """How far a call is from what a generator does for each batch: in the loop that yields, in it, in its file."""
+    loops = _yielding(function.node)
+    if any(loop.lineno < call.lineno <= (loop.end_lineno or loop.lineno) for loop in loops):
+        return 0
+    node = function.node
+    return 1 if node.lineno <= call.lineno <= (node.end_lineno or node.lineno) else 2
+
+
+@once_per_node
+def _yielding(function: ast.AST) -> tuple[ast.stmt, ...]:
+    """The loops of a generator that yield."""
+    return tuple(
+        loop
+        for loop in walk(function)
+        if isinstance(loop, (ast.For, ast.While)) and any(isinstance(each, ast.Yield) for each in walk(loop))
+    )
 
 
 def _calls(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[tuple[ast.Call, Frame]]:
@@ -218,13 +240,12 @@ def _is_clock(analysis: Analysis, call: ast.Call, frame: Frame) -> bool:
     return any(isinstance(each, External) and each.qualname in _CLOCKS for each in members(found))
 
 
-def _iterating(analysis: Analysis, record: LoopRecord) -> Iterator[ModuleFile]:
-    """The files of the project's generators that a loop runs over: they may read a clock for each batch."""
+def _iterating(analysis: Analysis, record: LoopRecord) -> Iterator[Function]:
+    """The project's generators that a loop runs over: they, or their files, may read a clock for each batch."""
     if isinstance(record.node, (ast.For, ast.AsyncFor)):
         for call in walk_here(record.node.iter):
             if isinstance(call, ast.Call):
-                for function in _functions_called(analysis, call, record):
-                    yield function.module
+                yield from _functions_called(analysis, call, record)
 
 
 def _functions_called(analysis: Analysis, call: ast.Call, record: LoopRecord) -> Iterator[Function]:
