@@ -20,7 +20,8 @@ Use instead
             noise = torch.randn(images.size(0), 100, device="cuda")
 
     Views and casts in between stay where they are: ``torch.arange(n).unsqueeze(0).to(device)`` becomes
-    ``torch.arange(n, device=device).unsqueeze(0)``.
+    ``torch.arange(n, device=device).unsqueeze(0)``. Where ``torch.cat`` or ``torch.stack`` puts several together, all
+    of which are made in their places in its list, each is made on the device.
 
 When refused
     It speaks of ``zeros``, ``ones``, ``full``, ``empty``, ``eye``, ``arange``, ``linspace``, ``logspace``, their
@@ -75,10 +76,10 @@ OFTEN = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What is copied, the call that makes it, and what it is told: a device (None: the current GPU) and a type."""
+    """What is copied, the calls that make it, and what they are told: a device (None: the current GPU) and a type."""
 
     moved: Site
-    call: Site
+    calls: tuple[Site, ...]
     device: str | None
     dtype: str | None
 
@@ -98,12 +99,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             name = made.qualname.rpartition(".")[2]
             where = "training step" if isinstance(loop, Step) else "step of the evaluation"
             message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU in every {where}"
-            seen = (of_loop(loop), Evidence("made on the host", made.call), *of_device(made.to, made.site))
+            seen = (
+                of_loop(loop),
+                *(Evidence("made on the host", call) for call in made.calls),
+                *of_device(made.to, made.site),
+            )
             risk = Risk.EQUIVALENT if made.draws or made.rounds else Risk.EXACT
             if made.why_not is not None:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
-                plan = Plan(made.moved, made.call, made.device, made.dtype)
+                plan = Plan(made.moved, made.calls, made.device, made.dtype)
                 yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen)
 
 
@@ -119,7 +124,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    if plan.dtype is not None:
-        edit.argument(plan.call, "dtype", plan.dtype, keyword_only=True)
-    edit.argument(plan.call, "device", plan.device or edit.quoted("cuda", plan.call), keyword_only=True)
+    for call in plan.calls:
+        if plan.dtype is not None:
+            edit.argument(call, "dtype", plan.dtype, keyword_only=True)
+        edit.argument(call, "device", plan.device or edit.quoted("cuda", call), keyword_only=True)
     edit.cut(finding.site, plan.moved)

@@ -36,6 +36,10 @@ _PACKING = words("contiguous clone repeat tril triu")
 _DRAWING = words("normal_ uniform_ random_ bernoulli_ exponential_")
 _AROUND = ("torch.autograd.Variable", "torch.triu", "torch.tril", "torch.unsqueeze", "torch.squeeze", "torch.transpose")
 """Functions that do the same to their first argument."""
+_JOINING = frozenset(
+    f"torch.{name}" for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
+)
+"""Functions that copy the tensors of a list into one."""
 
 _PASSED = frozenset(("device", "dtype", "non_blocking", "copy"))
 
@@ -44,7 +48,7 @@ _PASSED = frozenset(("device", "dtype", "non_blocking", "copy"))
 class _Making:
     """What lies between a copy and the call that makes what is copied."""
 
-    call: ast.Call | None = None
+    calls: tuple[ast.Call, ...] = ()  # several, where it is put together of them
     draws: bool = False
     bare: bool = True  # nothing lies between
     leaf: bool = False  # it is told to take gradients on the way
@@ -83,15 +87,15 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         return None
     making = _making(analysis, node.func.value)
     arguments = event.arguments
-    if making is None or making.call is None or arguments.open or arguments.star:
+    if making is None or not making.calls or arguments.open or arguments.star:
         return None
     on_host = [isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver)]
     if not on_host or not all(on_host) or not arguments.keywords.keys() <= _PASSED:
         return None
-    made = next(each for each in facts.at(making.call) if each.kind == "call")
-    name = made.name.rpartition(".")[2]
-    given = made.arguments
-    if given is None or not _takes_device(name, given):
+    made = [next(each for each in facts.at(call) if each.kind == "call") for call in making.calls]
+    names = [each.name.rpartition(".")[2] for each in made]
+    given = [each.arguments for each in made if each.arguments is not None]
+    if len(given) < len(made) or not all(map(_takes_device, names, given)):
         return None
     place = analysis.devices.of_transfer(event)
     passed = _device_passed(arguments)
@@ -102,19 +106,20 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
     if passed is not None and any(isinstance(each, Tensor) for each in members(passed.value)):
         return None  # `.to(x)` gives it the type of x, too
     dtype = _dtype_passed(event, arguments)
+    reasons = [_why_not(making, *each, event, passed, dtype) for each in zip(names, given, strict=True)]
     return Creation(
         site=facts.site(event),
         moved=facts.places.site(node.func.value, event.module),
-        call=facts.places.site(making.call, event.module),
-        qualname=made.name,
+        calls=tuple(facts.places.site(call, event.module) for call in making.calls),
+        qualname=made[0].name,
         to=place,
         device=facts.places.text(passed.node, event.module) if passed is not None and passed.node is not None else None,
         dtype=facts.places.text(dtype.node, event.module) if dtype is not None and dtype.node is not None else None,
-        draws=making.draws or name in _DRAWN,
-        rounds=name in _ROUNDED or (name == "arange" and not _counts(given)),
+        draws=making.draws or not _DRAWN.isdisjoint(names),
+        rounds=any(map(_rounds, names, given)),
         guard=analysis.guards.guard(event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
-        why_not=_why_not(making, name, given, event, passed, dtype),
+        why_not=next(filter(None, reasons), None),
     )
 
 
@@ -130,8 +135,10 @@ def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
             name = names.pop() if len(names) == 1 else ""
             package, _, last = name.rpartition(".")
             if package == "torch" and last in _FACTORIES:
-                found.call = node
+                found.calls = (node,)
                 return found
+            if name in _JOINING:
+                return _joined(analysis, node, found)
             if name in _AROUND and node.args and not isinstance(node.args[0], ast.Starred):
                 found.leaf = found.leaf or (name == _AROUND[0] and len(node.args) + len(node.keywords) > 1)
                 node = node.args[0]
@@ -146,6 +153,25 @@ def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
         else:
             return None
         found.bare = False
+
+
+def _joined(analysis: Analysis, node: ast.Call, found: _Making) -> _Making | None:
+    """The same where several tensors are put together, each of which is made in its place in the list."""
+    listed = node.args[0] if node.args else None
+    told = [*node.args[1:], *(each.value for each in node.keywords)]
+    if not isinstance(listed, (ast.List, ast.Tuple)) or any(each.arg not in ("dim", "axis") for each in node.keywords):
+        return None
+    if not all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in told):
+        return None
+    parts = [_making(analysis, each) for each in listed.elts]
+    for part in parts:
+        if part is None or not part.calls:
+            return None
+        found.calls += part.calls
+        found.draws = found.draws or part.draws
+        found.leaf = found.leaf or part.leaf
+    found.bare = False
+    return found
 
 
 def _is_kept_by(analysis: Analysis, node: ast.Call) -> bool:
@@ -226,6 +252,10 @@ def _asks(analysis: Analysis, call: ast.Call) -> bool:
     """Whether a call only makes or looks up a device."""
     events = analysis.facts.at(call)
     return bool(events) and {event.name for event in events} <= _ASKING
+
+
+def _rounds(name: str, given: Arguments) -> bool:
+    return name in _ROUNDED or (name == "arange" and not _counts(given))
 
 
 def _counts(given: Arguments) -> bool:

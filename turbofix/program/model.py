@@ -226,15 +226,16 @@ class Transfer:
 class Creation:
     """A tensor that torch makes on the host in a step or an evaluation, and that the same expression copies to a GPU.
 
-    ``site`` is the expression (``torch.zeros(n).long().to(device)``), ``moved`` what is copied in it, ``call`` the call
-    that makes it. ``device`` and ``dtype`` are the sources of what the copy is told, None where it is told none.
-    ``draws``: its numbers are random. ``rounds``: a GPU may round them differently. ``kept``: its statement keeps it in
-    an attribute or a container. ``why_not`` says why it cannot be made on the device, in one sentence.
+    ``site`` is the expression (``torch.zeros(n).long().to(device)``), ``moved`` what is copied in it, ``calls`` the
+    calls that make it: one, or those whose tensors ``torch.cat`` puts together. ``device`` and ``dtype`` are the
+    sources of what the copy is told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU
+    may round them differently. ``kept``: its statement keeps it in an attribute or a container. ``why_not`` says why
+    it cannot be made on the device, in one sentence.
     """
 
     site: Site
     moved: Site
-    call: Site
+    calls: tuple[Site, ...]
     qualname: str
     to: Placement
     device: str | None = None
