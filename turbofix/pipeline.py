@@ -75,7 +75,8 @@ class FileReport:
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
     those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
     ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that import it.
-    ``risk`` is the highest that the user accepts for it. ``warnings`` are sentences about the user's own comments.
+    ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it. ``warnings`` are
+    sentences about the user's own comments.
     """
 
     path: Path
@@ -89,6 +90,7 @@ class FileReport:
     stops: Stop | None = None
     defines: bool = False
     started_by: tuple[Path, ...] = ()
+    remote: bool = False
     risk: Risk = Risk.EQUIVALENT
     warnings: tuple[str, ...] = ()
 
@@ -285,6 +287,7 @@ class Analysis:
             notes=tuple(dict.fromkeys(self.notes)),
             stops=stop,
             defines=bool(self.program.steps) and not self.program.script.starts,
+            remote=self.program.remote,
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:

@@ -1513,6 +1513,7 @@ class TrainingProgram:
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()
+    remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
 
     def loader(self, site: Site | None) -> Loader | None:

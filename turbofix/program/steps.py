@@ -31,7 +31,7 @@ from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.formulas import formulas
-from turbofix.program.frameworks import framework_of
+from turbofix.program.frameworks import framework_of, trains_remotely
 from turbofix.program.graphless import kept_graph
 from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
@@ -135,6 +135,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         framework=framework,
         complete=complete,
         trains=trains,
+        remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
         script=script(analysis),
         target=_fitting(execution, target),
