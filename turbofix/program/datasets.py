@@ -270,6 +270,8 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
                 work.unpicklable = work.unpicklable or f"its attribute {name} holds what {opened} opened"
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
+    if get_item is not None and _keeps(get_item):
+        work.kinds.clear()  # workers would keep items of their own, and forget them
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
     if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
         kind = "tensors"
@@ -287,13 +289,29 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     )
 
 
+def _keeps(function: Function) -> bool:
+    """Whether a function remembers what it has given: by ``@lru_cache``, or in a dict of somebody else's."""
+    decorators = getattr(function.node, "decorator_list", ())
+    named = (dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in decorators)
+    if any(name.rpartition(".")[2] in ("cache", "lru_cache") for name in named):
+        return True
+    own = {each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return any(
+        isinstance(each, ast.Subscript)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id not in own
+        for each in walk(function.node)
+    )
+
+
 def _opened(instance: Instance, held: Opaque) -> str | None:
     """What opened a file or database that the object has from its ``__init__`` on; None for anything else."""
     init = _function(instance.cls.find("__init__"))
     call = held.origin.node if held.origin is not None else None
     if init is None or not isinstance(call, ast.Call) or not any(node is call for node in walk(init.node)):
         return None
-    called = _callee(dotted(call.func) or "", init, instance)
+    called = callee(dotted(call.func) or "", init, instance)
     return next((each.qualname for each in called if isinstance(each, External) and each.qualname in _OPENED), None)
 
 
@@ -515,7 +533,7 @@ def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instanc
             work.kinds.add("tokenize")
     if name is None:
         return
-    for member in _callee(name, function, instance):
+    for member in callee(name, function, instance):
         if isinstance(member, External):
             seeded = any(keyword.arg == "generator" for keyword in node.keywords)
             if not (seeded and member.qualname.startswith("torch.")):
@@ -547,7 +565,7 @@ def _names_codec(arguments: list[ast.expr]) -> bool:
     return True
 
 
-def _callee(name: str, function: Function, instance: Instance | None) -> Iterator[Value]:
+def callee(name: str, function: Function, instance: Instance | None) -> Iterator[Value]:
     """What a call in a dataset's code calls."""
     head, *rest = name.split(".")
     own = parameters(function.node)

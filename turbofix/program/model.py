@@ -142,6 +142,24 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class SameItems:
+    """A class of datasets whose ``__getitem__`` takes a text apart, and gives an index the same item each time.
+
+    ``method`` is that function, ``work`` where the text is taken apart, ``loaders`` who reads it, some of them in more
+    than one epoch. ``helper`` is a class of the file in front of which a function can be defined. ``cached``: it keeps
+    them already. ``why_not``: who else may be given the items themselves.
+    """
+
+    method: Site
+    work: Site
+    loaders: tuple[Site, ...]
+    name: str
+    helper: Site
+    why_not: str | None = None
+    cached: bool = False
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Whether batches have one size, the last one of a pass left out; ``why`` not, or not known: one clause.
 
@@ -1510,6 +1528,7 @@ class TrainingProgram:
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
+    same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

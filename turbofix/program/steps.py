@@ -75,6 +75,7 @@ from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
+from turbofix.program.same_items import same_items
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
 from turbofix.program.shapes import resized
@@ -177,6 +178,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         attentions=attentions(analysis) if trains and complete else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
+        same_items=same_items(analysis, read, steps) if trains and complete else (),
         bulks=bulks(analysis, known_models) if trains and complete else (),
         paddings=paddings(analysis, steps) if trains and complete else (),
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
