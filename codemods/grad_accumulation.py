@@ -81,6 +81,7 @@ codemod = Codemod(
     group="schedule",
     risk=Risk.RECIPE,
     after=("larger-batch",),
+    unlocks=("larger-batch",),
     known_as=("gradient accumulation", "effective batch size"),
 )
 
