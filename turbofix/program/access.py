@@ -34,6 +34,7 @@ from turbofix.program.values import (
     Union,
     Unknown,
     Value,
+    flatten,
     is_hashable,
     join,
     join_all,
@@ -57,6 +58,7 @@ _NAMESPACE_METHODS = libraries.words(
     update get keys items values copy pop setdefault __dict__ merge_from_file freeze defrost
     """
 )
+_WEIGHTS = (frozenset({"param"}), frozenset({"param", "made"}))
 _READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
 
 
@@ -323,8 +325,12 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         if certainty == "strong" or (certainty == "weak" and name not in value.attributes):
             value.attributes[name] = new
         elif certainty == "weak":
+            if isinstance(value, Instance):
+                add_weight(value, new)
             value.attributes[name] = join(value.attributes[name], new) or new
     elif isinstance(value, Made):
+        if name in value.attributes:
+            add_weight(value, new)
         if value.kind == "progress" and name == "desc" and isinstance(node, ast.Assign):
             interp.event("show", node, "set_description", value, Arguments([Passed(new)]))
         if interp.certainty(value.made_at) != "never":
@@ -339,6 +345,17 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         interp.event("call", node, "Tensor.set_", value)  # what ``tensor.data = new`` does to it
     elif isinstance(value, External):
         interp.event("set", node, libraries.canonical(f"{value.qualname}.{name}"), value, None, new)
+
+
+def add_weight(model: Instance | Made, value: Value) -> None:
+    """What a model holds under a name that is not known, or beside another weight: two of them join to neither."""
+    weights = [each for each in flatten(value) if isinstance(each, Tensor) and each.roles in _WEIGHTS]
+    if not weights:
+        return
+    held = model.attributes.get("<weights>")
+    known = held.items or [] if isinstance(held, Sequence) else []
+    new = [each for each in weights if not any(each is one for one in known)]
+    model.attributes["<weights>"] = Sequence([*known, *new], kind="list")
 
 
 # --- items ------------------------------------------------------------------------------------------------------------

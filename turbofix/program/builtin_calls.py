@@ -281,6 +281,8 @@ def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
                     member.attributes[attribute] = Option(attribute, old, old.origin, "setattr")
             if value is not None and any(isinstance(each, Made) and each.kind == "module" for each in members(value)):
                 member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
+        if isinstance(member, (Instance, Made)) and not isinstance(key, Const) and value is not None:
+            access.add_weight(member, value)
     return NONE
 
 

@@ -89,8 +89,10 @@ _ABOUT = words("parameters named_parameters train eval zero_grad state_dict load
 _UNSEEN = re.compile(
     r"register_\w*hook|retain_grad\b|checkpoint_wrapper|utils\.checkpoint\b|gradient_checkpointing|import checkpoint\b"
     r"|autograd\.Function|\.grad_fn\b|\.is_leaf\b|set_grad_enabled|add_param_group|\.watch\("
+    r"|\._parameters\b"
 )
-"""What makes a gradient's way longer than the text shows, or lets a layer ask whether its input needs one."""
+"""What makes a gradient's way longer than the text shows, lets a layer ask whether its input needs one, or gives a
+weight to a second module unseen."""
 _DEEPEST = 6
 _LONGEST = 20_000
 _WEIGHED = re.compile(
@@ -98,6 +100,7 @@ _WEIGHED = re.compile(
     r"|torchvision\.models\.|timm\.|transformers\.|torch\.hub\."
 )
 """Modules that certainly have weights."""
+_WEIGHT_LISTS = frozenset(("torch.nn.ParameterList", "torch.nn.ParameterDict"))
 _IN_PLACE = re.compile(
     r"torch\.nn\.\w*(ReLU|ReLU6|ELU|SELU|SiLU|Mish|Hardtanh|Hardswish|Hardsigmoid|Dropout\w*|Threshold)$"
 )
@@ -182,23 +185,36 @@ def _over_parameters(loop: ast.For) -> bool:
 
 
 def _parts(model: Value) -> frozenset[int]:
-    """A model and all modules in it, by identity."""
-    return frozenset(map(id, _modules(model)))
+    """A model, all modules in it and the weights that it holds by themselves, by identity.
+
+    A weight that was read off another module (``judge.scale = painter.head.bias``) is that module's, too.
+    """
+    return frozenset(map(id, _held_by(model)))
 
 
 def _modules(model: Value) -> Iterator[Value]:
     """A model and all modules in it."""
+    return filter(_holds_weights, _held_by(model, shared=False))
+
+
+def _held_by(model: Value, *, shared: bool = True) -> Iterator[Value]:
+    """A model, all modules in it and the weights that it holds by themselves. ``shared``: and whose these are, too."""
     seen: set[int] = set()
     waiting: list[Value] = [model]
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
-        if id(each) in seen or not _holds_weights(each):
+        is_weight = isinstance(each, Tensor) and "param" in each.roles
+        if id(each) in seen or not (is_weight or _holds_weights(each)):
             continue
         seen.add(id(each))
         yield each
         held: list[Value] = []
+        if isinstance(each, Tensor) and shared and each.source is not None:
+            held = [each.source]
         if isinstance(each, (Instance, Made)):
             held = [*each.attributes.values(), *each.children.values()]
+        if isinstance(each, Made) and each.qualname in _WEIGHT_LISTS:
+            held += [passed.value for passed in each.arguments.positions]
         if isinstance(each, Made) and each.inner is not None:
             held.append(each.inner)
         elif isinstance(each, Instance) and each.base is not None and each.base.inner is not None:

@@ -638,6 +638,9 @@ def _copied(value: Value, done: dict[int, Value]) -> Value:
     if isinstance(value, Sequence) and any(_is_layer(each) for each in value.items or ()):
         items = [_copied(each, done) for each in value.items or ()]
         return Sequence(items, value.made_at, value.origin, value.kind, value.element)
+    if isinstance(value, Tensor) and "param" in value.roles:
+        weight = done[id(value)] = copy.copy(value)
+        return weight
     if not isinstance(value, (Instance, Made)) or not _is_layer(value):
         return value
     made = done[id(value)] = copy.copy(value)

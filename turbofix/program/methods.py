@@ -310,6 +310,13 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         return model
     if name in ("forward", "__call__"):
         return calls.forward(interp, model, arguments, node)
+    if name == "__setattr__":
+        key, value = _argument(arguments), _argument(arguments, 1)
+        if isinstance(key, Const) and isinstance(key.value, str) and value is not None:
+            access.write_attribute(interp, model, key.value, value, node)
+        elif value is not None:
+            access.add_weight(model, value)
+        return NONE
     if name in ("parameters", "buffers"):
         parameter = Tensor(frozenset({"param"}), model.device, origin, model)
         return Iterated(parameter, model, name, origin)
@@ -353,6 +360,8 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
             access.write_attribute(interp, model, key.value, value, node)
         elif isinstance(model, Instance) and value is not None and layer:
             model.attributes["<layers>"] = join(model.attributes.get("<layers>"), value) or value  # one of them
+        elif value is not None:
+            access.add_weight(model, value)
         if isinstance(model, Made) and value is not None and layer:
             _add_layer(interp, model, value)
         return NONE
