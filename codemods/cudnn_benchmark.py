@@ -62,6 +62,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import (
+    Argument,
     Evaluation,
     Framework,
     Loader,
@@ -208,20 +209,40 @@ def of_convolutions(model: Model) -> Evidence:
 def judge(program: TrainingProgram, setting: Setting) -> InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
-    if setting.switch.option is not None and not any(setting.switch.values):
+    if setting.switch.option is not None and not any(setting.switch.values) and turns_on(value):
         why = f"the script sets `cudnn.benchmark` under {said(setting.switch)}: pass it"
         return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
-    if any(value.values) or value.state in ("unknown", "computed"):
+    if turns_on(value):
         return codemod.in_place(setting.site, "cuDNN measures the algorithms of convolutions")
     if value.option is not None:
         why = f"the script leaves `cudnn.benchmark` to {said(value)}: pass it"
         return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
+    alone = not any(turns_on(each.value) for each in program.setting(SWITCH))
+    test = setting.switch.text if alone and may_be_passed_by(setting) else None
     for name, site in deterministic(program):
+        if test is not None and any(each.site == site and each.switch.text == test for each in program.setting(name)):
+            continue
         line = site.line_from(setting.site.path)
         why = f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
         return codemod.refuse(setting.site, CHOSEN, why)
+    if test is not None:
+        elsewhere = "nothing turns it on elsewhere: do, if all batches have one size"
+        why = f"the script sets it to False where `{test}`, and {elsewhere}"
+        return codemod.refuse(setting.site, CHOSEN, why)
     why = "the script sets `cudnn.benchmark` to False itself, on purpose as it seems"
     return codemod.refuse(setting.site, CHOSEN, why)
+
+
+def turns_on(value: Argument) -> bool:
+    """Whether a switch is, or may be, set to True."""
+    return any(value.values) or value.state in ("unknown", "computed")
+
+
+def may_be_passed_by(setting: Setting) -> bool:
+    """Whether a test lets the program run without the setting: as it stands, or as far as is known."""
+    if setting.switch.state == "absent" or setting.switch.text is None:
+        return False
+    return setting.switch.state == "unknown" or not any(setting.switch.values)
 
 
 def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model, ...]) -> str | None:
