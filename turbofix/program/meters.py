@@ -52,10 +52,34 @@ def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
                                 if text is None:
                                     return None  # stored in a container
                                 (attributes if "." in text else own).add(text)
+    if _changes_what_is_kept(methods, attributes):
+        return None
     bad = {each.name for each in methods if not _harmless(each, tainted if each is method else set(), attributes)}
     if name in bad or any(each.startswith("__") for each in bad):
         return None
     return frozenset(bad)
+
+
+def _changes_what_is_kept(methods: list[Function], attributes: set[str]) -> bool:
+    """Whether a method adds to an attribute that another one was set to: of tensors, both would then change."""
+    same: list[set[str]] = []
+    changed: set[str] = set()
+    for method in methods:
+        for node in walk(method.node):
+            if isinstance(node, ast.AugAssign):
+                changed.add(dotted(node.target) or "")
+            elif isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
+                texts = {dotted(each) or "" for each in (*node.targets, *_chosen(node.value))} - {""}
+                group = {f"{method.name} {text}" if "." not in text else text for text in texts}
+                near = [each for each in same if each & group]
+                same = [each for each in same if not each & group] + [group.union(*near)]
+    kept = changed & attributes
+    return any(len(group & attributes) > 1 and group & kept for group in same)
+
+
+def _chosen(node: ast.expr) -> list[ast.expr]:
+    """The expressions that a value may be as it is: both arms of a condition."""
+    return [*_chosen(node.body), *_chosen(node.orelse)] if isinstance(node, ast.IfExp) else [node]
 
 
 def _copies(node: ast.expr) -> bool:
