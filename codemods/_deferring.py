@@ -86,6 +86,7 @@ def deferred_sum(  # noqa: PLR0913
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind)
     check_writes(page, loop, total, scope, node)
+    refuse_mixtures(edit, page, loop, total)
     plan.actions += kept_on_device(edit, page, loop, sync, read, kind)
     plan.actions += read_at_last(page, loop, total, scope, node, shown, plan, kind)
     return plan
@@ -331,6 +332,35 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
         raise Refuse(f"`{total.text}` starts under a condition, so that it may not be there after the loop")
 
 
+def refuse_mixtures(edit: Edit, page: Page, loop: BatchLoop, total: Accumulator) -> None:
+    """Raise ``Refuse`` where several lines add to a sum and may differ: a tensor that is added to keeps what it is.
+
+    That is its shape, its being a whole number or not, and whether it was made where nothing is recorded.
+    """
+    added = [
+        sync
+        for sync in loop.syncs
+        if sync.accumulator is not None and (sync.accumulator.text, sync.accumulator.loop) == (total.text, total.loop)
+    ]
+    reads = [page.node(sync.site) for sync in added if sync.site.path == page.module.path]
+    alike = len({page.text(read) for read in reads}) == 1 or all(map(is_single, added, map(stripped, reads)))
+    if len(added) > 1 and not (
+        alike
+        and len({sync.no_grad for sync in added}) == 1
+        and len({number_of(edit, page, sync, read) for sync, read in zip(added, reads, strict=False)}) == 1
+    ):
+        lines = ", ".join(str(sync.site.line) for sync in added)
+        raise Refuse(f"lines {lines} add to `{total.text}`, and may add tensors of different shapes or types")
+
+
+def is_single(sync: Sync, base: ast.expr | None) -> bool:
+    """Whether a tensor has no dimension: ``x.mean()``."""
+    if sync.scalar:
+        return True
+    reduced = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
+    return reduced and isinstance(base, ast.Call) and not base.args and not base.keywords
+
+
 def is_surely_set(page: Page, name: str, scope: ast.AST, loop: ast.AST) -> bool:
     """Whether a name is written above a loop in one of the blocks that hold it, not under a condition of its own."""
     for write in page.writes(name, scope):
@@ -420,6 +450,9 @@ def read_at_last(  # noqa: PLR0913
     known = {read.site: read for read in total.reads}
     orelse = getattr(node, "orelse", [])
     refuse_exceptions(page, node, total.text, scope)
+    leaving = next((each for each in walk_here(node) if isinstance(each, (ast.Return, ast.Yield, ast.YieldFrom))), None)
+    if "." in total.text and leaving is not None:
+        raise Refuse(f"line {leaving.lineno} leaves `{total.text}` to others before the loop is over")
     for each in page.reads(total.text, scope):
         parent = page.parent(each)
         if isinstance(parent, ast.Attribute):
@@ -438,9 +471,13 @@ def read_at_last(  # noqa: PLR0913
             plan.too_early = plan.too_early or each.lineno
         else:
             raise Refuse(f"line {each.lineno} reads `{total.text}` {loop_words(loop)}")
-    # A sum that is changed after the loop (`total /= n`) is read there.
-    after = after or any(
-        isinstance(write, ast.AugAssign) and not page.holds(node, write) for write in page.writes(total.text, scope)
+    # A sum that is changed after the loop (`total /= n`) is read there; an attribute may be, by whoever has the object.
+    after = (
+        after
+        or "." in total.text
+        or any(
+            isinstance(write, ast.AugAssign) and not page.holds(node, write) for write in page.writes(total.text, scope)
+        )
     )
     common = common_block(page, guarded, node) if len(guarded) > 1 else None
     if common is not None:
@@ -457,10 +494,19 @@ def refuse_exceptions(page: Page, node: ast.AST, name: str, scope: ast.AST) -> N
     for each in page.above(node):
         if each is scope:
             return
-        if isinstance(each, ast.Try) and any(page.holds(statement, node) for statement in each.body):
+        caught = isinstance(each, ast.Try) or suppresses(each)
+        if caught and any(page.holds(statement, node) for statement in getattr(each, "body", ())):
             for read in page.reads(name, scope):
-                if not any(page.holds(statement, read) for statement in each.body):
+                if not any(page.holds(statement, read) for statement in getattr(each, "body", ())):
                     raise Refuse(f"line {read.lineno} reads `{name}` where an exception may have ended the loop")
+
+
+def suppresses(node: ast.AST) -> bool:
+    """Whether a ``with`` catches exceptions: ``contextlib.suppress(KeyboardInterrupt)``."""
+    if not isinstance(node, (ast.With, ast.AsyncWith)):
+        return False
+    calls = (each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call))
+    return any((dotted(call.func) or "").rpartition(".")[2] == "suppress" for call in calls)
 
 
 def common_block(page: Page, nodes: list[ast.AST], loop: ast.AST) -> ast.stmt | None:
@@ -632,6 +678,8 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     if base is None:
         raise Refuse("more than one number is read, or in an unusual way")
     refuse_views(page, sync, base)
+    if sync.replayed:
+        raise Refuse("what is compiled with CUDA graphs gives its results in memory that the next step uses again")
     refuse_changes(page, base, node)
     name = call.func.value.id
     scope = page.owner(name, call)

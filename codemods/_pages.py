@@ -121,6 +121,8 @@ class Page:
         """
         scope = self.scope(node)
         top = name.partition(".")[0]
+        if (line := self._line_of_all_names(scope)) is not None:
+            raise Refuse(f"line {line} may read `{name}` by its name, among all that there are")
         if isinstance(scope, ast.ClassDef):
             raise Refuse(f"`{name}` belongs to a class")
         if "." in name:
@@ -130,6 +132,15 @@ class Page:
         if top in self.bindings.captured(scope) or self._is_read_by_functions(top, scope):
             raise Refuse(f"a function defined beside it uses `{name}` too")
         return scope
+
+    def _line_of_all_names(self, scope: ast.AST) -> int | None:
+        """The line of a scope that takes all of its names at once: ``"...".format(**locals())``."""
+        for node in walk(scope):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args or node.keywords:
+                continue
+            if node.func.id in ("locals", "vars") and self.scope(node) is scope:
+                return node.lineno
+        return None
 
     def maker(self, name: str, node: ast.AST) -> ast.AST:
         """The function (or module) that makes what a plain name stands for, all of whose reads lie in it.

@@ -114,6 +114,8 @@ def why_it_stays(sync: Sync) -> str | None:
         return "the metric that takes it keeps it on the host"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):
         return "the number is used for more than a sum or a message"
+    if sync.plain and sync.use != "shown":
+        return f"`{one_line(sync.of_text)}` may be a plain number, which has no tensor's methods"
     if sync.use in ("summed", "meter", "stored") and sync.how in ("cpu", "numpy"):
         return "the tensor is copied to the host whole"
     if sync.use == "summed" and (sync.accumulator is None or not sync.accumulator.simple):

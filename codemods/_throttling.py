@@ -450,6 +450,8 @@ def hoisted(page: Page, sync: Sync, read: ast.AST, loop: BatchLoop, plan: Thrott
         raise Refuse(f"what line {sync.site.line} reads is not simply kept in a name")
     if len(statement.targets) > 1:
         raise Refuse(f"what line {sync.site.line} reads is kept in several names")
+    if sync.plain:
+        raise Refuse(f"what line {sync.site.line} reads may be a plain number, which has no tensor's methods")
     name = statement.targets[0].id
     scope = page.owner(name, statement)
     if page.writes(name, scope) != [statement]:
@@ -538,19 +540,95 @@ COLLECTIVES = frozenset(("all_reduce", "broadcast", "reduce"))
 
 def refuse_changes(page: Page, base: ast.expr, loop: ast.AST) -> None:
     """Raise ``Refuse`` where the loop changes the tensor in place, so that it may differ when it is read at last."""
-    if not isinstance(base, ast.Name):
+    name = dotted(base) if isinstance(base, (ast.Name, ast.Attribute)) else None
+    given = [
+        each.value
+        for each in inside(loop)
+        if name is not None and isinstance(each, ast.Assign) and name in map(dotted, each.targets)
+    ]
+    for value in (base, *given):
+        if any(is_written_into(each) for each in walk(value)):
+            raise Refuse(
+                f"line {value.lineno} writes `{page.text(base)}` into a tensor that the next step may use again"
+            )
+    if name is None:
         return
-    made_here = any(
-        isinstance(each, ast.Name) and each.id == base.id and isinstance(each.ctx, ast.Store)
-        for each in walk_here(loop)
-    )
-    for each in walk_here(loop):
-        changed = isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name) and each.target.id == base.id
-        if not changed and isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
-            method, owner = each.func.attr, each.func.value
-            changed = isinstance(owner, ast.Name) and owner.id == base.id and method.endswith("_") and method[0] != "_"
-            given = each.args[0] if each.args else None
-            if method in COLLECTIVES and isinstance(given, ast.Name) and given.id == base.id:
-                changed = not made_here or each.lineno > base.lineno
-        if changed:
-            raise Refuse(f"line {getattr(each, 'lineno', 0)} changes `{base.id}` in place before it would be read")
+    made_here = any(dotted(each) == name and not isinstance(each.ctx, ast.Load) for each in names_in(loop))
+    line = changed_line(page, name, loop, base.lineno if made_here else 0)
+    if line is not None:
+        raise Refuse(f"line {line} changes `{name}` in place before it would be read")
+
+
+def names_in(code: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
+    """The names and attributes of a loop or a function, without those of functions inside."""
+    for each in inside(code):
+        if isinstance(each, (ast.Name, ast.Attribute)):
+            yield each
+
+
+def inside(code: ast.AST) -> Iterator[ast.AST]:
+    """What is executed in a loop or by a function."""
+    for statement in code.body if isinstance(code, ast.FunctionDef) else (code,):
+        yield from walk_here(statement)
+
+
+def is_written_into(node: ast.AST) -> bool:
+    """Whether a call returns a tensor that it was given: ``buffer.copy_(x)``, ``torch.add(x, y, out=z)``."""
+    if not isinstance(node, ast.Call):
+        return False
+    return is_in_place(node) or any(keyword.arg == "out" for keyword in node.keywords)
+
+
+def is_in_place(call: ast.Call) -> bool:
+    """Whether a method changes its tensor, by torch's rule for their names."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return method.endswith("_") and not method.startswith("_") and method != "requires_grad_"
+
+
+def changed_line(page: Page, name: str, code: ast.AST, after: int, depth: int = 2) -> int | None:
+    """The line that changes the tensor of a name in place, or gives it to a function that does, in a loop or function.
+
+    Collectives and functions only count below the line ``after``: before it, they change what is read as it is.
+    """
+    for each in inside(code):
+        changed: list[ast.AST | None] = []
+        if isinstance(each, ast.AugAssign):
+            changed.append(each.target)
+        elif isinstance(each, ast.Assign):
+            changed += [target for target in each.targets if whose(target) != dotted(target)]
+        elif isinstance(each, ast.Call):
+            changed += [keyword.value for keyword in each.keywords if keyword.arg == "out"]
+            if is_in_place(each) and isinstance(each.func, ast.Attribute):
+                changed.append(each.func.value)
+            if each.lineno > after:
+                changed += changed_arguments(page, each, depth)
+        if any(whose(one) == name for one in changed if one is not None):
+            return int(getattr(each, "lineno", 0))
+    return None
+
+
+def changed_arguments(page: Page, call: ast.Call, depth: int) -> list[ast.AST | None]:
+    """The arguments of a call that it changes: of a collective, or of a function of the same file."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if method in COLLECTIVES:
+        return [*call.args[:1]]
+    functions = [each for each in walk(page.module.tree) if isinstance(each, ast.FunctionDef) and each.name == method]
+    found: list[ast.AST | None] = []
+    for function in functions if depth else ():
+        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        bound = isinstance(call.func, ast.Attribute) and names[:1] in (["self"], ["cls"])
+        pairs = [*zip(names[1:] if bound else names, call.args, strict=False)]
+        pairs += [(each.arg, each.value) for each in call.keywords if each.arg is not None]
+        found += [value for name, value in pairs if changed_line(page, name, function, 0, depth - 1) is not None]
+    return found
+
+
+def whose(node: ast.AST) -> str | None:
+    """The name of the tensor whose memory an expression stands for: ``loss`` of ``loss.data[0]``."""
+    while True:
+        if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
+            node = node.func.value
+        else:
+            return dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None

@@ -50,7 +50,10 @@ When refused
     and then, or is shown in every step (``throttle-logging`` comes first), where it is stored in something else than a
     local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
     multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
-    multiplied. Where another read of the same step stays, nothing would be gained, and that read is named; so is one
+    multiplied. Where on some path it is a number already (``float(0.0)``), where several lines add to one sum that may
+    differ in shape or type, where what a list would keep may be changed in place, or lies in memory that a CUDA graph
+    uses again (``mode="reduce-overhead"``), and where ``locals()`` shows all names.
+    Where another read of the same step stays, nothing would be gained, and that read is named; so is one
     that only a message under a guard shows which does not count the steps, or beside the time that each step took, and
     one of whatever holds a tensor (``if value is not None: ...``). Of a list of the whole file that nothing reads
     nothing is said. Nor is of what DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an

@@ -143,13 +143,15 @@ def _convert(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name, 0), interp.origin(node))
     # `int(None)` raises: where the value can be something else too, what follows has a number
     taken = [each for each in members(value) if not (isinstance(each, Const) and each.value is None)]
-    return join_all(_convert_one(interp, name, member, node) for member in taken or members(value)) or UNKNOWN
+    return (
+        join_all(_convert_one(interp, name, member, arguments, node) for member in taken or members(value)) or UNKNOWN
+    )
 
 
-def _convert_one(interp: Interpreter, name: str, value: Value, node: ast.AST) -> Value:
+def _convert_one(interp: Interpreter, name: str, value: Value, arguments: Arguments, node: ast.AST) -> Value:
     if isinstance(value, Tensor):
         read = interp.absorb(node) or value
-        interp.event("sync", node, name if name in ("int", "float", "bool") else "float", read)
+        interp.event("sync", node, name if name in ("int", "float", "bool") else "float", read, arguments)
         return read_on_host(read, interp.origin(node))
     if isinstance(value, (Host, Opaque, Computed)):
         return value

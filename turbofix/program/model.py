@@ -438,7 +438,9 @@ class Sync:
     functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
     ``handed``: of what is ``returned``, the statements of all callers, where these give it a name and only show it,
-    under a guard that counts the steps.
+    under a guard that counts the steps. ``plain``: on some path it is a number already, which has no tensor's methods.
+    ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
+    the next step uses again.
     """
 
     site: Site
@@ -464,6 +466,8 @@ class Sync:
     loops: tuple[Site, ...] = ()
     scalar: bool = False
     handed: tuple[Site, ...] = ()
+    plain: bool = False
+    replayed: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,19 @@ from turbofix.program.printers import shown_at
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import contains
 from turbofix.program.tensors import is_scalar
-from turbofix.program.values import Function, Host, Made, Tensor, Value, flatten, members
+from turbofix.program.values import (
+    Computed,
+    Const,
+    Function,
+    Host,
+    Made,
+    Option,
+    Tensor,
+    Value,
+    flatten,
+    is_number,
+    members,
+)
 from turbofix.records import dataclass
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
@@ -180,7 +192,9 @@ def syncs_and_shows(
             fate.uses.add("control")
         sync = _sync(analysis, event, loop, where, fate)
         named = _named(analysis, event, sync.of_text)
-        sync = replace(sync, in_evaluation=in_evaluation, of="loss" if named and named <= backwards else sync.of)
+        sync = replace(sync, in_evaluation=in_evaluation)
+        if named and named <= backwards:
+            sync = replace(sync, of="loss", plain=False)
         shown.setdefault(sync.site, set()).update(fate.showing())
         if sync.use == "returned":
             handed.setdefault(sync.site, []).append(_handed(analysis, event))
@@ -202,6 +216,7 @@ def syncs_and_shows(
                 asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
+                plain=known.plain or sync.plain,
                 unread=known.unread and sync.unread,
                 forgotten=known.forgotten and sync.forgotten,
                 loops=tuple(dict.fromkeys((*known.loops, *sync.loops))),
@@ -484,6 +499,26 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
+        plain=_may_be_plain(event),
+        replayed=use in ("stored", "returned") and any(map(_replays, facts.of("compile"))),
+    )
+
+
+def _replays(compiling: Event) -> bool:
+    """Whether something is compiled with CUDA graphs: by its mode, or perhaps by an unknown one."""
+    mode = compiling.arguments.get("mode") if compiling.arguments is not None else None
+    options = compiling.arguments.get("options") if compiling.arguments is not None else None
+    modes = [each.value if isinstance(each, Const) else "" for each in members(mode.value)] if mode is not None else []
+    return options is not None or not {*modes} <= {None, "default", "max-autotune-no-cudagraphs"}
+
+
+def _may_be_plain(event: Event) -> bool:
+    """Whether what ``float()`` reads is a number already on some path: ``penalty(x) if regularize else 0.0``."""
+    if event.arguments is None or not event.arguments.positions:
+        return False
+    return any(
+        isinstance(member, (Host, Computed, Option)) or is_number(member)
+        for member in members(event.arguments.positions[0].value)
     )
 
 
