@@ -325,6 +325,8 @@ class _Search:
         for result in self._names_of_result(node, event.module):
             if (line := self._is_computed_with(result, function, event.module)) is not None:
                 return f"line {line} computes with what is padded"
+        if (line := _adds_positions(function)) is not None:
+            return f"line {line} adds something for each position"
         for module in self.analysis.execution.modules.values():
             if said := _ELSEWHERE.search(module.text):
                 return f"the data may be read by others (`{said[0]}`)"
