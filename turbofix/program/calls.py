@@ -60,11 +60,7 @@ if TYPE_CHECKING:
 DEEPEST = 12
 CONTEXTS = 5
 CONTEXTS_OF_TRAINING = 15
-EXECUTIONS = 600
-CONTEXTS_THEREAFTER = 3, 6
-"""A function is executed in so many contexts, one of a training step in more; in the few programs that execute more
-than EXECUTIONS of them, what comes thereafter in fewer: ten models that one step can choose from make the same calls
-ten times over."""
+"""A function is executed in so many contexts, one of a training step in more."""
 CONSTRUCTIONS = 12
 _USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
 """Methods that only modules have."""
@@ -355,11 +351,10 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
         return interp.summaries.get(body, UNKNOWN)
     count = interp.counts.get(body, 0)
     interp.counts[body] = count + 1
-    usual = (CONTEXTS, CONTEXTS_OF_TRAINING)
-    few, many = usual if interp.executions <= EXECUTIONS else CONTEXTS_THEREAFTER
-    if count >= few and (count >= many or not interp.glance.mentions_training(body, function.module)):
+    if count >= CONTEXTS and (
+        count >= CONTEXTS_OF_TRAINING or not interp.glance.mentions_training(body, function.module)
+    ):
         return interp.summaries.get(body, UNKNOWN)
-    interp.executions += 1
     result = _execute(interp, function, arguments, node)
     interp.summaries[body] = join(interp.summaries.get(body), result) or result
     return result

@@ -124,7 +124,6 @@ class Interpreter:
         self.scopes: dict[Control, Scope] = {}  # the names of every call that was executed
         self.active: set[ast.AST] = set()
         self.counts: dict[ast.AST, int] = {}
-        self.executions = 0
         self.summaries: dict[ast.AST, Value] = {}
         self.instances: dict[ast.AST, Instance] = {}
         self.made: dict[tuple[ast.AST | None, str, int], Made] = {}
