@@ -24,11 +24,16 @@ Use instead
                 correct += (model(images).argmax(1) == labels).sum().item()
 
     The function is decorated where it does nothing else; otherwise the loop goes under ``with torch.no_grad():``.
+    Decorated, too, is a function without such a loop that a training calls to look at its models, or to act by them: it
+    draws the pictures of a generator every hundred steps, or chooses an action, and no tensor with a graph leaves it.
 
 When refused
     Nothing is said of loops that a training step runs, whose results may be a part of its loss (the rollouts of
     reinforcement learning), where a part of the forward passes is without graphs already, and under frameworks that own
-    the evaluation (Lightning, the Trainer of transformers).
+    the evaluation (Lightning, the Trainer of transformers). Nor of functions that a training calls where what they
+    compute may leave them in any way: returned and taken, kept in an attribute or in a container from elsewhere, handed
+    to unknown code, remembered by a model; where they ask for a gradient; and under an ``autocast`` of their caller,
+    whose cast weights the training would take over without a graph.
 
     It is refused where a gradient, or whether there is one, is asked for in the loop or in the models that it runs
     (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where the model is handed to code that is not
@@ -51,9 +56,9 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Evaluation, KeptGraph, TrainingProgram
+from turbofix.program.model import Evaluation, KeptGraph, Sampling, TrainingProgram
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT
@@ -116,11 +121,22 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         risk = Risk.EQUIVALENT if fuses(evaluation, program) else Risk.EXACT
         # timed steps do not show what an evaluation takes
         yield codemod.finding(graphs.loop, message, plan=Plan(graphs), risk=risk, evidence=seen, for_speed=False)
+    yield from sampled(program)
 
 
-def fuses(evaluation: Evaluation, program: TrainingProgram) -> bool:
+def sampled(program: TrainingProgram) -> Iterator[Finding]:
+    """Functions that look at the models between the training steps."""
+    for each in program.samplings:
+        message = "the forward passes of this function build graphs that nothing goes through"
+        seen = (Evidence("the training loop that calls it", each.loop),)
+        risk = Risk.EQUIVALENT if fuses(each, program) else Risk.EXACT
+        plan = Plan(KeptGraph(each.loop, each.function))
+        yield codemod.finding(each.function, message, plan=plan, risk=risk, evidence=seen, for_speed=False)
+
+
+def fuses(where: Evaluation | Sampling, program: TrainingProgram) -> bool:
     """Whether torch takes another path through the model where no graph is built."""
-    models = [program.model(site) for site in evaluation.models]
+    models = [program.model(site) for site in where.models]
     return not models or any(each is None or not each.layers_complete or each.layers & FUSED for each in models)
 
 

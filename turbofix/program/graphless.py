@@ -30,27 +30,27 @@ _ASKING = frozenset(
     }
 )  # fmt: skip
 _LEARNING = ("backward", "autograd_grad", "step", "zero_grad", "update", "clip", "unscale", "compile", "wrap")
-_LIBRARIES = (
+ASKING_LIBRARIES = (
     "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
     "higher", "learn2learn", "functorch", "torchopt",
 )  # fmt: skip
-_PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
-_CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})
-_KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
+PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
+CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})
+KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
 
 
 def kept_graph(
     analysis: Analysis, record: LoopRecord, events: list[Event], steps: tuple[Step, ...]
 ) -> KeptGraph | None:
     """What to say of the graphs of a loop over batches that has no backward pass; None where it builds none."""
-    forwards = [event for event in events if event.kind == "forward" and not _inside(analysis, event)]
+    forwards = [event for event in events if event.kind == "forward" and not inside_model(analysis, event)]
     if not forwards or any(no_grad(event) for event in events if event.kind in ("forward", "unknown_call")):
         return None
-    if _in_step(analysis, forwards, steps) or _is_switched(analysis):
+    if _in_step(analysis, forwards, steps) or is_switched(analysis):
         return None
     places, module = analysis.facts.places, record.module
     function = places.function(record.node, module)
-    alone = function is not None and _does_nothing_else(analysis, function)
+    alone = function is not None and does_nothing_else(analysis, function)
     why = next(_reasons(analysis, record, events, steps), None)
     return KeptGraph(
         places.site(record.node, module),
@@ -67,19 +67,19 @@ def _through(analysis: Analysis, event: Event, record: LoopRecord) -> frozenset[
     return frozenset(analysis.facts.places.site(frame.scope, frame.module) for frame in frames)
 
 
-def _inside(analysis: Analysis, event: Event) -> bool:
+def inside_model(analysis: Analysis, event: Event) -> bool:
     """Whether an event happens inside a model's own code."""
-    return any(_is_method_of_module(frame) for frame in analysis.facts.frames(event))
+    return any(is_forward(frame) for frame in analysis.facts.frames(event))
 
 
-def _is_method_of_module(frame: Frame) -> bool:
+def is_forward(frame: Frame) -> bool:
     detail = frame.opener.detail if frame.opener is not None else None
     receiver = detail.receiver if isinstance(detail, Bound) else None
     of_module = isinstance(receiver, Instance) and is_module_class(receiver)
     return of_module and getattr(frame.scope, "name", "") == "forward"
 
 
-def _is_switched(analysis: Analysis) -> bool:
+def is_switched(analysis: Analysis) -> bool:
     """Whether the program switches graphs on and off by statements, and not for the length of a ``with`` alone."""
     places = analysis.facts.places
     return any(
@@ -98,7 +98,7 @@ def _in_step(analysis: Analysis, events: list[Event], steps: tuple[Step, ...]) -
     )
 
 
-def _does_nothing_else(analysis: Analysis, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def does_nothing_else(analysis: Analysis, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether no gradient is ever wanted in a function, so that it can be decorated as a whole."""
     if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
         return False
@@ -107,7 +107,7 @@ def _does_nothing_else(analysis: Analysis, function: ast.FunctionDef | ast.Async
             return False
         if isinstance(node, FUNCTIONS) and node is not function and not isinstance(node, ast.Lambda):
             return False
-        if _asks(node):
+        if asks(node):
             return False
     inside = analysis.facts.events_in_functions([function])
     if any(event.kind in _LEARNING[:4] for event in inside):
@@ -119,7 +119,7 @@ def _does_nothing_else(analysis: Analysis, function: ast.FunctionDef | ast.Async
     return not any(event.kind in ("make", "construct") and is_model(event.result) for event in inside)
 
 
-def _asks(node: ast.AST) -> bool:
+def asks(node: ast.AST) -> bool:
     """Whether a part of the text asks for a gradient, or whether there is one."""
     if isinstance(node, ast.Attribute):
         return node.attr in _ASKING
@@ -138,7 +138,7 @@ def _reasons(
     for module in analysis.execution.modules.values():
         for node in (*by_type(module.tree).get(ast.Import, ()), *by_type(module.tree).get(ast.ImportFrom, ())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            if any(name.partition(".")[0] in _LIBRARIES for name in names):
+            if any(name.partition(".")[0] in ASKING_LIBRARIES for name in names):
                 yield "library", places.site(node, module)
     seen: set[ast.AST] = set()
     for event in events:
@@ -151,13 +151,13 @@ def _reasons(
             for block in blocks(scope):
                 for statement in block:
                     for part in walk_here(statement):
-                        if _asks(part) and hasattr(part, "lineno"):
+                        if asks(part) and hasattr(part, "lineno"):
                             yield "asked", places.site(part, frame.module)
                         if not here and isinstance(part, ast.If) and _sets_attribute(part):
                             yield "cached", places.site(part.test, frame.module)
         given = event.arguments.values() if event.arguments is not None else ()
         foreign = event.kind in ("call", "unknown_call") and not event.name.startswith(("torch.", "builtins."))
-        if foreign and any(map(_is_module, given)):
+        if foreign and any(map(holds_module, given)):
             yield "handed", facts.site(event)
     for event in facts.of("backward", "autograd_grad"):
         if keeps_graph(event):
@@ -175,7 +175,7 @@ def _here(loop: ast.AST) -> Iterator[ast.AST]:
     return (each for block in blocks(loop) for statement in block for each in walk_here(statement))
 
 
-def _is_module(value: Value) -> bool:
+def holds_module(value: Value) -> bool:
     return any(is_model(each) for each in members(value))
 
 
@@ -203,7 +203,7 @@ def _taken_on(
     for node in _taken(analysis, scope, module, _kept_names(record.node), record.node, steps, inside):
         yield "taken", places.site(node, module)
     for node in walk(record.node):
-        kept = _kept_attribute(node)
+        kept = kept_attribute(node)
         if kept is not None and _may_be_tensor(analysis, kept, inside):
             yield "kept", places.site(node, module)
     yield from _kept_by_others(analysis, record, events)
@@ -216,7 +216,7 @@ def _taken_on(
         around = facts.frames(event)
         if len(around) < 2 or around[-1].scope is not function or event.result is None:
             continue
-        if not any(_has_tensor(each) for each in members(event.result)):
+        if not any(has_tensor(each) for each in members(event.result)):
             continue
         caller = around[-2]
         statement = places.statement(caller.anchor, caller.module)
@@ -238,11 +238,11 @@ def _kept_by_others(analysis: Analysis, record: LoopRecord, events: list[Event])
     for event in events:
         frames = facts.frames(event)
         for frame in facts.frames_within(event, record.node)[1:]:
-            if frame.scope in seen or _is_method_of_module(frame):
+            if frame.scope in seen or is_forward(frame):
                 continue
             seen.add(frame.scope)
             for node in walk(frame.scope):
-                kept = _kept_attribute(node)
+                kept = kept_attribute(node)
                 if kept is not None and _may_be_tensor(analysis, kept, frames[: frames.index(frame) + 1], seldom=True):
                     yield "kept", analysis.facts.places.site(node, frame.module)
 
@@ -266,7 +266,7 @@ def _taken(  # noqa: PLR0913
                 if any(isinstance(each, ast.Name) and each.id in spread for each in walk(value)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     spread |= {each.id for one in targets for each in walk(one) if isinstance(each, ast.Name)}
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPING:
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
                 given = (each for one in node.args for each in walk(one))
                 if any(isinstance(each, ast.Name) and each.id in spread for each in given):
                     spread |= {node.func.value.id} if isinstance(node.func.value, ast.Name) else set()
@@ -399,21 +399,21 @@ def _kept_names(loop: ast.AST) -> set[str]:
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and node.func.attr in _KEEPING
+            and node.func.attr in KEEPING
             and isinstance(node.func.value, ast.Name)
         ):
             found.add(node.func.value.id)
     return found
 
 
-def _kept_attribute(node: ast.AST) -> ast.expr | None:
+def kept_attribute(node: ast.AST) -> ast.expr | None:
     """What is put into an attribute: ``self.last = x``, ``self.outputs.append(x)``."""
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(each, ast.Attribute) for target in targets for each in walk(target)):
             return node.value
     method = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-    if isinstance(node, ast.Call) and method is not None and method.attr in _KEEPING and node.args:
+    if isinstance(node, ast.Call) and method is not None and method.attr in KEEPING and node.args:
         return node.args[0] if isinstance(method.value, ast.Attribute) else None
     return None
 
@@ -426,7 +426,7 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
         if any(event.kind == "sync" for event in analysis.facts.at(node)):
             return False
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-        if name in (_PLAIN if isinstance(node.func, ast.Name) else _CUTTING):
+        if name in (PLAIN if isinstance(node.func, ast.Name) else CUTTING):
             called = members(analysis.facts.evaluate(node.func, frames))
             if not any(isinstance(each, (Function, Bound, Class)) for each in called):
                 return False
@@ -434,14 +434,14 @@ def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]
         parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         return any(_may_be_tensor(analysis, each, frames, seldom=seldom) for each in parts)
     value = analysis.facts.evaluate(node, frames)
-    return not seldom if value is None else any(_has_tensor(each) for each in members(value))
+    return not seldom if value is None else any(has_tensor(each) for each in members(value))
 
 
-def _has_tensor(value: Value, depth: int = 3) -> bool:
+def has_tensor(value: Value, depth: int = 3) -> bool:
     """Whether a value may be a tensor with a graph, or hold one in its items or attributes."""
     if isinstance(value, Namespace) or (isinstance(value, Instance) and not is_module_class(value)):
         held = (each for attribute in value.attributes.values() for each in members(attribute))
-        return depth > 0 and any(_has_tensor(each, depth - 1) for each in held)
+        return depth > 0 and any(has_tensor(each, depth - 1) for each in held)
     return any(
         bool(tensor.roles & {"output", "maybe_output", "loss", "param"}) or tensor.origin is None
         for tensor in tensors_in(value)

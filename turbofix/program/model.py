@@ -684,6 +684,18 @@ class KeptGraph:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """A function that the training calls, whose forward passes build graphs that nothing takes out of it.
+
+    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls.
+    """
+
+    function: Site
+    loop: Site
+    models: tuple[Site, ...] = ()
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A loop over batches with forward passes and no backward."""
 
@@ -1537,6 +1549,7 @@ class TrainingProgram:
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()
     remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
+    samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
 
     def loader(self, site: Site | None) -> Loader | None:

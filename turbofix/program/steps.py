@@ -76,6 +76,7 @@ from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
 from turbofix.program.same_items import same_items
+from turbofix.program.samplings import samplings
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
 from turbofix.program.shapes import resized
@@ -181,6 +182,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         same_items=same_items(analysis, read, steps) if trains and complete else (),
         bulks=bulks(analysis, known_models) if trains and complete else (),
         paddings=paddings(analysis, steps) if trains and complete else (),
+        samplings=samplings(analysis, steps, evaluations) if complete else (),
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
     )
 
