@@ -19,7 +19,7 @@ from turbofix.program.answers import every, parents_in
 from turbofix.program.contents import is_builtin
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
+from turbofix.program.facts import Frame, argument_for
 from turbofix.program.graphless import (
     ASKING_LIBRARIES,
     CUTTING,
@@ -97,6 +97,7 @@ class _Search:
         self.told = {each.loop.site for each in evaluations if each.graphs is not None or each.no_grad}
         self.training = {id(record.node) for event in self.facts.of("backward") for record in self.facts.loops(event)}
         self.judged: dict[int, bool] = {}
+        self.asked: set[tuple[int, str]] = set()
         # whether tensors of the program's own may take gradients
         self.leaves = any("requires_grad" in module.text for module in analysis.execution.modules.values())
 
@@ -137,7 +138,7 @@ class _Search:
             return False
         inside = self.facts.events_in_functions([function])
         first, last = function.lineno, function.end_lineno or function.lineno
-        visited: dict[int, tuple[tuple[Frame, ...], bool]] = {}
+        visited: dict[tuple[int, ...], tuple[tuple[Frame, ...], bool]] = {}
         for event in inside:
             if event.kind in _LEARNING and not _is_harmless(event):
                 return False
@@ -156,9 +157,11 @@ class _Search:
                 return False
             for index in range(start, len(frames)):
                 in_model = any(map(self._is_of_model, frames[start + 1 : index + 1]))
-                visited.setdefault(id(frames[index].scope), (frames[: index + 1], in_model))
+                path = (id(frames[index].scope), *(id(each.call) for each in frames[start : index + 1]))
+                visited.setdefault(path, (frames[: index + 1], in_model))
+        seen = frozenset(id(frames[-1].scope) for frames, _ in visited.values())
         own = all(
-            self._keeps_nothing(frames) if not in_model else not self._is_remembered(frames[-1].scope)
+            self._keeps_nothing(frames, seen) if not in_model else not self._is_remembered(frames[-1].scope)
             for frames, in_model in visited.values()
         )
         return (
@@ -218,8 +221,11 @@ class _Search:
                     return False
         return True
 
-    def _keeps_nothing(self, frames: tuple[Frame, ...]) -> bool:
-        """Whether a function of the project puts nothing with a graph where others may find it."""
+    def _keeps_nothing(self, frames: tuple[Frame, ...], seen: frozenset[int]) -> bool:
+        """Whether a function of the project puts nothing with a graph where others may find it.
+
+        ``seen`` are the functions that are looked at: what is handed to another one is not followed.
+        """
         scope = frames[-1].scope
         for node in walk(scope):
             if isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)) or asks(node):
@@ -227,15 +233,28 @@ class _Search:
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 places = [each for target in targets for each in _places(target)]
+                if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                    places += [node.target]  # a tensor is changed in place
                 if any(not self._is_own(each, frames) for each in places) and self.may_hold(node.value, frames):
                     return False
             elif isinstance(node, (ast.For, ast.withitem, ast.comprehension)):
                 target = node.optional_vars if isinstance(node, ast.withitem) else node.target
                 if target is not None and any(True for _ in _places(target)):
                     return False
-            elif isinstance(node, ast.Call) and not self._leaves_alone(node, frames):
+            elif isinstance(node, ast.Call) and not (
+                self._leaves_alone(node, frames) and self._is_followed(node, frames, seen)
+            ):
                 return False
         return True
+
+    def _is_followed(self, node: ast.Call, frames: tuple[Frame, ...], seen: frozenset[int]) -> bool:
+        """Whether a call that is given a graph enters no function of the project but those that are looked at."""
+        entered = [each for each in members(self.facts.evaluate(node.func, frames)) if isinstance(each, _OWN_CODE)]
+        functions = [each.function if isinstance(each, Bound) else each for each in entered]
+        if all(isinstance(each, Function) and id(each.node) in seen for each in functions):
+            return True
+        given = [*node.args, *(each.value for each in node.keywords)]
+        return not any(self.may_hold(each, frames) for each in given)
 
     def _leaves_alone(self, node: ast.Call, frames: tuple[Frame, ...]) -> bool:
         """Whether a call keeps nothing of what it is given, as far as its name tells."""
@@ -270,6 +289,7 @@ class _Search:
             and all(isinstance(target, ast.Name) for target in each.targets)
             and self._is_made(each.value, frames)
             for each in writes
+            if not isinstance(each, ast.AugAssign)
         )
 
     def _is_made(self, value: ast.expr, frames: tuple[Frame, ...]) -> bool:
@@ -349,7 +369,7 @@ class _Search:
 
     # --- what an expression holds
 
-    def may_hold(self, node: ast.expr, frames: tuple[Frame, ...], depth: int = 6) -> bool:
+    def may_hold(self, node: ast.expr, frames: tuple[Frame, ...], depth: int = 12) -> bool:
         """Whether an expression may be something with a graph, or hold it."""
         if depth < 0:
             return True
@@ -365,10 +385,9 @@ class _Search:
         if isinstance(node, ast.Subscript) and not self.may_hold(node.value, frames, depth - 1):
             return False
         if isinstance(node, ast.Name):
-            if self._is_set_to_nothing(node, frames, depth):
-                return False
-            if self._is_container(node, frames):
-                return True
+            known = self._named(node, frames, depth)
+            if known is not None:
+                return known
         value = self.facts.evaluate(node, frames)
         return value is None or _may_hold_graph(value) or (self.leaves and _may_begin_a_graph(value))
 
@@ -388,30 +407,49 @@ class _Search:
     def _is_own_code(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
         return any(isinstance(each, _OWN_CODE) for each in members(self.facts.evaluate(node, frames)))
 
-    def _is_set_to_nothing(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> bool:
-        """Whether all that a function's own name is set to has no graph."""
+    def _named(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> bool | None:
+        """Whether what a function's own name is set to may have a graph; None where that is not all that it can be."""
         scope = frames[-1].scope
-        if not self.facts.bindings.is_local(node.id, scope) or any(each.arg == node.id for each in parameters(scope)):
-            return False
-        writes = self.facts.bindings.writes(scope, node.id)
-        if any(
-            isinstance(each, ast.Name) and each.id == node.id and self._is_shared(each, frames) for each in walk(scope)
-        ):
-            return False
+        given = any(each.arg == node.id for each in parameters(scope))
+        if not given and not self.facts.bindings.is_local(node.id, scope):
+            return None
+        named = (each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id)
+        if any(self._is_shared(each, frames) for each in named) and self._is_container(node, frames):
+            return True
+        key = (id(scope), node.id)
+        if key in self.asked:
+            return False  # it is asked what it is set to from itself
+        self.asked.add(key)
+        try:
+            put, plain = self._put(node, scope)
+            if given:
+                call = frames[-1].call
+                passed = argument_for(node.id, frames[-1], call) if isinstance(call, ast.Call) else None
+                plain = plain and passed is not None
+                if passed is not None and len(frames) > 1 and self.may_hold(passed, frames[:-1], depth - 1):
+                    return True
+            if any(self.may_hold(each, frames, depth - 1) for each in put):
+                return True
+        finally:
+            self.asked.discard(key)
+        return False if plain and (put or given) else None
+
+    def _put(self, node: ast.Name, scope: ast.AST) -> tuple[list[ast.expr], bool]:
+        """What a name of a function is set to, and what is put into it; whether that is all."""
         put: list[ast.expr] = []
-        for each in writes:
-            if not isinstance(each, (ast.Assign, ast.AugAssign)):
-                return False
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            if any(isinstance(target, (ast.Tuple, ast.List, ast.Starred)) for target in targets):
-                return False
-            put.append(each.value)
+        plain = True
+        for each in self.facts.bindings.writes(scope, node.id):
+            target = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+            plain = plain and isinstance(each, (ast.Assign, ast.AugAssign))
+            plain = plain and not any(isinstance(one, (ast.Tuple, ast.List, ast.Starred)) for one in target)
+            if isinstance(each, (ast.Assign, ast.AugAssign)):
+                put.append(each.value)
         for call in walk(scope):
             method = call.func if isinstance(call, ast.Call) else None
             base = method.value if isinstance(method, ast.Attribute) else None
             if isinstance(call, ast.Call) and isinstance(base, ast.Name) and base.id == node.id:
                 put += [*call.args, *(keyword.value for keyword in call.keywords)]
-        return bool(put) and not any(self.may_hold(each, frames, depth - 1) for each in put)
+        return put, plain
 
     def _is_shared(self, name: ast.Name, frames: tuple[Frame, ...]) -> bool:
         """Whether something else may stand for what a name stands for, from here on, and be given more."""
