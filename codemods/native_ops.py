@@ -32,10 +32,10 @@ Use instead
 
 When refused
     Nothing is said of formulas that compute anything else, that are used piece by piece, or that run over another
-    dimension than the last, and where all models are compiled: the compiler makes one kernel of them by itself. A layer
-    norm is refused that divides by the deviation of n - 1 (``std()``, ``var()`` without ``unbiased=False``), or that
-    adds ``eps`` to the deviation: torch's does neither, and a trained model would no longer be the same. An RMS norm
-    is refused before torch 2.9, which has the first kernel for it.
+    dimension than the last, and where all models are compiled, not only if an option is passed: the compiler makes one
+    kernel of them by itself. A layer norm is refused that divides by the deviation of n - 1 (``std()``, ``var()``
+    without ``unbiased=False``), or that adds ``eps`` to the deviation: torch's does neither, and a trained model would
+    no longer be the same. An RMS norm is refused before torch 2.9, which has the first kernel for it.
 
 Risk
     equivalent: the same formula, rounded in another order.
@@ -51,7 +51,7 @@ from collections.abc import Iterator
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Formula, TrainingProgram
+from turbofix.program.model import Formula, Model, TrainingProgram
 
 from ._precision import version
 
@@ -74,7 +74,7 @@ NAMES = {
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Formulas that torch has a kernel for."""
-    if program.models and all(model.compiled is not None for model in program.models):
+    if program.models and all(map(is_compiled, program.models)):
         return
     for formula in program.formulas:
         name = NAMES.get(formula.kind, "layer norm")
@@ -85,6 +85,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         seen = Evidence(f"for any numbers it gives what torch's function gives, of `{formula.input}`", formula.site)
         yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,))
+
+
+def is_compiled(model: Model) -> bool:
+    """Whether a model is compiled, and not only where an option is passed."""
+    return model.compiled is not None and (model.compiling is None or model.compiling.option is None)
 
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import kept
+from turbofix.program.answers import kept, once_per_node
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Formula
-from turbofix.program.names import dotted, parameters, stores, targets
+from turbofix.program.names import dotted, names_of, parameters, stores, targets
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import (
     Bound,
@@ -338,8 +338,10 @@ class _Reader:
             if isinstance(each, Instance)
             and any(isinstance(base, Class) and base.node is cls for base in each.cls.mro())
         ]
+        values = [value for each in objects for value in members(each.attributes.get(attribute)) or (None,)]
         kinds = {
-            self._kind_of(value) for each in objects for value in members(each.attributes.get(attribute)) or (None,)
+            "number" if _is_unknown(value) and _is_told_number(cls, attribute) else self._kind_of(value)
+            for value in values
         }
         return kinds.pop() if len(kinds) == 1 else None
 
@@ -617,6 +619,37 @@ class _Reader:
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _is_unknown(value: Value | None) -> bool:
+    return value is None or isinstance(value, (Opaque, Unknown))
+
+
+@once_per_node
+def _numbers_told(cls: ast.ClassDef) -> frozenset[str]:
+    """The attributes that only a parameter of ``__init__`` is kept in, which is said to be a float."""
+    methods = [each for each in cls.body if isinstance(each, ast.FunctionDef) and each.args.args]
+    init = next((each for each in methods if each.name == "__init__"), None)
+    if init is None:
+        return frozenset()
+    said = {each.arg for each in parameters(init) if dotted(each.annotation) == "float"}
+    held: dict[str, list[ast.AST]] = {}
+    for method in methods:
+        own = f"{method.args.args[0].arg}."
+        for name, nodes in names_of(method).writes.items():
+            if name.startswith(own):
+                # what another method sets is not what was passed
+                held.setdefault(name[len(own) :], []).extend(nodes if method is init else [*nodes, *nodes])
+    found = set()
+    for name, nodes in held.items():
+        value = nodes[0].value if len(nodes) == 1 and isinstance(nodes[0], ast.Assign) else None
+        if isinstance(value, ast.Name) and value.id in said and value.id not in names_of(init).writes:
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_told_number(cls: ast.ClassDef, attribute: str) -> bool:
+    return attribute in _numbers_told(cls)
 
 
 def _drawn(seed: int, input_: str, rows: list[str], numbers: list[str]) -> _Symbols:
