@@ -38,10 +38,10 @@ When refused
 
     Refused where a second pass would not be the same or not go unnoticed: layers with running statistics (BatchNorm),
     blocks that change their input or their attributes, print, draw random numbers from elsewhere than torch or call
-    what may do more than compute, inputs that the loop changes in place behind the block, layers that are not known;
-    models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that is not known to have
-    the switch; settings that switch it off, are changed afterwards or read for something else, and FSDP's, which have a
-    switch of their own; and where several processes train by a loop of the script's.
+    what may do more than compute, inputs that are changed in place behind the block, under another name too, layers
+    that are not known; models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that
+    is not known to have the switch; settings that switch it off, are changed afterwards or read for something else, and
+    FSDP's, which have a switch of their own; and where several processes train by a loop of the script's.
 
 Risk
     equivalent: the same numbers are computed, some of them twice.

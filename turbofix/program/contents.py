@@ -107,6 +107,15 @@ def change_after(
     return None
 
 
+def other_names(
+    analysis: Analysis, held: Iterable[ast.Name], module: ModuleFile, frames: tuple[Frame, ...], upto: int
+) -> Callable[[ast.expr], bool]:
+    """Whether a name may stand for the memory of some others, by what is set up to a line of the file."""
+    asked = _Contents(analysis, module, frames)
+    asked.hold(held, upto)
+    return asked.is_held
+
+
 class _Contents:
     """The names for one piece of memory, in one file."""
 
@@ -116,18 +125,22 @@ class _Contents:
         self.frames = frames
         self.held: set[Key] = set()
 
-    def hold(self, names: Iterable[ast.Name | ast.Attribute]) -> None:
-        """Take up some names, and all that may stand for the same memory."""
+    def hold(self, names: Iterable[ast.Name | ast.Attribute], upto: int | None = None) -> None:
+        """Take up some names, and all that may stand for the same memory, of those that are set up to a line."""
         self.held.update(self._key(each) for each in names if self._has_memory(each))
-        bindings = list(_all_bindings(self.module.tree))
+        bindings = [
+            (target, value)
+            for target, value in _all_bindings(self.module.tree)
+            if upto is None or target.lineno <= upto
+        ]
         before = -1
         while self.held and before != len(self.held):
             before = len(self.held)
             for target, value in bindings:
-                if self._is_held(target):
+                if self.is_held(target):
                     roots = (each for each in self._roots(value) if self._has_memory(each))
                     self.held.update(map(self._key, roots))
-                elif any(map(self._is_held, self._roots(value))):
+                elif any(map(self.is_held, self._roots(value))):
                     self.held.add(self._key(target))
 
     def holds(self, name: str, scope: ast.AST) -> bool:
@@ -139,7 +152,7 @@ class _Contents:
         tree = self.module.tree
         for node in (each for kind in ASSIGNING for each in every(kind, tree)):
             for base in _written_in(node):
-                if self._is_held(base) and counts(node):
+                if self.is_held(base) and counts(node):
                     yield f"`{dotted(base)}` is changed in place on line {base.lineno}"
         for call in every(ast.Call, tree):
             receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -163,14 +176,14 @@ class _Contents:
                     yield f"`{passed}` is handed on on line {leaving.lineno}, and may be changed elsewhere"
 
     def _first_held(self, node: ast.expr) -> str | None:
-        return next((dotted(each) for each in self._roots(node) if self._is_held(each)), None)
+        return next((dotted(each) for each in self._roots(node) if self.is_held(each)), None)
 
     def _key(self, node: ast.Name | ast.Attribute) -> Key:
         if isinstance(node, ast.Attribute):
             return None, node.attr
         return self.analysis.facts.bindings.owner(node.id, node, self.module), node.id
 
-    def _is_held(self, node: ast.expr) -> bool:
+    def is_held(self, node: ast.expr) -> bool:
         """Whether a dotted name is held, or is a part of what is (``x.data``)."""
         while isinstance(node, (ast.Name, ast.Attribute)):
             if self._key(node) in self.held:

@@ -11,6 +11,7 @@ from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
+from turbofix.program.contents import other_names
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -152,7 +153,7 @@ def _blocks(
     why = None
     if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
         why = "what the blocks are given is unpacked"
-    if _is_changed(node, calls[0]):
+    if _is_changed(node, calls[0]) or _is_changed_elsewhere(analysis, node, calls[0], module, frames):
         why = "what the blocks are given is changed in place, or which block it is"
     layers = Layers()
     layers_of(lists[0], layers)
@@ -167,16 +168,41 @@ def _is_changed(loop: ast.For, call: ast.Call) -> bool:
         for node in walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == dotted(call.func):
                 return True
-            changed: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                changed = node
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                changed = node.func.value if node.func.attr.endswith("_") else None
+            changed = _changed_by(node)
             while isinstance(changed, (ast.Subscript, ast.Attribute)):
                 changed = changed.value
             if isinstance(changed, ast.Name) and changed.id in given:
                 return True
     return False
+
+
+def _is_changed_elsewhere(
+    analysis: Analysis, loop: ast.For, call: ast.Call, module: ModuleFile, frames: tuple[Frame, ...]
+) -> bool:
+    """Whether what a block is given is changed in or behind the loop, under a name that it had before."""
+    given = [each for each in walk(call) if isinstance(each, ast.Name) and each is not call.func]
+    is_one = other_names(analysis, given, module, frames, loop.end_lineno or loop.lineno)
+    own = {each.id for each in given}
+    for node in walk(frames[-1].scope):
+        changed = _changed_by(node)
+        if changed is None or changed.lineno < loop.lineno:
+            continue
+        while isinstance(changed, ast.Subscript):
+            changed = changed.value
+        if (not isinstance(changed, ast.Name) or changed.id not in own) and is_one(changed):
+            return True
+    return False
+
+
+def _changed_by(node: ast.AST) -> ast.expr | None:
+    """What a node changes in place."""
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+        return node.func.value
+    return None
 
 
 def _second_time(analysis: Analysis, layers: Layers) -> str | None:
