@@ -585,12 +585,17 @@ def is_in_place(call: ast.Call) -> bool:
     return method.endswith("_") and not method.startswith("_") and method != "requires_grad_"
 
 
-def changed_line(page: Page, name: str, code: ast.AST, after: int, depth: int = 2) -> int | None:
+def changed_line(  # noqa: PLR0913
+    page: Page, name: str, code: ast.AST, after: int, depth: int = 2, since: int = 0
+) -> int | None:
     """The line that changes the tensor of a name in place, or gives it to a function that does, in a loop or function.
 
-    Collectives and functions only count below the line ``after``: before it, they change what is read as it is.
+    Only lines below ``since`` count; collectives and functions only below the line ``after``: before it, they change
+    what is read as it is.
     """
     for each in inside(code):
+        if getattr(each, "lineno", 0) <= since:
+            continue
         changed: list[ast.AST | None] = []
         if isinstance(each, ast.AugAssign):
             changed.append(each.target)

@@ -39,9 +39,9 @@ When refused
     is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads,
     nor of copies in front of another one of pageable memory before the forward pass, which would take the wait from
     them (where it is not known to be small), nor in front of ``torch.cuda.synchronize()``.
-    It is refused for batches that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and
-    where the device may be Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue
-    139550).
+    It is refused where the host changes the batch in place below the copy, which may not have read it yet, for batches
+    that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and where the device may be
+    Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue 139550).
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.
@@ -56,17 +56,20 @@ import ast
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse
 from turbofix.program.evidence import of_copy, of_loader, of_value
 from turbofix.program.model import Framework, TrainingProgram
+from turbofix.program.names import dotted, targets, walk_here
 from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import copyings
 from ._loaders import OWN_COPIES, called, is_timed, whole
+from ._pages import page_of
 from ._precision import requote
+from ._throttling import changed_line
 
 codemod = Codemod(
     __name__,
@@ -76,6 +79,10 @@ codemod = Codemod(
     together=("pin-memory",),
     known_as=("asynchronous transfer", "non_blocking"),
 )
+
+
+VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten", "t")
+"""Methods whose result may be the same memory."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,34 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.argument(plan.call, "dataloader_config", f"{configuration(plan.call, edit)}({told})")
         return
     assert isinstance(plan, Plan)
+    refuse_later_changes(edit, finding.site)
     edit.argument(finding.site, "non_blocking", requote(plan.value, edit, finding.site))
+
+
+def refuse_later_changes(edit: Edit, site: Site) -> None:
+    """Raise ``Refuse`` where the host changes what it copies below the copy, which no longer waits until it is read."""
+    page = page_of(edit, site)
+    call = page.node(site)
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return
+    name = viewed(call.func.value)
+    code = page.loop_of(call) or page.scope(call)
+    copied = page.statement(call)
+    assigned = [each for each in walk_here(code) if isinstance(each, ast.Assign) and each is not copied]
+    views = {dotted(target) for each in assigned if viewed(each.value) == name for target in each.targets}
+    given = copied.targets if isinstance(copied, ast.Assign) else []
+    replaced = {dotted(single) for target in given for single in targets(target)}
+    for each in sorted({one for one in (name, *views) if one is not None} - replaced if name is not None else ()):
+        line = changed_line(page, each, code, call.lineno, since=call.lineno)
+        if line is not None:
+            raise Refuse(f"line {line} changes `{each}` on the host, perhaps before the copy has read it")
+
+
+def viewed(node: ast.AST) -> str | None:
+    """The name of the tensor whose memory an expression shows: ``x`` of ``x.numpy()``; none for an item of a list."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
+        node = node.func.value
+    return dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
 
 
 def configuration(call: Site, edit: Edit) -> str:
