@@ -169,7 +169,10 @@ def is_harmless(node: ast.AST) -> bool:
         root: ast.AST = node.func.value
         while isinstance(root, ast.Attribute):
             root = root.value
-        return node.func.attr in PURE_METHODS or (isinstance(root, ast.Name) and root.id in PURE_MODULES)
+        drawn = "random" in (dotted(node.func) or "").split(".")  # its numbers would be drawn by others
+        return not drawn and (
+            node.func.attr in PURE_METHODS or (isinstance(root, ast.Name) and root.id in PURE_MODULES)
+        )
     return False
 
 
@@ -204,10 +207,30 @@ def condition(  # noqa: PLR0913
     return f"if {' or '.join(shown)}:"
 
 
-def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.Break | ast.Return]:
-    """The statements that leave a loop early: its own ``break``, and ``return``, also from the loops inside it."""
+ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit", "KeyboardInterrupt"})
+
+
+def ends_program(statement: ast.AST) -> bool:
+    """Whether a statement ends the program in an orderly way: ``sys.exit()``, ``raise SystemExit``."""
+    ended = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(statement, ast.Raise):
+        ended = statement.exc
+    called = isinstance(ended, ast.Call)
+    name = dotted(ended.func if isinstance(ended, ast.Call) else ended) if ended is not None else None
+    return name in ENDS and (called or isinstance(statement, ast.Raise))
+
+
+def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.stmt]:
+    """The statements that leave a loop early: its own ``break``, and ``return``, also from the loops inside it.
+
+    And what ends the program.
+    """
     for child in ast.iter_child_nodes(loop):
-        if isinstance(child, ast.Return) or (isinstance(child, ast.Break) and not nested):
+        if (
+            isinstance(child, ast.Return)
+            or (isinstance(child, ast.stmt) and ends_program(child))
+            or (isinstance(child, ast.Break) and not nested)
+        ):
             yield child
         elif isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
             for statement in child.body:
@@ -218,9 +241,7 @@ def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.Break | ast.Re
             yield from exits(child, nested=nested)
 
 
-def foreseen(
-    page: Page, leave: ast.Break | ast.Return, loop: ast.For, counter: str, statements: list[ast.stmt]
-) -> str | None:
+def foreseen(page: Page, leave: ast.stmt, loop: ast.For, counter: str, statements: list[ast.stmt]) -> str | None:
     """A test of the step that shows its values for the last time, where the number of steps alone ends the loop.
 
     ``if step >= steps: break`` above the messages ends it in the step after that one: ``step + 1 >= steps``. Below
@@ -242,7 +263,7 @@ def foreseen(
     return f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp)) else text
 
 
-def tested_below(page: Page, leave: ast.Break | ast.Return, loop: ast.For, statements: list[ast.stmt]) -> str | None:
+def tested_below(page: Page, leave: ast.stmt, loop: ast.For, statements: list[ast.stmt]) -> str | None:
     """The test that ends the loop below the messages, where it says above them what it will say: ``updates == limit``.
 
     None where anything that it reads may change in between.
@@ -331,7 +352,7 @@ class Later(ast.NodeTransformer):
         return ast.BinOp(node, ast.Add(), ast.Constant(1)) if node.id == self.counter else node
 
 
-def is_settled(page: Page, leave: ast.Break | ast.Return, loop: ast.AST) -> bool:
+def is_settled(page: Page, leave: ast.stmt, loop: ast.AST) -> bool:
     """Whether a flag alone decides, so that the loop ends with its first step, which is shown (a dry run)."""
     above = page.parent(leave)
     if not isinstance(above, ast.If) or above.orelse:

@@ -41,7 +41,8 @@ When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
     that is known to be over after 30 steps. Rows of a log are kept complete: ``print(..., file=...)``, loggers,
     TensorBoard writers and trackers (``accelerator.log``, ``fabric.log``) are refused. So are messages in a loop whose
-    length cannot be written, or that something else than its count may end early (the last value would be lost), in
+    length cannot be written, or that something else than its count may end early, or the program by ``sys.exit()`` (the
+    last value would be lost), in
     another function than the loop, with calls that may do more than to show, and numbers that serve other purposes too.
     Where another read of the same step stays, nothing would be gained, and that read is named (a metric of ``evaluate``
     copies what it is given to the host: ``metric.add_batch(...)``). Copies to the GPU are no reads: those of the next
