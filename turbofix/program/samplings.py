@@ -67,6 +67,7 @@ _STORING = KEEPING | {"push", "send", "store", "put_nowait", "record", "remember
 _CUT_PARTS = frozenset({"data", "shape", "dtype", "device", "ndim", "is_cuda"})
 _PLAIN_VALUES = (Const, Host, Option)
 """What holds no tensor; objects of the project and of libraries may, and so may closures."""
+_ABOUT = frozenset({"getattr", "hasattr", "isinstance", "len", "super", "type", "id"})
 _MOST = 2000
 
 
@@ -161,7 +162,7 @@ class _Search:
                 visited.setdefault(path, (frames[: index + 1], in_model))
         seen = frozenset(id(frames[-1].scope) for frames, _ in visited.values())
         own = all(
-            self._keeps_nothing(frames, seen) if not in_model else not self._is_remembered(frames[-1].scope)
+            self._keeps_nothing(frames, seen) if not in_model else not self._is_remembered(frames[-1])
             for frames, in_model in visited.values()
         )
         return (
@@ -316,15 +317,13 @@ class _Search:
         waiting: list[Value] = [model]
         while waiting:
             each = waiting.pop()
-            if id(each) in seen or len(seen) > _MOST:
+            if len(seen) > _MOST:
+                return False
+            if id(each) in seen:
                 continue
             seen.add(id(each))
-            if isinstance(each, Instance) and is_module_class(each):
-                method = each.cls.find("forward")
-                if isinstance(method, Function) and id(method.node) not in seen:
-                    seen.add(id(method.node))
-                    if self._is_remembered(method.node):
-                        return False
+            if isinstance(each, Instance) and is_module_class(each) and not self._code_forgets(each, seen):
+                return False
             if isinstance(each, (Instance, Made)):
                 waiting += [
                     inner
@@ -335,27 +334,55 @@ class _Search:
                 waiting += flatten(each.inner, 3)
         return True
 
-    def _is_remembered(self, scope: ast.AST) -> bool:
-        """Whether a module's function asks for gradients, or keeps what others, or its next call, may read."""
+    def _code_forgets(self, module: Instance, seen: set[int]) -> bool:
+        """The same for one module: its ``forward``, and the methods that this comes to."""
+        waiting: list[Value | None] = [module.cls.find("forward")]
+        while waiting:
+            method = waiting.pop()
+            if not isinstance(method, Function) or id(method.node) in seen:
+                continue
+            seen.add(id(method.node))
+            if self._is_remembered(Frame(method.node, method.module, method.node, None, (), method)):
+                return False
+            names = {each.attr for each in walk(method.node) if isinstance(each, ast.Attribute)}
+            waiting += [module.cls.find(name) for name in sorted(names)]
+        return True
+
+    def _is_remembered(self, frame: Frame) -> bool:
+        """Whether a model's function asks for gradients, or keeps what others, or its next call, may read."""
+        scope = frame.scope
+        is_method = frame.function is not None and frame.function.cls is not None
+        module = {each.arg for each in parameters(scope)[:1]} if is_method else set()
         for node in walk(scope):
             if asks(node) or isinstance(node, (ast.Global, ast.Nonlocal)):
                 return True
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for place in (each for target in targets for each in _places(target)):
-                    base = place
-                    while isinstance(base, ast.Subscript):
-                        base = base.value
-                    if isinstance(base, ast.Attribute) and self._is_read_elsewhere(base.attr, node, scope):
-                        return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                method = node.func
-                in_place = method.attr.endswith("_") and not method.attr.startswith("_")
-                if (in_place or method.attr in _STORING) and isinstance(method.value, ast.Attribute) and node.args:
+                if any(self._is_found_again(each, node, frame) for target in targets for each in _places(target)):
                     return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-                return True
+            func = node.func if isinstance(node, ast.Call) else None
+            if isinstance(node, ast.Call) and isinstance(func, ast.Attribute) and node.args:
+                if func.attr in _STORING and not self._is_own(func, (frame,)):
+                    return True
+                if func.attr.endswith("_") and not func.attr.startswith("_") and isinstance(func.value, ast.Attribute):
+                    return True
+            if isinstance(func, ast.Name) and func.id not in _ABOUT and isinstance(node, ast.Call):
+                given = [each.id for each in node.args if isinstance(each, ast.Name)]
+                if not module.isdisjoint(given):
+                    return True  # a function that is given the module
         return False
+
+    def _is_found_again(self, place: ast.expr, store: ast.AST, frame: Frame) -> bool:
+        """Whether what a model puts into an attribute or an item may be read before it is put there anew."""
+        base = place
+        while isinstance(base, ast.Subscript):
+            base = base.value
+        if isinstance(base, ast.Attribute):
+            return self._is_read_elsewhere(base.attr, store, frame.scope)
+        if not isinstance(base, ast.Name) or any(each.arg == base.id for each in parameters(frame.scope)):
+            return True
+        writes = self.facts.bindings.writes(frame.scope, base.id)
+        return not any(_binds(each, base.id) for each in writes)
 
     def _is_read_elsewhere(self, name: str, store: ast.AST, scope: ast.AST) -> bool:
         end = getattr(store, "end_lineno", 0)
