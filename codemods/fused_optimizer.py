@@ -56,12 +56,14 @@ When refused
     does it all already), of classes of the project's own, of optimizers that no step uses or that DeepSpeed steps, and
     of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
-    a ``GradScaler`` or where parameters are thawed (torch makes the buffers uninitialised, and once), for parameters
-    that are given twice, those of a module in two models, and such that several processes update without a lock,
-    for a backward through what was computed before the optimizer's step (autograd learns nothing of a fused update,
-    where plain torch raises), before torch 2.5 for lazy layers that have seen no input when the optimizer is built
-    (the constructor raises), before torch 2.4 where the model is moved to the GPU after the optimizer was built or
-    where no test tells whether there is a GPU, and where the state that is loaded cannot be told beforehand.
+    a ``GradScaler`` or where parameters are thawed or take part in some steps only (torch makes the buffers
+    uninitialised, and once), for complex parameters, which raise, where one call of ``load_state_dict`` serves the
+    optimizer and other things than optimizers, for parameters that are given twice, those of a module in two models,
+    and such that several processes update without a lock, for a backward through what was computed before the
+    optimizer's step (autograd learns nothing of a fused update, where plain torch raises), before torch 2.5 for lazy
+    layers that have seen no input when the optimizer is built (the constructor raises), before torch 2.4 where the
+    model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU, and where the
+    state that is loaded cannot be told beforehand.
 
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
@@ -152,7 +154,7 @@ ON_DTENSORS = ("torch.optim.Adam", "torch.optim.AdamW")
 class Plan:
     """The value of ``fused``, and the calls that load the optimizer's state.
 
-    ``elsewhere``: those in other functions than the construction's, which may be given other optimizers too.
+    ``elsewhere``: those that may be given other optimizers too, as in other functions than the construction's.
     ``sharded``: the state may be one without groups, as DeepSpeed's.
     """
 
@@ -208,7 +210,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         loads = tuple(load.site for load in optimizer.state_loads)
         sharded = program.framework in NAMES
-        elsewhere = tuple(load.site for load in optimizer.state_loads if load.function != optimizer.function)
+        elsewhere = tuple(
+            load.site
+            for load in optimizer.state_loads
+            if load.function != optimizer.function or load.others == "optimizers"
+        )
         yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere, sharded), evidence=seen)
 
 
@@ -332,6 +338,12 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
             f"parameters of lazy layers may have no shape yet where it is built, which fused raises for before torch "
             f"{version(ON_LAZY)}: show the model a batch first"
         )
+    for load in optimizer.state_loads:
+        if load.others == "any":
+            where = said_at(load.site, optimizer.site)
+            return f"the call{where} loads its state and that of other things, which have no groups to be told before"
+    if optimizer.complex:
+        return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
@@ -372,6 +384,11 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
         return (
             f"the GradScaler{where} may skip the first step, and fused SGD then goes on with momentum nobody has filled"
         )
+    for step in program.steps:
+        if step.late is not None and optimizer.site in step.optimizers:
+            where = said_at(step.late, optimizer.site)
+            late = f"what decides{where} may keep parameters without a gradient in the first step"
+            return f"{late}, and fused SGD has no momentum for them later"
     if program.thaws:
         where = said_at(program.thaws[0], optimizer.site)
         late = f"parameters may get their first gradient late (requires_grad{where})"

@@ -228,7 +228,7 @@ def _loader(loader: Loader) -> Iterator[str]:
 def _optimizer(optimizer: Optimizer) -> Iterator[str]:
     flags = [
         name
-        for name in ("in_loop", "before_move", "sparse", "lazy", "shared", "open_mapping")
+        for name in ("in_loop", "before_move", "sparse", "lazy", "shared", "complex", "open_mapping")
         if getattr(optimizer, name)
     ] + ([] if optimizer.used else ["unused"])
     yield (

@@ -322,6 +322,7 @@ class Act:
     max_norm: Argument = ABSENT  # for clips
     concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
+    others: Literal["none", "optimizers", "any"] = "none"  # of a load: what else it may be called on
 
 
 @dataclass(frozen=True)
@@ -653,6 +654,7 @@ class Step:
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
+    late: Site | None = None  # SGD with momentum: what may give a parameter its first gradient after the first update
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
     first_batches: tuple[FirstBatch, ...] = ()
     wish: Argument = ABSENT  # over how many batches gradients shall add up, by an option or constant that nothing reads
@@ -1038,6 +1040,7 @@ class Optimizer:
     used: bool = True  # some step of the program updates it
     handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
     owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
+    complex: bool = False  # some parameters of the program are complex numbers
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""

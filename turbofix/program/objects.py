@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
+from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -13,6 +14,7 @@ from turbofix.program.acts import act_of, concerned, is_model, is_module_class, 
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from, argument_of, bound_arguments
+from turbofix.program.complexes import has_complex_weights
 from turbofix.program.convolutions import convolutions_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
@@ -544,6 +546,7 @@ def _optimizer(
         used=site in used,
         handed_over=_is_handed_over(analysis, made),
         owner=owner_beside(analysis, event),
+        complex=has_complex_weights(analysis),
     )
 
 
@@ -694,12 +697,20 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
             act = act_of(analysis, event, None)
             if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
                 text = analysis.facts.places.text(event.node.func.value, event.module)
-                act = replace(act, receiver_text=text)
+                act = replace(act, receiver_text=text, others=_loads_also(analysis, event, made))
             found.setdefault(act.site, act)
     for event in analysis.facts.of("call"):
         if any(is_owner(each) for each in members(event.receiver)) and _restores(event, made):
             found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     return tuple(found[site] for site in sorted(found))
+
+
+def _loads_also(analysis: Analysis, event: Event, made: list[Made]) -> Literal["none", "optimizers", "any"]:
+    """What a call of ``load_state_dict`` is made on beside one optimizer, in a loop or by a helper."""
+    found = [one for each in analysis.facts.at(event.node) for one in members(each.receiver)]
+    if any(is_model(each) or (isinstance(each, Made) and each.kind in ("scheduler", "scaler")) for each in found):
+        return "any"
+    return "none" if all(any(each is one for one in made) for each in found) else "optimizers"
 
 
 def _restores(event: Event, made: list[Made]) -> bool:

@@ -102,7 +102,7 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.weights import weights
-from turbofix.program.zeroing import zeroings
+from turbofix.program.zeroing import late, zeroings
 
 _OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
 
@@ -456,6 +456,7 @@ def _step(
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
+        late=late(analysis, training, record),
         creations=creations(analysis, training, loop),
         first_batches=first_batches(analysis, training, loop),
         wish=accumulation_wish(analysis, backwards[0]),

@@ -11,18 +11,31 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
-from turbofix.program.acts import is_model, is_module_class
+from turbofix.nodes import walk
+from turbofix.program.acts import concerned, is_model, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
+from turbofix.program.facts import Frame, settled
 from turbofix.program.guards import Condition
 from turbofix.program.model import Zeroing
-from turbofix.program.names import walk_here
+from turbofix.program.names import dotted, parameters, walk_here
 from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS, blocks, contains
-from turbofix.program.values import Bound, Const, External, Instance, Made, Mapping, Sequence, Value, members
+from turbofix.program.values import (
+    Bound,
+    Const,
+    External,
+    Instance,
+    Made,
+    Mapping,
+    Opaque,
+    Sequence,
+    Tensor,
+    Value,
+    members,
+)
 
 _OFTEN = ("always", "config")
 _GRADIENTS = ("grad", "_grad", "main_grad")
@@ -202,28 +215,74 @@ def _is_torch_autograd(analysis: Analysis, node: ast.Attribute, module: ModuleFi
     return any(isinstance(each, External) for each in members(analysis.facts.evaluate(node, (frame,))))
 
 
+def late(analysis: Analysis, events: list[Event], record: LoopRecord) -> Site | None:
+    """What may give parameters that SGD moves by momentum their first gradient after the first update."""
+    stepped = [each for event in events if event.kind == "step" for each in optimizers_in(concerned(event))]
+    if not any(map(_has_momentum, stepped)):
+        return None
+    return next(_deciding(analysis, events, record, after_updates=True), None)
+
+
+def _has_momentum(optimizer: Value) -> bool:
+    if not isinstance(optimizer, Made) or optimizer.qualname != "torch.optim.SGD":
+        return False
+    momentum = optimizer.arguments.get("momentum", 2)
+    return optimizer.arguments.open or (momentum is not None and settled(momentum.value) not in (0, 0.0))
+
+
 def _unsettled(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Site]:
     """What may decide from step to step which parameters get a gradient."""
+    places = analysis.facts.places
+    yield from _deciding(analysis, events, record)
+    for module in analysis.execution.modules.values():
+        if "requires_grad" in module.text:
+            for node in by_type(module.tree).get(ast.Attribute, ()):
+                if not isinstance(node, ast.Attribute):
+                    continue
+                if node.attr == "requires_grad_" or (node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)):
+                    yield places.site(node, module)
+
+
+def _deciding(
+    analysis: Analysis, events: list[Event], record: LoopRecord, *, after_updates: bool = False
+) -> Iterator[Site]:
+    """What may decide in the code from step to step which parameters get a gradient.
+
+    ``after_updates``: only what an update does not wait for: what stands under the same tests as it is there by then.
+    """
     places, loop = analysis.facts.places, record.node
     judged: set[ast.AST] = set()
+
+    def is_fixed(call: ast.AST | None, module: ModuleFile | None) -> bool:
+        if _goes_through_all(analysis, call, module):
+            return True
+        return after_updates and _is_chosen_before(analysis, call, module, loop)
+
+    awaited = [analysis.guards.guard(event, loop).tests for event in events if after_updates and event.kind == "step"]
+    losses = {analysis.guards.guard(event, loop).tests for event in events if event.kind == "criterion"}
+    if after_updates and len(losses) == 1:
+        awaited += losses  # a single kind of loss: there is no gradient at all without it
     for event in events:
         if no_grad(event):
             continue
         if event.kind in ("backward", "forward", "criterion", "step"):
             # what is stepped more seldom than its gradients are computed has them all by then
             guard = analysis.guards.guard(event, loop)
-            if guard.kind not in _OFTEN and not (event.kind == "step" and guard.kind == "every_n"):
+            waits = event.kind == "step" and (after_updates or guard.kind == "every_n")
+            waits = waits or any(tests[: len(guard.tests)] == guard.tests for tests in awaited)
+            if guard.kind not in _OFTEN and not waits:
                 yield guard.tests[-1] if guard.tests else analysis.facts.site(event)
         called = event.node.func if event.kind == "forward" and isinstance(event.node, ast.Call) else None
         if isinstance(called, ast.Subscript) and not isinstance(called.slice, ast.Constant):
             yield analysis.facts.site(event)
-        if event.kind == "unknown_call" and any(_may_be_module(each) for each in members(event.receiver)):
+        fixed = after_updates and _is_chosen_before(analysis, event.node, event.module, loop)
+        if event.kind == "unknown_call" and not fixed and any(map(_may_be_module, members(event.receiver))):
             yield analysis.facts.site(event)
         among = members(analysis.facts.evaluate(called, analysis.facts.frames(event)))
-        if len(among) > 1 and not _goes_through_all(analysis, event.node, event.module):
+        if len(among) > 1 and not is_fixed(event.node, event.module):
             yield analysis.facts.site(event)
         for level in event.control.upwards():
-            if level.kind == "choice" and not _goes_through_all(analysis, level.node, level.module):
+            if level.kind == "choice" and not is_fixed(level.node, level.module):
                 yield analysis.facts.site(event)
         frames = analysis.facts.frames(event)
         for frame in analysis.facts.frames_within(event, loop):
@@ -235,16 +294,58 @@ def _unsettled(analysis: Analysis, events: list[Event], record: LoopRecord) -> I
             for picked in _picks(analysis, scope, inside):
                 yield places.site(picked, frame.module)
             for decision in _tests(scope) if _is_of_module(frame) and scope is not loop else ():
+                if after_updates and not _decides_weights(analysis, decision, scope, inside):
+                    continue
                 kind, _ = analysis.guards.judge(Condition(decision.test, True, decision, inside), loop)
                 if kind not in _OFTEN:
                     yield places.site(decision.test, frame.module)
-    for module in analysis.execution.modules.values():
-        if "requires_grad" in module.text:
-            for node in by_type(module.tree).get(ast.Attribute, ()):
-                if not isinstance(node, ast.Attribute):
-                    continue
-                if node.attr == "requires_grad_" or (node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)):
-                    yield places.site(node, module)
+
+
+def _is_chosen_before(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None, loop: ast.AST) -> bool:
+    """Whether what is called was chosen, among several models say, before the loop, and for all its rounds."""
+    called = call.func if isinstance(call, ast.Call) else None
+    if module is None:
+        return False
+    facts = analysis.facts
+    if isinstance(called, ast.Attribute):
+        functions = [facts.places.scope(write, where) for write, _, where in facts.attribute_writes(called.attr)]
+        return all(getattr(each, "name", None) == "__init__" for each in functions)
+    if not isinstance(called, ast.Name):
+        return False
+    owner = facts.bindings.owner(called.id, called, module)
+    writes = facts.bindings.writes(owner, called.id)
+    if loop in facts.places.ancestors(called, module) or isinstance(owner, ast.Module):
+        return not any(loop in facts.places.ancestors(each, module) for each in writes)
+    return all(isinstance(each, ast.arg) for each in writes)  # it is given to the function that calls it
+
+
+def _decides_weights(
+    analysis: Analysis, decision: ast.If | ast.IfExp | ast.While, scope: ast.AST, frames: tuple[Frame, ...]
+) -> bool:
+    """Whether what a test decides in a forward pass may be which layers or weights take part."""
+    if isinstance(decision, ast.While):
+        return True
+    if isinstance(decision, ast.IfExp):
+        branches: list[ast.AST] = [decision.body, decision.orelse]
+    else:
+        branches = [*decision.body, *decision.orelse]
+    inside = [node for branch in branches for node in walk(branch)]
+    body = getattr(scope, "body", None)
+    is_end = isinstance(body, list) and body[-1] is decision
+    if not is_end and any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in inside):
+        return True
+    given = parameters(scope)
+    own = given[0].arg if given else ""
+    named = [node for node in inside if isinstance(node, ast.Attribute) and (dotted(node) or "").startswith(f"{own}.")]
+    called = [node.func for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return any(
+        _holds_modules(value)
+        or (isinstance(value, Tensor) and "param" in value.roles)
+        or (isinstance(value, Bound) and isinstance(value.receiver, Instance) and is_module_class(value.receiver))
+        or (isinstance(value, Opaque) and bool(value.uses & {"()", "(tensor)", "parameters"}))
+        for node in (*named, *called)
+        for value in members(analysis.facts.evaluate(node, frames))
+    )
 
 
 def _goes_through_all(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None) -> bool:
