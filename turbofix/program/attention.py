@@ -57,9 +57,10 @@ _MEANT = re.compile(
 _HOOKS = re.compile(r"\.register_(?:module_)?(?:full_)?(?:forward|backward)_(?:pre_)?hook")
 _HIGHER = re.compile(r"\btorch\.func\b|\bfunctorch\b|\bautograd\.functional\b|\bautograd\.forward_ad\b")
 _META = frozenset(("higher", "learn2learn", "torchmeta", "functorch", "torchopt", "betty"))
-_LAYING_OUT = frozenset(
-    ("transpose", "permute", "reshape", "flatten", "contiguous", "swapaxes", "movedim", "size", "shape")
-)
+_LAYING_OUT = frozenset(("reshape", "flatten", "contiguous", "size", "shape"))
+_TURNING = frozenset(("transpose", "permute", "swapaxes", "movedim"))
+_HEADS_BEHIND = frozenset(("12", "21", "-2-3", "-3-2", "0213"))
+"""What turns heads and positions around."""
 _CASTS = ("float", "to", "type_as", "type", "double", "half", "bfloat16")
 _PRECISION = "its softmax is computed in another precision, on purpose as it seems"
 _ROOTS = frozenset(("math.sqrt", "numpy.sqrt"))
@@ -1506,7 +1507,8 @@ class _Reading:
     def _may_be_viewed(self, final: int) -> bool:
         """Whether something may rely on the product's rows lying one behind another: the kernels' do not.
 
-        ``y.view(...)`` raises then; behind ``transpose`` or ``permute`` it would have raised as written, too.
+        ``y.view(...)`` raises then. Behind ``y.transpose(1, 2)`` it does not, but behind ``y.transpose(0, 1)``, whose
+        positions and widths lay together as written.
         """
         parent = self.places.parent(self.product, self.module)
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
@@ -1518,7 +1520,11 @@ class _Reading:
         """Whether what reads a tensor lays it out anew, or turns it around."""
         parent = self.places.parent(node, self.module)
         if isinstance(parent, ast.Attribute):
-            return parent.attr in _LAYING_OUT
+            call = self.places.parent(parent, self.module)
+            if parent.attr not in _TURNING or not isinstance(call, ast.Call):
+                return parent.attr in _LAYING_OUT
+            order = "".join(ast.unparse(each) for each in call.args) if not call.keywords else ""
+            return re.sub(r"[(), \[\]]", "", order) in _HEADS_BEHIND or self._copies(call)
         if not isinstance(parent, ast.Call) or node not in parent.args[:1]:
             return False
         return (dotted(parent.func) or "").rpartition(".")[2] == "rearrange"
