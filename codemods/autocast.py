@@ -152,6 +152,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_forward, of_value
+from turbofix.program.libraries import unfit_for_half
 from turbofix.program.model import (
     Called,
     Evaluation,
@@ -244,17 +245,7 @@ NETWORKS = ("torchvision.models.", "timm.", "transformers.", "segmentation_model
 FAIRSCALE_CHECKPOINT = "fairscale.nn.checkpoint_wrapper"
 FORGETS = "recomputes the forward pass without the autocast that it ran under"
 UNSAFE = (
-    ("torch.linalg.", "has no kernel for 16 bits"),
-    ("torch.fft.", "has no kernel for 16 bits"),
-    ("torch.sparse.", "does not mix 16 and 32 bits"),
-    ("torch.spmm", "does not mix 16 and 32 bits"),
-    ("torch.svd", "has no kernel for 16 bits"),
-    ("torch.inverse", "has no kernel for 16 bits"),
-    ("torch.cholesky", "has no kernel for 16 bits"),
-    ("torch.stft", "has no kernel for 16 bits"),
-    ("torch.istft", "has no kernel for 16 bits"),
     ("torch.nn.functional.batch_norm", "does not mix statistics in 32 bits with weights in 16"),
-    ("torch.lerp", "does not mix 16 and 32 bits"),
     ("torch.autograd.Function.apply", "has a backward of its own that may not know autocast"),
     ("torch.autograd.grad", "takes gradients inside the forward pass"),
     ("deepspeed.checkpointing.", FORGETS),
@@ -263,14 +254,6 @@ UNSAFE = (
     ("apex.transformer.tensor_parallel.random.checkpoint", FORGETS),
     ("torchdiffeq.", "picks its steps by the error, which rounding to 16 bits drowns"),
     ("torchsde.", "picks its steps by the error, which rounding to 16 bits drowns"),
-    ("torch_scatter.", "does not mix 16 and 32 bits"),
-    ("torch_sparse.", "does not mix 16 and 32 bits"),
-    ("Tensor.index_add", "does not mix 16 and 32 bits"),
-    ("Tensor.index_copy", "does not mix 16 and 32 bits"),
-    ("Tensor.index_put", "does not mix 16 and 32 bits"),
-    ("Tensor.scatter", "does not mix 16 and 32 bits"),
-    ("Tensor.masked_scatter", "does not mix 16 and 32 bits"),
-    ("Tensor.lerp", "does not mix 16 and 32 bits"),
 )
 """Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
 
@@ -766,6 +749,9 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
     reason = unsafe_call(calls, half, here)
     if reason is not None:
         raise Refuse(reason)
+    for call in (call for region in step.forwards for call in region.unfit):
+        line, why = call.site.line_from(here), unfit_for_half(call.qualname)
+        raise Refuse(f"{call.qualname} on {line} is given a result of the forward pass, and {why}: give it `.float()`")
     reason = leaves_torch(step.forwards, step.syncs)
     if reason is not None and half == "bfloat16":
         raise Refuse(reason)
@@ -844,9 +830,10 @@ def overlap(one: Region, other: Region) -> bool:
 def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
     """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
     for call in calls:
-        for prefix, why in UNSAFE:
-            if call.qualname.startswith(prefix) and call.constants != ("custom_fwd",):
-                return f"{call.qualname} on {call.site.line_from(here)} {why}"
+        why = unfit_for_half(call.qualname)
+        why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
+        if why is not None and call.constants != ("custom_fwd",):
+            return f"{call.qualname} on {call.site.line_from(here)} {why}"
         if half == "float16" and call.qualname.startswith(FILLS):
             numbers = [value for value in call.constants if isinstance(value, (int, float))]
             if any(FLOAT16_MAX < abs(value) < float("inf") for value in numbers):

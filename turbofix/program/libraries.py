@@ -171,6 +171,38 @@ _HALF = words(
 )
 
 
+_NO_KERNEL = words(
+    """
+    cholesky cholesky_inverse cholesky_solve complex det eig geqrf inverse istft logdet lstsq lu lu_solve nanquantile
+    pinverse polar qr quantile slogdet stft svd svd_lowrank symeig triangular_solve view_as_complex
+    """
+)
+_NO_MIXING = words(
+    "index_add index_copy index_put lerp masked_scatter scatter scatter_add scatter_reduce smm spmm sspaddmm"
+)
+_UNFIT_PACKAGES = {
+    "torch.linalg.": "has no kernel for 16 bits",
+    "torch.fft.": "has no kernel for 16 bits",
+    "torch.sparse.": "does not mix 16 and 32 bits",
+    "torch_scatter.": "does not mix 16 and 32 bits",
+    "torch_sparse.": "does not mix 16 and 32 bits",
+}
+
+
+def unfit_for_half(name: str) -> str | None:
+    """Why an operation raises where one of its operands comes in 16 bits, as under autocast; None for most.
+
+    That there is no kernel was seen on torch 2.13, each called with bfloat16; in float16 some have none either.
+    """
+    owner, _, last = name.rstrip("_").rpartition(".")
+    if owner in ("torch", "Tensor"):
+        if last in _NO_KERNEL:
+            return "has no kernel for 16 bits"
+        if last in _NO_MIXING:
+            return "does not mix 16 and 32 bits"
+    return next((why for package, why in _UNFIT_PACKAGES.items() if name.startswith(package)), None)
+
+
 def is_product(name: str) -> bool:
     """Whether a call multiplies matrices: a function of torch, or a method or operator of a tensor."""
     owner, _, last = name.rpartition(".")

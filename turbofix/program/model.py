@@ -285,7 +285,8 @@ class Region:
     under autocast, the loss might come out in 16 bits, because it is put together by hand. ``products`` are matrix
     products beside the models. ``calls_end`` is the last statement that calls a model, ``outputs`` what the calls give
     in 16 bits; None where some of it does not come out as tensors. ``idle`` are statements behind ``calls_end`` that
-    do not lead to the loss.
+    do not lead to the loss. ``unfit`` are calls beside it, and after the loop, that are given a result of it in 16
+    bits and raise for it (``libraries.unfit_for_half``).
     """
 
     first: Site
@@ -298,6 +299,7 @@ class Region:
     calls_end: Site | None = None
     outputs: tuple[Output, ...] | None = None
     idle: tuple[Site, ...] = ()
+    unfit: tuple[Called, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,13 @@ from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations, passes
 from turbofix.program.layouts import layouts
-from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, words
+from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
 from turbofix.program.model import (
     Biases,
+    Called,
     Evaluation,
     Framework,
     Loop,
@@ -521,25 +522,39 @@ def _with_escapes(
     inside = {id(event) for event in events}
     foreign: set[Site] = set()
     later: dict[Site, list[Site]] = {}
+    unfit: dict[tuple[Site, Site | None], Called] = {}
     for event in facts.of("call", "sync"):
         values = [event.receiver] if event.kind == "sync" else []
-        if event.kind == "call" and is_foreign(event.name) and event.arguments is not None:
-            values = list(event.arguments.values())
+        raises = event.kind == "call" and unfit_for_half(event.name) is not None
+        if event.kind == "call" and (raises or is_foreign(event.name)) and event.arguments is not None:
+            values = [*event.arguments.values(), *([event.receiver] if raises else ())]
         elif event.kind == "sync" and (event.name != "numpy" or id(event) in inside):
             continue
         for member in (each for value in values for each in flatten(value)):
-            if isinstance(member, Tensor) and member.roles & {"output", "maybe_output"} and "loss" not in member.roles:
-                if id(event) in inside:
-                    foreign.add(facts.site(event))
-                elif member.origin is not None and not facts.inside(event, loop):
-                    later.setdefault(facts.origin_site(member.origin) or facts.site(event), []).append(
-                        facts.site(event)
-                    )
+            if not isinstance(member, Tensor) or not member.roles & {"output", "maybe_output"}:
+                continue
+            if "loss" in member.roles or (raises and not member.half):
+                continue
+            site = facts.site(event)
+            if id(event) not in inside and (member.origin is None or facts.inside(event, loop)):
+                continue
+            origin = None if id(event) in inside else facts.origin_site(member.origin) or site
+            if raises:
+                unfit[site, origin] = Called(event.name, site)
+            elif origin is None:
+                foreign.add(site)
+            else:
+                later.setdefault(origin, []).append(site)
     return tuple(
         replace(
             region,
             escapes=tuple(
                 sorted(foreign | {site for origin, sites in later.items() if _within(origin, region) for site in sites})
+            ),
+            unfit=tuple(
+                called
+                for (site, origin), called in sorted(unfit.items(), key=lambda each: each[0][0])
+                if (not _within(site, region) if origin is None else _within(origin, region))
             ),
         )
         for region in regions
