@@ -44,12 +44,14 @@ When refused
     next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training
     never reaches a GPU, of samples that are neither read, decoded nor tokenised.
     It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
-    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
-    datasets that are unknown, that use the GPU or that change while the training runs, for lambdas and local classes,
-    which cannot be sent to a spawned worker, for loaders built anew in each epoch (build them once, before the loop) or
-    read by ``next(iter(loader))``, where a comment may say why the number is low, where the option that holds it is
-    read for another purpose, where the script starts processes of its own, where the missing guard cannot be added, and
-    where the script works on the GPU outside of its guard, as every spawned worker would do once more.
+    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it),
+    for datasets that are unknown, that use the GPU or that change while the training runs, for those that draw from a
+    random generator of their own (each worker would draw the same from its copy; a ``worker_init_fn`` may seed it),
+    for open files that they or their objects hold, for lambdas and local classes, which cannot be sent to a spawned
+    worker, for loaders built anew in each epoch (build them once, before the loop) or read by ``next(iter(loader))``,
+    where a comment may say why the number is low, where the option that holds it is read for another purpose, where
+    the script starts processes of its own, where the missing guard cannot be added, and where the script works on the
+    GPU outside of its guard, as every spawned worker would do once more.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -433,6 +435,11 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return "its dataset is iterated and does not ask get_worker_info: every worker would yield all of the data"
     if data.stateful is not None:
         return f"{data.stateful}, which workers would not see"
+    if data.generator is not None and (loader.argument("worker_init_fn").text or "None") == "None":
+        return (
+            f"its samples are drawn from the generator `{data.generator}`, of which every worker would have the same "
+            "copy and draw the same numbers: seed it for each worker in a worker_init_fn"
+        )
     if loader.built_in_loop:
         return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
     return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)

@@ -73,11 +73,19 @@ _OPENED = frozenset(
     words(
         """
         builtins.open io.open lmdb.open lmdb.Environment h5py.File sqlite3.connect zipfile.ZipFile tarfile.open
-        tables.open_file netCDF4.Dataset cv2.VideoCapture decord.VideoReader av.open
+        tables.open_file netCDF4.Dataset cv2.VideoCapture decord.VideoReader av.open mmap.mmap gzip.open gzip.GzipFile
+        bz2.open bz2.BZ2File lzma.open lzma.LZMAFile
         """
     )
 )
 """What gives an open file or database, which another process can neither be sent nor safely share."""
+
+_GENERATORS = words(
+    """
+    random.Random numpy.random.default_rng numpy.random.Generator numpy.random.RandomState torch.Generator
+    """
+)
+"""What gives a random generator with a state of its own, of which every worker has a copy."""
 
 _RANDOM = (
     "random.", "numpy.random.", "torch.rand", "torch.bernoulli", "torch.multinomial", "torch.normal", "albumentations.",
@@ -115,6 +123,7 @@ class Work:
     on_device: bool = False
     worker_aware: bool = False
     unpicklable: str | None = None
+    generator: str | None = None
     seen: set[int] = field(default_factory=set)
 
 
@@ -140,6 +149,7 @@ def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
             first.length if first.length == other.length else None,
             first.unpicklable or other.unpicklable,
             first.stateful or other.stateful,
+            first.generator or other.generator,
         )
     return first
 
@@ -189,9 +199,14 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
                 found[0],
                 site=site,
                 kind=found[0].kind if len(kinds) == 1 else "unknown",
+                on_device=any(each.on_device for each in found),
                 random=any(each.random for each in found),
+                worker_aware=all(each.worker_aware for each in found),
                 work=_ordered({kind for each in found for kind in each.work}),
                 length=None,
+                unpicklable=next((each.unpicklable for each in found if each.unpicklable), None),
+                stateful=next((each.stateful for each in found if each.stateful), None),
+                generator=next((each.generator for each in found if each.generator), None),
             )
         return Dataset("unknown", site, value.qualname)
     if value.kind != "dataset":
@@ -234,6 +249,7 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         _ordered(work.kinds),
         length,
         work.unpicklable,
+        generator=work.generator,
     )
 
 
@@ -253,6 +269,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
             inner = _made(analysis, external, 2)
             work.kinds |= set(inner.work)
             work.random |= inner.random
+            work.generator = inner.generator
     for base in bases:
         if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in _IN_MEMORY:
             work.kinds |= {"read", "decode"}
@@ -266,7 +283,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         for each in flatten(held, 1):
             if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
                 work.unpicklable = work.unpicklable or f"its attribute {name} is a lambda"
-            elif isinstance(each, Opaque) and (opened := _opened(value, each)) is not None:
+            elif (opened := (isinstance(each, Opaque) and _opened(value, each)) or _open(each)) is not None:
                 work.unpicklable = work.unpicklable or f"its attribute {name} holds what {opened} opened"
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
@@ -286,6 +303,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         _length(analysis, value),
         work.unpicklable,
         _stateful(analysis, value),
+        None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
     )
 
 
@@ -303,6 +321,19 @@ def _keeps(function: Function) -> bool:
         and each.value.id not in own
         for each in walk(function.node)
     )
+
+
+def _open(held: Value, depth: int = 3) -> str | None:
+    """What opened a file or database that is held, itself or by an object of the project that is held."""
+    if isinstance(held, Opaque) and held.name.startswith("pathlib.Path().open()"):
+        return "pathlib.Path.open"
+    if not isinstance(held, Instance) or not depth:
+        return None
+    for each in (inner for one in held.attributes.values() for inner in flatten(one, 1)):
+        found = _opened(held, each) if isinstance(each, Opaque) else None
+        if (found := found or _open(each, depth - 1)) is not None:
+            return found
+    return None
 
 
 def _opened(instance: Instance, held: Opaque) -> str | None:
@@ -512,6 +543,7 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
     if depth < 0 or id(function.node) in work.seen:
         return
     work.seen.add(id(function.node))
+    work.generator = work.generator or _drawn_from(function, instance)
     for node in walk(function.node):
         if isinstance(node, ast.Call):
             _scan_call(work, node, function, instance, depth)
@@ -520,6 +552,42 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
                 work.kinds.add("compute")
         elif isinstance(node, (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             work.kinds.add("compute")
+
+
+def _drawn_from(function: Function, instance: Instance | None) -> str | None:
+    """The generator, kept from item to item, that a function uses; None where it has none, or seeds it for each item.
+
+    What a function makes itself is not kept.
+    """
+    own = parameters(function.node)
+    receiver = own[0].arg if own and instance is not None and function.cls is not None else None
+    local = {each.arg for each in own}
+    local |= {each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    seeded: set[str] = set()
+    for statement in body_of(function.node):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        func = call.func if isinstance(call, ast.Call) and call.args else None
+        if isinstance(func, ast.Attribute) and func.attr in ("seed", "manual_seed"):
+            seeded.add(dotted(func.value) or "")
+    for node in walk(function.node):
+        held: Value | None = None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
+            held = instance.attributes.get(node.attr) if instance is not None else None
+        elif isinstance(node, ast.Name) and node.id not in local:
+            held = function.module.scope.names.get(node.id)
+        if held is not None and any(_is_generator(each) for each in members(held)):
+            name = dotted(node)
+            if name not in seeded:
+                return name
+    return None
+
+
+def _is_generator(value: Value) -> bool:
+    if isinstance(value, Opaque):
+        if value.name.endswith(".manual_seed()") and value.source is not None:
+            return any(_is_generator(each) for each in members(value.source))
+        return value.how == "call" and value.source is None and value.name.removesuffix("()") in _GENERATORS
+    return isinstance(value, Made) and value.qualname in _GENERATORS
 
 
 def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instance | None, depth: int) -> None:

@@ -213,6 +213,7 @@ def _loader(loader: Loader) -> Iterator[str]:
         f" length {data.length}"
         f"{' unpicklable: ' + data.unpicklable if data.unpicklable else ''}"
         f"{' stateful: ' + data.stateful if data.stateful else ''}"
+        f"{' draws from: ' + data.generator if data.generator else ''}"
     )
     for name, given in sorted(loader.arguments.items()):
         if name != "dataset":

@@ -86,7 +86,7 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
         return _call_itertools(interp, qualname, arguments, node)
     if package == "time":
         return NUMBER
-    if package == "random":
+    if package == "random" and qualname not in ("random.Random", "random.SystemRandom"):  # those are objects
         return _call_random(interp, qualname, arguments, node)
     last = qualname.rpartition(".")[2]
     if last in _UNIQUE_NAMES and not qualname.endswith(".*"):

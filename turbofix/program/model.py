@@ -139,6 +139,7 @@ class Dataset:
     stateful: str | None = (
         None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
     )
+    generator: str | None = None  # the random generator, kept from item to item, that an item is drawn from
 
 
 @dataclass(frozen=True)
