@@ -307,7 +307,9 @@ PROGRESS = words(
 )
 """Calls that put a progress bar around an iterable."""
 
-BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar")
+BARS = PROGRESS - words("tqdm.trange tqdm.tnrange progressbar.ProgressBar click.progressbar") | words(
+    "accelerate.utils.tqdm accelerate.utils.tqdm.tqdm"
+)
 """Those that give, one by one, all that their first argument gives."""
 
 PARSERS = words(
