@@ -45,13 +45,14 @@ When refused
     never reaches a GPU, of samples that are neither read, decoded nor tokenised.
     It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
     they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it),
-    for datasets that are unknown, that use the GPU or that change while the training runs, for those that draw from a
-    random generator of their own (each worker would draw the same from its copy; a ``worker_init_fn`` may seed it),
-    for open files that they or their objects hold, for lambdas and local classes, which cannot be sent to a spawned
-    worker, for loaders built anew in each epoch (build them once, before the loop) or read by ``next(iter(loader))``,
-    where a comment may say why the number is low, where the option that holds it is read for another purpose, where
-    the script starts processes of its own, where the missing guard cannot be added, and where the script works on the
-    GPU outside of its guard, as every spawned worker would do once more.
+    for datasets that are unknown, that use the GPU or that change while the training runs (they, or a global that
+    their samples are made from), for those that draw from a random generator of their own (each worker would draw the
+    same from its copy; a ``worker_init_fn`` may seed it), for open files that they or their objects hold, for lambdas
+    and local classes, which cannot be sent to a spawned worker, for loaders built anew in each epoch (build them
+    once, before the loop) or read by ``next(iter(loader))``, where a comment may say why the number is low, where the
+    option that holds it is read for another purpose, where the script starts processes of its own, where the missing
+    guard cannot be added, and where the script works on the GPU outside of its guard, as every spawned worker would
+    do once more.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the

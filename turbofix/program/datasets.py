@@ -17,6 +17,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
 from turbofix.program.sites import FUNCTIONS
+from turbofix.program.stale import changed_globals, changed_while_training
 from turbofix.program.values import (
     Bound,
     Class,
@@ -125,6 +126,7 @@ class Work:
     unpicklable: str | None = None
     generator: str | None = None
     seen: set[int] = field(default_factory=set)
+    globals: set[tuple[ModuleFile, str]] = field(default_factory=set)
 
 
 _LENGTHS: dict[str, dict[object, int]] = {"torch_geometric.datasets.PPI": {"train": 20, "val": 2, "test": 2}}
@@ -302,7 +304,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         _ordered(work.kinds),
         _length(analysis, value),
         work.unpicklable,
-        _stateful(analysis, value),
+        _stateful(analysis, value) or changed_globals(analysis, work.globals),
         None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
     )
 
@@ -370,7 +372,7 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
             if changing and _names(analysis, node.func.value, instance, module):
                 line = _line(analysis, node, module, instance)
                 return f"{node.func.attr}() changes it on {line} while the program trains"
-    return None
+    return changed_while_training(analysis, instance, {name for name, written in writing.items() if written})
 
 
 def _line(analysis: Analysis, node: ast.expr, module: ModuleFile, instance: Instance) -> str:
@@ -544,6 +546,7 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
         return
     work.seen.add(id(function.node))
     work.generator = work.generator or _drawn_from(function, instance)
+    work.globals |= _globals(function)
     for node in walk(function.node):
         if isinstance(node, ast.Call):
             _scan_call(work, node, function, instance, depth)
@@ -552,6 +555,21 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
                 work.kinds.add("compute")
         elif isinstance(node, (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             work.kinds.add("compute")
+
+
+def _globals(function: Function) -> set[tuple[ModuleFile, str]]:
+    """The values of its file that a function reads."""
+    names = [each for each in walk(function.node) if isinstance(each, ast.Name)]
+    local = {each.id for each in names if not isinstance(each.ctx, ast.Load)}
+    local |= {each.arg for each in walk(function.node) if isinstance(each, ast.arg)}
+    known = function.module.scope.names
+    return {
+        (function.module, each.id)
+        for each in names
+        if each.id not in local
+        and each.id in known
+        and not all(isinstance(value, (Class, Function, External)) for value in members(known[each.id]))
+    }
 
 
 def _drawn_from(function: Function, instance: Instance | None) -> str | None:
