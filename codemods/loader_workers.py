@@ -44,15 +44,17 @@ When refused
     next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training
     never reaches a GPU, of samples that are neither read, decoded nor tokenised.
     It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
-    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it),
-    for datasets that are unknown, that use the GPU or that change while the training runs (they, or a global that
-    their samples are made from), for those that draw from a random generator of their own (each worker would draw the
-    same from its copy; a ``worker_init_fn`` may seed it), for open files that they or their objects hold, for lambdas
-    and local classes, which cannot be sent to a spawned worker, for loaders built anew in each epoch (build them
-    once, before the loop) or read by ``next(iter(loader))``, where a comment may say why the number is low, where the
-    option that holds it is read for another purpose, where the script starts processes of its own, where the missing
-    guard cannot be added, and where the script works on the GPU outside of its guard, as every spawned worker would
-    do once more.
+    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
+    datasets that are unknown, that use the GPU or that change while the training runs (they, or a global that their
+    samples are made from), for those that draw from a random generator of their own (each worker would draw the same
+    from its copy; a ``worker_init_fn`` may seed it), for samples that require gradients, which no worker can send, for
+    globals that ``main`` or the guard sets, which a spawned worker does not know, for open files (an ``.npz`` that
+    ``numpy.load`` opened is one) that they, their objects or a module hold, for collate functions that do any of this,
+    for lambdas and local classes, which cannot be sent to a spawned worker, for loaders built anew in each epoch (build
+    them once, before the loop) or read by ``next(iter(loader))``, where a comment may say why the number is low, where
+    the option that holds it is read for another purpose, where the script starts processes of its own, where the
+    missing guard cannot be added, and where the script works on the GPU outside of its guard, as every spawned worker
+    would do once more.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -74,7 +76,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, Framework, Loader, Region, TrainingProgram
+from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, TrainingProgram
 from turbofix.records import dataclass
 
 from ._guard import changed_in, left_behind, on_gpu_above
@@ -380,10 +382,9 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     if program.processes:
         reason = "the script trains in several processes, each of which would keep its workers"
         return codemod.refuse(site, said, reason, evidence=seen)
-    if loaders[0].dataset.stateful is not None:
-        return codemod.refuse(
-            site, said, f"{loaders[0].dataset.stateful}, which workers that are kept do not see", evidence=seen
-        )
+    for each in (loaders[0].dataset, loaders[0].collating):
+        if each is not None and each.stateful is not None:
+            return codemod.refuse(site, said, f"{each.stateful}, which workers that are kept do not see", evidence=seen)
     test = condition(loaders[0])
     if entry is None and (test is None or loaders[0].unpacks):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
@@ -434,16 +435,36 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return "what it reads, and whether that costs anything, could not be seen"
     if data.kind == "iterable" and not data.worker_aware:
         return "its dataset is iterated and does not ask get_worker_info: every worker would yield all of the data"
+    for made in (data, loader.collating):
+        reason = why_not_copied(program, loader, made) if made is not None else None
+        if reason is not None:
+            return reason
+    if loader.built_in_loop:
+        return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
+    return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
+
+
+def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> str | None:
+    """What a worker's copy of a dataset, or of what puts its samples together, would do otherwise."""
     if data.stateful is not None:
         return f"{data.stateful}, which workers would not see"
+    if data.graph is not None:
+        return f"its samples require gradients ({data.graph}), and no worker can send such a tensor: detach it"
     if data.generator is not None and (loader.argument("worker_init_fn").text or "None") == "None":
         return (
             f"its samples are drawn from the generator `{data.generator}`, of which every worker would have the same "
             "copy and draw the same numbers: seed it for each worker in a worker_init_fn"
         )
-    if loader.built_in_loop:
-        return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
-    return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
+    if data.shared is not None:
+        return f"{data.shared}: all forked workers would share its place in the file"
+    region = program.script.unguarded
+    for each in data.later:
+        if not is_notebook(program) and (each.guarded or (region is not None and each.top >= region.first)):
+            return (
+                f"`{each.name}`, which makes its samples, is set on {each.where}, where a spawned worker "
+                "(macOS, Windows, Python 3.14) does not come: give it to the dataset"
+            )
+    return None
 
 
 def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, object]:
@@ -466,8 +487,9 @@ def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
         return f"its collate_fn is defined inside a function and {spawned}"
     if loader.collate == "unknown":
         return f"its collate_fn is not known here; it may be something that {spawned}"
-    if loader.dataset.unpicklable is not None:
-        return f"{loader.dataset.unpicklable}, which {spawned}"
+    for each in (loader.dataset, loader.collating):
+        if each is not None and each.unpicklable is not None:
+            return f"{each.unpicklable}, which {spawned}"
     if is_notebook(program) and ("." not in (loader.dataset.qualname or ".") or loader.collate != "default"):
         return f"its dataset or collate_fn is defined in the notebook and {spawned}"
     if "lambda" in (loader.argument("worker_init_fn").text or ""):

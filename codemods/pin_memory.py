@@ -34,9 +34,10 @@ When refused
     several loaders they read (``if args.task == ...`` in a module that is asked alone, without the script that passes
     ``args``), for an evaluation over a handful of batches that the training process loads, and where an unpacked
     mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which the entry would
-    have to go, where the batches are objects of a class of their own (the loader pins them only if the class has a
-    ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that the place
-    of the call does not tell, and where ``pin_memory=False`` stands with a comment.
+    have to go, where a batch holds sparse tensors (older versions of torch cannot pin them), where the batches are
+    objects of a class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an
+    on/off option decides, where the GPU is used only with an option that the place of the call does not tell, and where
+    ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -55,7 +56,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loader, of_value
 from turbofix.program.model import Framework, Loader, TrainingProgram
-from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning
+from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
 
 from ._copies import eased, wish_is_elsewhere
@@ -192,6 +193,8 @@ def why_not(loader: Loader) -> str | None:
         return None
     if (loader.subclass or "").startswith("torchtext."):
         return None  # no loader of torch's, and there is nothing that it could be passed
+    if (made := sparse(loader)) is not None:
+        return f"its batches hold sparse tensors ({made}), which older versions of torch cannot pin"
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
     if pin.state == "absent" and loader.unpacks:

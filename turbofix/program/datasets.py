@@ -10,14 +10,18 @@ from dataclasses import field, replace
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
+from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
 from turbofix.program.lengths import length_of
-from turbofix.program.libraries import words
+from turbofix.program.libraries import WEIGHED, words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
+from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS
+from turbofix.program.spawned import Read, names_read, set_later
 from turbofix.program.stale import changed_globals, changed_while_training
+from turbofix.program.tensors import tensors_in
 from turbofix.program.values import (
     Bound,
     Class,
@@ -80,6 +84,14 @@ _OPENED = frozenset(
     )
 )
 """What gives an open file or database, which another process can neither be sent nor safely share."""
+_SPARSE = (
+    "torch.sparse_", "torch.sparse.FloatTensor", "torch.sparse.DoubleTensor", "torch.sparse.LongTensor",
+    "torch.sparse.IntTensor", "torch.sparse.HalfTensor", "torch.sparse.spdiags", "torch_sparse.SparseTensor",
+)  # fmt: skip
+_TO_SPARSE = words("to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc")
+"""What makes a sparse tensor."""
+_CUTS = ("data", "detach", "item", "numpy", "shape", "dtype", "device", "size", "tolist")
+"""What of a tensor has no graph."""
 
 _GENERATORS = words(
     """
@@ -125,8 +137,12 @@ class Work:
     worker_aware: bool = False
     unpicklable: str | None = None
     generator: str | None = None
-    seen: set[int] = field(default_factory=set)
-    globals: set[tuple[ModuleFile, str]] = field(default_factory=set)
+    graph: str | None = None
+    sparse: str | None = None
+    seen: dict[int, Function] = field(default_factory=dict)
+    globals: set[Read] = field(default_factory=set)
+    classes: list[Class] = field(default_factory=list)
+    archives: set[str] = field(default_factory=set)  # attributes of which an item is taken by its name
 
 
 _LENGTHS: dict[str, dict[object, int]] = {"torch_geometric.datasets.PPI": {"train": 20, "val": 2, "test": 2}}
@@ -152,6 +168,10 @@ def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
             first.unpicklable or other.unpicklable,
             first.stateful or other.stateful,
             first.generator or other.generator,
+            first.sparse or other.sparse,
+            first.shared or other.shared,
+            first.graph or other.graph,
+            tuple(dict.fromkeys((*first.later, *other.later))),
         )
     return first
 
@@ -209,6 +229,10 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
                 unpicklable=next((each.unpicklable for each in found if each.unpicklable), None),
                 stateful=next((each.stateful for each in found if each.stateful), None),
                 generator=next((each.generator for each in found if each.generator), None),
+                sparse=next((each.sparse for each in found if each.sparse), None),
+                shared=next((each.shared for each in found if each.shared), None),
+                graph=next((each.graph for each in found if each.graph), None),
+                later=tuple(dict.fromkeys(later for each in found for later in each.later)),
             )
         return Dataset("unknown", site, value.qualname)
     if value.kind != "dataset":
@@ -251,7 +275,12 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         _ordered(work.kinds),
         length,
         work.unpicklable,
-        generator=work.generator,
+        changed_globals(analysis, work.globals),
+        work.generator,
+        work.sparse,
+        _shared_file(work),
+        work.graph or _graph(work),
+        set_later(analysis, work.globals, work.classes) if work.seen else (),
     )
 
 
@@ -272,6 +301,8 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
             work.kinds |= set(inner.work)
             work.random |= inner.random
             work.generator = inner.generator
+            work.graph = inner.graph
+            work.unpicklable = inner.unpicklable
     for base in bases:
         if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in _IN_MEMORY:
             work.kinds |= {"read", "decode"}
@@ -281,12 +312,8 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     tensors = [each for held in value.attributes.values() for each in flatten(held, 2) if isinstance(each, Tensor)]
     if any(each.device in ("cuda", "conditional") for each in tensors):
         work.on_device = True
-    for name, held in sorted(value.attributes.items()):
-        for each in flatten(held, 1):
-            if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
-                work.unpicklable = work.unpicklable or f"its attribute {name} is a lambda"
-            elif (opened := (isinstance(each, Opaque) and _opened(value, each)) or _open(each)) is not None:
-                work.unpicklable = work.unpicklable or f"its attribute {name} holds what {opened} opened"
+    work.classes += [each for each in cls.mro() if isinstance(each, Class)]
+    work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
     if get_item is not None and _keeps(get_item):
@@ -306,7 +333,88 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         work.unpicklable,
         _stateful(analysis, value) or changed_globals(analysis, work.globals),
         None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
+        work.sparse,
+        _shared_file(work),
+        work.graph or _graph(work),
+        set_later(analysis, work.globals, work.classes),
     )
+
+
+def _held_back(work: Work, instance: Instance) -> str | None:
+    """What an object holds that cannot be sent to a spawned worker, or that forked ones must not share."""
+    for name, held in sorted(instance.attributes.items()):
+        for each in flatten(held, 1):
+            if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
+                return f"its attribute {name} is a lambda"
+            named = name in work.archives
+            opened = (isinstance(each, Opaque) and _opened(instance, each, named)) or _open(each)
+            if opened:
+                return f"its attribute {name} holds what {opened} opened"
+    return None
+
+
+def _shared_file(work: Work) -> str | None:
+    """A file that a module of the program opened, and that samples are read from: forked workers share its offset."""
+    for module, name, part in sorted(work.globals, key=lambda each: (str(each[0].path), each[1], str(each[2]))):
+        for each in members(module.scope.names.get(name)):
+            if not isinstance(each, Opaque) or each.how != "call" or each.source is not None or each.origin is None:
+                continue
+            called = each.name.removesuffix("()")
+            call = each.origin.node
+            if called in _OPENED or (called == "numpy.load" and (_is_archive(call) or _is_member(part))):
+                return f"its samples are read from the global {name}, which {called} opened"
+    return None
+
+
+def _is_archive(call: ast.AST) -> bool:
+    """Whether the path that a call is given ends in ``.npz``: what ``numpy.load`` gives then is an open file."""
+    given = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if isinstance(given, ast.JoinedStr) and given.values:
+        given = given.values[-1]
+    texts = [each.value for each in walk(given) if isinstance(each, ast.Constant)] if given is not None else []
+    return any(isinstance(each, str) and each.endswith(".npz") for each in texts)
+
+
+def _is_member(part: object) -> bool:
+    """Whether what is taken of something by this key or attribute is told by its name, as in an archive."""
+    return isinstance(part, str) and not part.startswith(("shape", "dtype", "size", "T", "ndim"))
+
+
+def _graph(work: Work) -> str | None:
+    """What makes samples require gradients: a layer with weights, without ``no_grad``, whose result is given back."""
+    facts = work.analysis.facts
+    own = {id(function.node) for function in work.seen.values()}
+    computing: Event | None = None
+    for event in facts.of("forward"):
+        if event.control.chain()[0].detail != "worker" or no_grad(event):
+            continue
+        inside = any(id(frame.scope) in own for frame in facts.frames(event))
+        if inside and any(_has_weights(each) for each in members(event.receiver)):
+            computing = event
+            break
+    if computing is None:
+        return None
+    for event in facts.of("return"):
+        if event.control.chain()[0].detail != "worker" or id(facts.frames(event)[-1].scope) not in own:
+            continue
+        for tensor in tensors_in(event.result):
+            if tensor.roles & {"output", "param"} and not tensor.detached:
+                text = ast.unparse(computing.node)
+                return f"`{text}` on line {getattr(computing.node, 'lineno', 0)} computes them with weights"
+    return None
+
+
+def _has_weights(model: Value, depth: int = 4) -> bool:
+    """Whether a module certainly has weights that take gradients."""
+    if isinstance(model, Made):
+        if WEIGHED.match(model.qualname):
+            return True
+        given = [*model.arguments.values(), *model.attributes.values(), model.inner]
+    elif isinstance(model, Instance):
+        given = list(model.attributes.values())
+    else:
+        return isinstance(model, Tensor) and "param" in model.roles
+    return depth > 0 and any(_has_weights(each, depth - 1) for held in given for each in flatten(held, 2))
 
 
 def _keeps(function: Function) -> bool:
@@ -338,14 +446,21 @@ def _open(held: Value, depth: int = 3) -> str | None:
     return None
 
 
-def _opened(instance: Instance, held: Opaque) -> str | None:
-    """What opened a file or database that the object has from its ``__init__`` on; None for anything else."""
+def _opened(instance: Instance, held: Opaque, named: bool = False) -> str | None:
+    """What opened a file or database that the object has from its ``__init__`` on; None for anything else.
+
+    ``named``: its items are taken by their names. What ``numpy.load`` gives is an archive then, and reads them anew.
+    """
     init = _function(instance.cls.find("__init__"))
     call = held.origin.node if held.origin is not None else None
     if init is None or not isinstance(call, ast.Call) or not any(node is call for node in walk(init.node)):
         return None
-    called = callee(dotted(call.func) or "", init, instance)
-    return next((each.qualname for each in called if isinstance(each, External) and each.qualname in _OPENED), None)
+    for each in callee(dotted(call.func) or "", init, instance):
+        if isinstance(each, External) and each.qualname in _OPENED:
+            return each.qualname
+        if isinstance(each, External) and each.qualname == "numpy.load" and (named or _is_archive(call)):
+            return each.qualname if held.how == "call" else None
+    return None
 
 
 def _stateful(analysis: Analysis, instance: Instance) -> str | None:
@@ -544,10 +659,17 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
     """Note what a function of the project does for an item, through the functions and methods that it calls."""
     if depth < 0 or id(function.node) in work.seen:
         return
-    work.seen.add(id(function.node))
+    work.seen[id(function.node)] = function
     work.generator = work.generator or _drawn_from(function, instance)
-    work.globals |= _globals(function)
+    work.globals |= names_read(function)
+    work.graph = work.graph or _asks_for_gradients(work, function, instance)
+    work.sparse = work.sparse or _makes_sparse(work, function, instance)
+    receiver = _own_object(function, instance)
     for node in walk(function.node):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_member(node.slice.value):
+            head, _, rest = (dotted(node.value) or "").partition(".")
+            if head == receiver:
+                work.archives.add(rest.partition(".")[0])
         if isinstance(node, ast.Call):
             _scan_call(work, node, function, instance, depth)
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -557,19 +679,111 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
             work.kinds.add("compute")
 
 
-def _globals(function: Function) -> set[tuple[ModuleFile, str]]:
-    """The values of its file that a function reads."""
-    names = [each for each in walk(function.node) if isinstance(each, ast.Name)]
-    local = {each.id for each in names if not isinstance(each.ctx, ast.Load)}
-    local |= {each.arg for each in walk(function.node) if isinstance(each, ast.arg)}
-    known = function.module.scope.names
-    return {
-        (function.module, each.id)
-        for each in names
-        if each.id not in local
-        and each.id in known
-        and not all(isinstance(value, (Class, Function, External)) for value in members(known[each.id]))
-    }
+def _own_object(function: Function, instance: Instance | None) -> str | None:
+    """What a method calls its own object."""
+    own = parameters(function.node)
+    return own[0].arg if own and instance is not None and function.cls is not None else None
+
+
+def _asks_for_gradients(work: Work, function: Function, instance: Instance | None) -> str | None:
+    """Where a function makes a tensor require gradients, or computes with one of its object that does."""
+    places = work.analysis.facts.places
+    receiver = _own_object(function, instance)
+    for node in walk(function.node):
+        found: ast.AST | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
+            given = [*node.args, *(each.value for each in node.keywords)]
+            found = None if given and _is_false(given[0]) else node
+        elif isinstance(node, ast.Call) and _wants_gradients(node):
+            found = node
+        elif isinstance(node, ast.Assign):
+            sets = any(isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in node.targets)
+            found = node if sets and not _is_false(node.value) else None
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
+            held = members(instance.attributes.get(node.attr)) if instance is not None else ()
+            learned = any(isinstance(each, Tensor) and _is_learned(each) for each in held)
+            parent = places.parent(node, function.module)
+            cut = isinstance(parent, ast.Attribute) and parent.attr in _CUTS
+            found = node if learned and not cut and not _is_quiet(work, node, function, instance) else None
+        if found is not None:
+            return f"`{ast.unparse(found)}` on line {getattr(found, 'lineno', 0)}"
+    return None
+
+
+def _makes_sparse(work: Work, function: Function, instance: Instance | None) -> str | None:
+    """What makes a sparse tensor in a function, or is one that its object holds; not where it is made dense at once."""
+    facts, receiver = work.analysis.facts, _own_object(function, instance)
+    for node in walk(function.node):
+        found = False
+        if isinstance(node, ast.Call):
+            found = _is_to_sparse(node) or any(
+                isinstance(each, External) and each.qualname.startswith(_SPARSE)
+                for each in callee(dotted(node.func) or "", function, instance)
+            )
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
+            held = flatten(instance.attributes.get(node.attr), 1) if instance is not None else ()
+            made = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
+            found = any(
+                _is_to_sparse(each) or any(event.name.startswith(_SPARSE) for event in facts.at(each)) for each in made
+            )
+        if found and not _is_made_dense(work, node, function):
+            return f"`{ast.unparse(node)}` on line {getattr(node, 'lineno', 0)}"
+    return None
+
+
+def _is_to_sparse(node: ast.AST) -> bool:
+    """``x.to_sparse()``, ``x.to_sparse_csr()``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TO_SPARSE
+
+
+def _is_made_dense(work: Work, node: ast.AST, function: Function) -> bool:
+    """Whether all that is done with a sparse tensor, or the name that it gets, is to make it dense."""
+    places = work.analysis.facts.places
+    parent = places.parent(node, function.module)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr == "to_dense"
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1 or not isinstance(parent.targets[0], ast.Name):
+        return False
+    name = parent.targets[0].id
+    reads = [
+        places.parent(each, function.module)
+        for each in walk(function.node)
+        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
+    ]
+    return all(isinstance(each, ast.Attribute) and each.attr == "to_dense" for each in reads)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def _wants_gradients(call: ast.AST) -> bool:
+    """Whether a call is told to make a tensor that requires gradients."""
+    given = call.keywords if isinstance(call, ast.Call) else ()
+    return any(each.arg == "requires_grad" and not _is_false(each.value) for each in given)
+
+
+def _is_learned(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter, or was made to require gradients."""
+    return "param" in tensor.roles or (tensor.origin is not None and _wants_gradients(tensor.origin.node))
+
+
+def _is_quiet(work: Work, node: ast.AST, function: Function, instance: Instance | None) -> bool:
+    """Whether an expression of a function is evaluated where no graph is built."""
+    for each in work.analysis.facts.places.ancestors(node, function.module):
+        entered: list[ast.expr] = []
+        if isinstance(each, (ast.With, ast.AsyncWith)):
+            entered = [item.context_expr for item in each.items]
+        elif each is function.node:
+            entered = list(getattr(each, "decorator_list", ()))
+        for one in entered:
+            called = dotted(one.func if isinstance(one, ast.Call) else one) or ""
+            for value in callee(called, function, instance):
+                if isinstance(value, External) and value.qualname in ("torch.no_grad", "torch.inference_mode"):
+                    return True
+        if each is function.node:
+            break
+    return False
 
 
 def _drawn_from(function: Function, instance: Instance | None) -> str | None:
@@ -587,6 +801,11 @@ def _drawn_from(function: Function, instance: Instance | None) -> str | None:
         func = call.func if isinstance(call, ast.Call) and call.args else None
         if isinstance(func, ast.Attribute) and func.attr in ("seed", "manual_seed"):
             seeded.add(dotted(func.value) or "")
+    defaults = [each for each in (*function.node.args.defaults, *function.node.args.kw_defaults) if each is not None]
+    for default in (each for each in defaults if isinstance(each, ast.Call)):
+        made = callee(dotted(default.func) or "", function, instance)
+        if any(isinstance(each, External) and each.qualname in _GENERATORS for each in made):
+            return ast.unparse(default)  # made once, where the function is defined
     for node in walk(function.node):
         held: Value | None = None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
@@ -734,6 +953,8 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
             if isinstance(member.node, ast.Lambda):
                 work.unpicklable = work.unpicklable or "its transform is a lambda"
             _scan(work, member, None, depth - 1)
+        elif isinstance(member, Partial):
+            _partial(work, member, depth - 1)
         elif isinstance(member, Opaque):
             work.kinds.add("transform")
             work.random = True
@@ -742,20 +963,50 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
                 work.on_device = True  # PyTorch Geometric's
 
 
-def collate_on_device(analysis: Analysis, value: Value | None) -> bool:
-    """Whether a collate function moves its batch to the GPU, or pins it."""
+def _partial(work: Work, value: Partial, depth: int) -> Function | None:
+    """Note what a function does of which some arguments are given already; a generator among them is kept, too."""
+    for name, given in (*enumerate(value.arguments.positions), *value.arguments.keywords.items()):
+        if any(_is_generator(each) for each in members(given.value)):
+            work.generator = work.generator or (ast.unparse(given.node) if given.node is not None else str(name))
+    function = _function(value.function)
+    if function is not None:
+        _scan(work, function, None, depth)
+    return function
+
+
+def collating(analysis: Analysis, value: Value | None) -> Dataset | None:
+    """What a collate function of the project does, as far as a worker is concerned; None where there is none."""
+    work = Work(analysis)
+    pins = False
     for member in members(value):
-        function = _function(member)
-        if isinstance(member, Instance):
-            function = _function(member.cls.find("__call__"))
-        if function is None:
-            continue
-        work = Work(analysis)
-        _scan(work, function, member if isinstance(member, Instance) else None, 3)
-        pins = any(
-            isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "pin_memory"
-            for each in walk(function.node)
-        )
-        if work.on_device or pins:
-            return True
-    return False
+        held = member if isinstance(member, Instance) else None
+        function = _function(member.cls.find("__call__") if isinstance(member, Instance) else member)
+        if isinstance(member, Bound) and isinstance(member.receiver, Instance):
+            held = member.receiver
+        if isinstance(member, Partial):
+            function = _partial(work, member, 3)
+        elif function is not None:
+            _scan(work, function, held, 3)
+        if held is not None and function is not None:
+            work.classes += [each for each in held.cls.mro() if isinstance(each, Class)]
+            work.unpicklable = work.unpicklable or _held_back(work, held)
+        pins = pins or (function is not None and _pins(function))
+    if not work.seen:
+        return None
+    return Dataset(
+        "map",
+        on_device=work.on_device or pins,
+        unpicklable=work.unpicklable,
+        sparse=work.sparse,
+        shared=_shared_file(work),
+        stateful=changed_globals(analysis, work.globals),
+        generator=None if work.worker_aware else work.generator,
+        graph=work.graph or _graph(work),
+        later=set_later(analysis, work.globals, work.classes),
+    )
+
+
+def _pins(function: Function) -> bool:
+    """Whether a function pins memory itself."""
+    calls = (each.func for each in walk(function.node) if isinstance(each, ast.Call))
+    return any(isinstance(each, ast.Attribute) and each.attr == "pin_memory" for each in calls)

@@ -31,7 +31,7 @@ from turbofix.program.contents import is_builtin
 from turbofix.program.events import Control, Event, LoopRecord, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for, qualnames
-from turbofix.program.libraries import words
+from turbofix.program.libraries import WEIGHED, words
 from turbofix.program.model import ThrownAway
 from turbofix.program.names import body_of, dotted, parameters
 from turbofix.program.regions import loss_expression, no_grad, shared_frames
@@ -95,11 +95,6 @@ _UNSEEN = re.compile(
 weight to a second module unseen."""
 _DEEPEST = 6
 _LONGEST = 20_000
-_WEIGHED = re.compile(
-    r"torch\.nn\.(Linear|Bilinear|Conv\w*|LazyConv\w*|LazyLinear|Embedding\w*|LSTM|GRU|RNN|Transformer\w*|Multihead\w*)$"
-    r"|torchvision\.models\.|timm\.|transformers\.|torch\.hub\."
-)
-"""Modules that certainly have weights."""
 _WEIGHT_LISTS = frozenset(("torch.nn.ParameterList", "torch.nn.ParameterDict"))
 _IN_PLACE = re.compile(
     r"torch\.nn\.\w*(ReLU|ReLU6|ELU|SELU|SiLU|Mish|Hardtanh|Hardswish|Hardsigmoid|Dropout\w*|Threshold)$"
@@ -1082,7 +1077,7 @@ class Judgement:
     def _has_weights(self, model: Value) -> bool:
         """Whether a model has weights that take gradients."""
         return self.uses.is_trained(model) or any(
-            isinstance(each, Made) and _WEIGHED.match(each.qualname) for each in _modules(model)
+            isinstance(each, Made) and WEIGHED.match(each.qualname) for each in _modules(model)
         )
 
     def of(self, backwards: list[Event]) -> Iterator[ThrownAway]:

@@ -6,6 +6,7 @@ A qualified name is canonical when it is the shortest one that the library docum
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 
@@ -875,3 +876,9 @@ _STAR_TEXTS = {
 
 STAR_NAMES: dict[str, frozenset[str]] = {module: words(text) for module, text in _STAR_TEXTS.items()}
 """What ``from module import *`` brings, of the names that programs use."""
+
+WEIGHED = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|Conv\w*|LazyConv\w*|LazyLinear|Embedding\w*|LSTM|GRU|RNN|Transformer\w*|Multihead\w*)$"
+    r"|torchvision\.models\.|timm\.|transformers\.|torch\.hub\."
+)
+"""Modules that certainly have weights."""

@@ -10,7 +10,7 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, bound_arguments
 from turbofix.program.branches import is_chosen_elsewhere
-from turbofix.program.datasets import collate_on_device, dataset_of
+from turbofix.program.datasets import collating, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
@@ -113,6 +113,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     dataset = passed.get("dataset")
     data = dataset_of(analysis, dataset.value if dataset is not None else None)
     collate = passed.get("collate_fn")
+    collated = collating(analysis, collate.value) if collate is not None else None
     subclass = None if made.qualname == _TORCH else made.qualname
     if subclass is None and isinstance(node, ast.Call) and _is_super(node):
         cls = next((each for each in facts.places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None)
@@ -126,7 +127,8 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         unpacks=_unpacks(analysis, node, module),
         mapping_entries=_entries(analysis, all_arguments),
         collate=collate_kind(analysis, collate),  # type: ignore[arg-type]
-        collate_on_device=collate is not None and collate_on_device(analysis, collate.value),
+        collate_on_device=collated is not None and collated.on_device,
+        collating=collated,
         batch=_batch(analysis, made, collate),  # type: ignore[arg-type]
         built_in_loop=False,
         subclass=subclass,

@@ -120,6 +120,20 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class SetLater:
+    """A global that samples are made from, set where a spawned worker, which imports the script, does not come.
+
+    ``top`` is the statement of the script's top level that leads there; ``guarded``: a guard, which keeps the worker
+    out. Where the script has none, one may be added above it.
+    """
+
+    name: str
+    where: str
+    top: Site
+    guarded: bool
+
+
+@dataclass(frozen=True)
 class Dataset:
     """What a loader reads.
 
@@ -140,6 +154,10 @@ class Dataset:
         None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
     )
     generator: str | None = None  # the random generator, kept from item to item, that an item is drawn from
+    sparse: str | None = None  # what makes sparse tensors of its items, or for them
+    shared: str | None = None  # the open file of a module that its items are read from
+    graph: str | None = None  # what makes its items require gradients, which no worker can send
+    later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
 
 
 @dataclass(frozen=True)
@@ -192,6 +210,7 @@ class Loader:
     )  # key -> its entry in the dict display it came from
     collate: Literal["default", "function", "lambda", "local", "unknown"] = "default"
     collate_on_device: bool = False  # collate_fn moves tensors to the GPU or pins memory
+    collating: Dataset | None = None  # what its own collate function does, seen as what a worker would be sent
     batch: Literal["tensors", "object", "unknown"] = (
         "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
     )

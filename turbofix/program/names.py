@@ -297,3 +297,10 @@ def _declared(scope: ast.AST) -> frozenset[str]:
         if isinstance(each, (ast.Global, ast.Nonlocal))
         for name in each.names
     )
+
+
+def is_main_test(test: ast.expr) -> bool:
+    """``__name__ == "__main__"``."""
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.Name) and side.id == "__name__" for side in (test.left, *test.comparators)
+    )

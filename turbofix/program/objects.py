@@ -38,7 +38,7 @@ from turbofix.program.model import (
     StateSave,
     Step,
 )
-from turbofix.program.names import dotted, parameters
+from turbofix.program.names import dotted, is_main_test, parameters
 from turbofix.program.owners import PLACED, is_owner, owner_beside, placed
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
@@ -1043,10 +1043,3 @@ def circumstances(analysis: Analysis, event: Event) -> tuple[Guard, Argument]:
     loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
     guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
     return guard, switch_of(analysis, event) if conditions else ABSENT
-
-
-def is_main_test(test: ast.expr) -> bool:
-    """``__name__ == "__main__"``."""
-    return isinstance(test, ast.Compare) and any(
-        isinstance(side, ast.Name) and side.id == "__name__" for side in (test.left, *test.comparators)
-    )

@@ -23,7 +23,7 @@ def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
     pin = loader.argument("pin_memory")
     if loader.subclass == BY_DEEPSPEED:
         return "pinned"
-    if loader.dataset.on_device or loader.collate_on_device:
+    if loader.dataset.on_device or loader.collate_on_device or sparse(loader) is not None:
         return "no"
     if pin.state == "value" and pin.values[0]:
         return "pinned"
@@ -34,6 +34,18 @@ def pinning(loader: Loader) -> Literal["pinned", "can be", "maybe", "no"]:
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "no"
     return "can be"
+
+
+def sparse(loader: Loader) -> str | None:
+    """What makes sparse tensors of a loader's batches, which torch 2.4 cannot pin; None for dense ones.
+
+    torch's own collate function takes none, so that the samples' count where the program has its own, or makes no
+    batches.
+    """
+    size = loader.argument("batch_size")
+    own = loader.collate != "default" or any(each is None for each in size.values)
+    made = loader.collating.sparse if loader.collating is not None else None
+    return made or (loader.dataset.sparse if own else None)
 
 
 def gives_graphs(loader: Loader) -> bool:

@@ -16,8 +16,8 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Argument, Loader, Repeated, Step, Training
-from turbofix.program.names import dotted, parameters
-from turbofix.program.objects import Layers, is_main_test, layers_of
+from turbofix.program.names import dotted, is_main_test, parameters
+from turbofix.program.objects import Layers, layers_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import Const, External, Function, Made, members
 

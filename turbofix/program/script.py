@@ -13,7 +13,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.libraries import STARTERS, TRAINERS_START
 from turbofix.program.model import Region, Script
-from turbofix.program.objects import is_main_test
+from turbofix.program.names import is_main_test
 from turbofix.program.values import Class, External, Instance, Made, members
 
 _SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")

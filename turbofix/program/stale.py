@@ -14,6 +14,8 @@ from turbofix.program.facts import attribute, is_loop
 from turbofix.program.libraries import words
 from turbofix.program.values import (
     Bound,
+    Class,
+    External,
     Function,
     Instance,
     Made,
@@ -26,12 +28,12 @@ from turbofix.program.values import (
 )
 from turbofix.records import dataclass
 
-_MUTATORS = words(
+MUTATORS = words(
     """
     append extend insert pop popitem remove clear sort reverse update setdefault add discard appendleft popleft rotate
     """
 )
-_MUTABLE = (Instance, Made, Mapping, Namespace, Opaque, Sequence)
+MUTABLE = (Instance, Made, Mapping, Namespace, Opaque, Sequence)
 _SHUFFLES = ("random.shuffle", "np.random.shuffle", "numpy.random.shuffle")
 
 
@@ -82,7 +84,7 @@ def _is_inside(control: Control, loops: Collection[int], known: dict[Control | N
 
 
 @once_per_node
-def _changes(node: ast.AST) -> tuple[tuple[ast.expr, ast.expr, str | None], ...]:
+def changes(node: ast.AST) -> tuple[tuple[ast.expr, ast.expr, str | None], ...]:
     """What a text may change: where, the object, and the method of its own that would do it (None: it is done here)."""
     found: list[tuple[ast.expr, ast.expr, str | None]] = []
     for each in walk(node):
@@ -100,14 +102,14 @@ def _changes(node: ast.AST) -> tuple[tuple[ast.expr, ast.expr, str | None], ...]
 def changed_while_training(analysis: Analysis, instance: Instance, writing: Collection[str]) -> str | None:
     """How an object, or what it holds, is changed while the program trains; ``writing`` are its methods that do."""
     for text in training_texts(analysis, instance.made_at):
-        for node, target, method in _changes(text.node):
-            content = method in _MUTATORS or method is None
+        for node, target, method in changes(text.node):
+            content = method in MUTATORS or method is None
             if not content and method not in writing:
                 continue
-            if any(each is instance for each in _values(target, text)) and method not in _MUTATORS - set(writing):
+            if any(each is instance for each in values_in(target, text)) and method not in MUTATORS - set(writing):
                 return _told(analysis, node, target, method, text)
-            holders = _holders(target)
-            if content and any(each is instance for holder in holders for each in _values(holder, text)):
+            held_by = holders(target)
+            if content and any(each is instance for holder in held_by for each in values_in(holder, text)):
                 return _told(analysis, node, target, method, text)
     return None
 
@@ -118,13 +120,13 @@ def _told(analysis: Analysis, node: ast.expr, target: ast.expr, method: str | No
     return f"it is changed by `{what}` on line {node.lineno}{where} while the program trains"
 
 
-def _holders(node: ast.expr) -> Iterator[ast.expr]:
+def holders(node: ast.expr) -> Iterator[ast.expr]:
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
         yield node
 
 
-def _values(node: ast.expr, text: Text) -> list[Value]:
+def values_in(node: ast.expr, text: Text) -> list[Value]:
     """What a name, or an attribute of one, can be in a text."""
     if isinstance(node, ast.Name):
         found = []
@@ -135,29 +137,35 @@ def _values(node: ast.expr, text: Text) -> list[Value]:
             found += list(members(level.names[node.id])) if level is not None else []
         return found
     if isinstance(node, ast.Attribute):
-        return [each for value in _values(node.value, text) for each in members(attribute(value, node.attr))]
+        return [each for value in values_in(node.value, text) for each in members(attribute(value, node.attr))]
     return []
 
 
-def changed_globals(analysis: Analysis, read: Collection[tuple[ModuleFile, str]]) -> str | None:
+def changed_globals(analysis: Analysis, names: Collection[tuple[ModuleFile, str, object]]) -> str | None:
     """Which of the globals that make samples is changed while the program trains, and where."""
+    read = {(module, name) for module, name, _ in names if _is_data(module.scope.names.get(name))}
     if not read:
         return None
     texts = training_texts(analysis)
     for module, name in sorted(read, key=lambda each: (str(each[0].path), each[1])):
-        held = [each for each in members(module.scope.names.get(name)) if isinstance(each, _MUTABLE)]
+        held = [each for each in members(module.scope.names.get(name)) if isinstance(each, MUTABLE)]
         for text in texts:
             where = "" if text.module is analysis.execution.entry else f" of {text.module.path.name}"
-            for node, target, method in _changes(text.node):
-                if method is not None and method not in _MUTATORS:
+            for node, target, method in changes(text.node):
+                if method is not None and method not in MUTATORS:
                     continue
-                for each in (target, *_holders(target)):
-                    if any(value is one for value in _values(each, text) for one in held):
+                for each in (target, *holders(target)):
+                    if any(value is one for value in values_in(each, text) for one in held):
                         return f"`{name}`, which makes its samples, is changed on line {node.lineno}{where}"
             line = _rebinds(text, name) if text.module is module else None
             if line is not None:
                 return f"`{name}`, which makes its samples, is changed on line {line}{where}"
     return None
+
+
+def _is_data(value: Value | None) -> bool:
+    """Whether a name stands for more than a function or class."""
+    return not all(isinstance(each, (Class, External, Function)) for each in members(value))
 
 
 def _rebinds(text: Text, name: str) -> int | None:

@@ -18,7 +18,8 @@ from turbofix.program.facts import settled
 from turbofix.program.lightning import lightning_trainings
 from turbofix.program.loaders import collate_kind
 from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
-from turbofix.program.objects import is_main_test, models_given
+from turbofix.program.names import is_main_test
+from turbofix.program.objects import models_given
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
