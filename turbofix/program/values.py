@@ -391,8 +391,18 @@ def _constant_key(value: Const) -> object:
     return ("const", type(value.value), value.value)
 
 
+def _made_key(value: Made) -> object:
+    """Devices have no state: what one place makes of the same arguments is one device, whoever asked for it."""
+    if value.kind != "device" or value.arguments.star or value.arguments.open:
+        return id(value)
+    given = value.arguments
+    told = (*(("", each) for each in given.positions), *sorted(given.keywords.items()))
+    return ("device", id(value.origin.node), value.device, tuple((name, identity(each.value)) for name, each in told))
+
+
 _KEYS: dict[type[Value], Callable[[Any], object]] = {
     Const: _constant_key,
+    Made: _made_key,
     External: lambda value: ("external", value.qualname),
     Unknown: lambda value: ("unknown", value.number, value is CUT),
     Function: lambda value: ("function", id(value.node)),
