@@ -20,22 +20,33 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_`` becomes ``torch._foreach_lerp_`` and a plain ``copy_`` ``torch._foreach_copy_``; a ``copy_`` of a sum of
-    two products is the first form. What the loop runs over stays as it is written, so that pairs, their order and their
-    number are the same. (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your
-    checkpoints.)
+    two products is the first form. Where the loop gives the weights other memory (``kept.data = ...``), it goes on to:
+    somebody may hold the old ones. ::
+
+        pairs = list(zip(average.parameters(), model.parameters()))
+        averages = torch._foreach_mul([kept.data for kept, p in pairs], 0.999)
+        torch._foreach_add_(averages, [p.data for kept, p in pairs], alpha=1 - 0.999)
+        for (kept, p), averaged in zip(pairs, averages):
+            kept.data = averaged
+
+    What the loop runs over stays as it is written, so that pairs, their order and their number are the same.
+    (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your checkpoints.)
 
 When refused
     Known are loops of a training step that do nothing else with the parameters of two models: ``mul_`` and ``add_`` in
-    one line or two, ``lerp_`` and ``copy_``, on what ``parameters()`` or ``named_parameters()`` give. Nothing is said
-    of anything else (a test on each parameter, a norm that is summed up by ``item()``), of loops outside of training
-    steps, of those whose variables are read behind them, and where no GPU is used or a framework holds the weights.
+    one line or two, ``lerp_`` and ``copy_``, or an assignment to ``.data``, on what ``parameters()`` or
+    ``named_parameters()`` give. Nothing is said of anything else (a test on each parameter, a norm that is summed up by
+    ``item()``), of loops outside of training steps, of those whose variables are read behind them, and where no GPU is
+    used or a framework holds the weights.
 
     Refused where the loop runs over a ``state_dict()`` or over buffers (running statistics and counters are no weights,
     and a counter is a whole number), and where the decay is not known to be a plain number: a list of tensors takes no
-    tensor of one element in its place.
+    tensor of one element in its place. An assignment to ``.data`` is refused in a program with weights that are not in
+    float32: it may change their type.
 
 Risk
-    equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice.
+    equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
+    given other memory, the new ones of all parameters that the loop runs over lie beside the old ones for a moment.
 
 Measured
     No figure: it depends on how many parameters there are, and how small.
@@ -46,7 +57,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Averaging, TrainingProgram
 
@@ -76,8 +87,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         what = "averaged" if each.weight is not None else "copied"
         message = f"the weights are {what} one parameter at a time, by kernels of their own for each"
         seen = (Evidence("the loop over parameters", each.loop),)
-        if each.why_not is not None:
-            yield codemod.refuse(each.loop, message, each.why_not, evidence=seen)
+        why = each.why_not
+        if why is None and each.renewed and any(model.half or model.dtype for model in program.models):
+            why = "the program has weights that are not in float32, whose type an assignment to `.data` may change"
+        if why is not None:
+            yield codemod.refuse(each.loop, message, why, evidence=seen)
         else:
             yield codemod.finding(each.loop, message, plan=each, evidence=seen)
 
@@ -88,6 +102,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Averaging)
     at = plan.loop
+    if plan.renewed:
+        renew(plan, edit)
+        return
     bases, others = edit.free_name("averages", at), edit.free_name("weights", at)
     if plan.plain is not None:
         names = f"{bases}, {others}" if plan.plain == "same" else f"{others}, {bases}"
@@ -111,3 +128,22 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         lines.append(f"{call('mul_')}({bases}, {plan.scale})")
         lines.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
     edit.replace_lines(at, at, *lines)
+
+
+def renew(plan: Averaging, edit: Edit) -> None:
+    """Compute the averages from lists, and give them to the parameters one by one."""
+    at = plan.loop
+    if any(edit.is_bound(name, at) for name in ("list", "zip")):
+        raise Refuse("`list` or `zip` means something else in the file")
+    pairs, averages, averaged = (edit.free_name(name, at) for name in ("pairs", "averages", "averaged"))
+    parameter = f"({plan.target})" if "," in plan.target and not plan.target.startswith("(") else plan.target
+    kept, given = (f"[{each} for {plan.target} in {pairs}]" for each in (plan.base, plan.other))
+    edit.replace_lines(
+        at,
+        at,
+        f"{pairs} = list({plan.iterated})",
+        f"{averages} = {edit.name('torch._foreach_mul', at)}({kept}, {plan.scale})",
+        f"{edit.name('torch._foreach_add_', at)}({averages}, {given}, alpha={plan.weight})",
+        f"for {parameter}, {averaged} in zip({pairs}, {averages}):",
+        f"    {plan.base} = {averaged}",
+    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Averaging, Step
 from turbofix.program.names import dotted, reads_of, targets
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Computed, Const, Host, Option, Tensor, Unknown, members
+from turbofix.program.values import Computed, Const, Host, Option, Tensor, Unknown, flatten, members
 from turbofix.records import dataclass
 
 _PLAIN = (Const, Option, Computed, Host)
@@ -28,6 +30,7 @@ class Formula:
     other: ast.expr
     scale: ast.expr | None = None
     weight: ast.expr | None = None
+    renewed: bool = False
 
 
 def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ...]:
@@ -51,7 +54,30 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
         read = _averaging(analysis, event, loop, facts.frames(event))
         if read is not None and (site not in found or read.why_not):
             found[site] = read
+    for event in facts.of("iterate") if training else ():
+        loop = event.node
+        if not isinstance(loop, ast.For) or loop.orelse or len(loop.body) != 1 or not _is_renewal(loop.body[0]):
+            continue
+        gone_through = [each for each in flatten(event.receiver) if isinstance(each, Tensor)]
+        if not gone_through or not all("param" in each.roles for each in gone_through):
+            continue
+        if not {facts.places.site(each.node, each.module) for each in facts.loops(event)} & training:
+            continue
+        site = facts.places.site(loop, event.module)
+        read = _averaging(analysis, event, loop, facts.frames(event))
+        if read is not None and read.why_not is None and _gives_weights_a_type(analysis):
+            read = replace(read, why_not=_RETYPED)
+        if read is not None and (site not in found or read.why_not):
+            found[site] = read
     return tuple(found[site] for site in sorted(found))
+
+
+_RETYPED = "the program gives weights another type, and an assignment to `.data` may do so, too"
+
+
+def _gives_weights_a_type(analysis: Analysis) -> bool:
+    """Whether some model is cast, so that what is computed of two models may have another type than either."""
+    return any(is_model(each) for event in analysis.facts.of("cast") for each in members(event.receiver))
 
 
 def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Frame, ...]) -> Averaging | None:
@@ -103,6 +129,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         scale=text(formula.scale) if formula.scale is not None else None,
         weight=text(formula.weight) if formula.weight is not None else None,
         plain=plain,
+        renewed=formula.renewed,
         why_not=why,
     )
 
@@ -152,8 +179,12 @@ def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[
     facts, frame = analysis.facts, frames[-1]
     own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
     for part in (loop.iter, formula.base, formula.other):
+        owners: set[ast.AST] = set()  # whatever they are called, what they give is parameters
         for node in walk(part):
+            if node in owners:
+                continue
             if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
+                owners.update(walk(node.value))
                 yield "parameters"
             elif isinstance(node, ast.Attribute) and node.attr in ("state_dict", "buffers", "named_buffers"):
                 yield "state"
@@ -175,6 +206,8 @@ def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[
 
 def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     """What the statements of such a loop compute."""
+    if len(body) == 1 and isinstance(body[0], ast.Assign):
+        return _renewed(body[0], own)
     calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
     if len(calls) != len(body) or not 1 <= len(calls) <= 2:
         return None
@@ -201,12 +234,40 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     given = first.args[0]
     if not (isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add)):
         return Formula(copied[0], given)
+    return _summed(copied[0], given, own)
+
+
+def _is_renewal(statement: ast.stmt) -> bool:
+    """Whether a statement gives a tensor other memory: ``kept.data = ...``."""
+    return (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Attribute)
+        and statement.targets[0].attr == "data"
+    )
+
+
+def _renewed(statement: ast.Assign, own: set[str]) -> Formula | None:
+    """``kept.data = kept.data * d + p.data * (1 - d)``, where no graph can come out of it."""
+    base, given = statement.targets[0], statement.value
+    if not _is_renewal(statement) or not (isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add)):
+        return None
+    found = _summed(base, given, own)
+    if found is None or not isinstance(base, ast.Attribute) or not isinstance(base.value, ast.Name):
+        return None
+    tensors = [_product(each, own) for each in (given.left, given.right)]
+    cut = all(each is not None and not isinstance(each[0], (ast.Name, ast.Subscript)) for each in tensors)
+    return replace(found, renewed=True) if cut and base.value.id in own else None
+
+
+def _summed(base: ast.expr, given: ast.BinOp, own: set[str]) -> Formula | None:
+    """The sum of two products, one of them with what becomes of it."""
     left, right = _product(given.left, own), _product(given.right, own)
     if left is None or right is None:
         return None
     for one, two in ((left, right), (right, left)):
-        if _bare(one[0]) == _bare(copied[0]):
-            return Formula(copied[0], two[0], one[1], two[1])
+        if _bare(one[0]) == _bare(base) != _bare(two[0]):
+            return Formula(base, two[0], one[1], two[1])
     return None
 
 
