@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from turbofix.findings import Site
-from turbofix.program.model import Evaluation, Model, Sizes, Step, TrainingProgram
+from turbofix.program.model import Evaluation, Loader, Model, Sizes, Step, TrainingProgram
 
 
 def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model, ...]) -> bool:
@@ -34,11 +34,18 @@ def sizes_in(program: TrainingProgram, loaders: Iterable[Site], what: str, done:
             name = f"`{loader.name}`" if loader.name else "a loader"
             line = loader.site.line_from(program.entry)
             return f"the batches of {name} ({line}) may differ in size, each of which would be {done}: {sizes.why}"
-        if loader.built_in_loop:
+        if loader.built_in_loop and not (sizes.literal and is_cut_as_another(program, loader)):
             return (
                 f"a loader is built again and again ({loader.site.line_from(program.entry)}), perhaps for other sizes"
             )
     return None
+
+
+def is_cut_as_another(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether a loader that is built again and again has batches as large as one that is not."""
+    text = loader.samples.text
+    others = (each for each in program.loaders if not each.built_in_loop)
+    return text is not None and any(each.samples.text == text for each in others)
 
 
 def drawn(program: TrainingProgram, resized: Sizes, done: str) -> str | None:

@@ -29,14 +29,16 @@ When refused
       gives beside numbers;
     - nothing on the way through the loop and the layers takes a part by a mask, or of a size that is drawn at random.
 
-    It is refused where a training loop reads other batches: of another ``collate_fn``, a batch sampler of the program's
-    own, a stream, one sample at a time without such transforms, data that change meanwhile, a loader that is built in a
-    loop; and where an evaluation does, for it would be slower than it was. It is refused where the script asks for
-    determinism, and where it sets the switch itself: to False, or by an option. It is refused where the training may be
-    over before the measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known than
-    that it makes fewer than five passes over its data (by the default, where an option says). Processes that a script
-    starts do not inherit it: where all training is in the function that they run, it is set there, and refused where
-    that is not known.
+    It is refused where a training loop reads other batches: of another ``collate_fn``, a batch sampler of the
+    program's own, a stream, one sample at a time without such transforms, data that change meanwhile, a loader that
+    is built in a loop (unless its samples are cut to a size that the text tells); and where an evaluation does, for
+    it would be slower than it was. It is refused where the script asks for determinism, and where it sets the
+    switch itself: to False, or by an option. Where it does both for an option alone that is off (a seed that may be
+    passed), the switch is turned on in front of that, for all other runs. It is refused where the training may be
+    over before the measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known
+    than that it makes fewer than five passes over its data (by the default, where an option says). Processes that a
+    script starts do not inherit it: where all training is in the function that they run, it is set there, and
+    refused where that is not known.
 
     Nothing is said where no convolution is known (one that cuts pictures into patches for a transformer is a product of
     matrices, whatever its name), where the program never reaches a GPU or trains nothing, where its batches come from
@@ -59,7 +61,7 @@ from collections.abc import Iterator, Mapping
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import (
     Argument,
@@ -105,11 +107,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     convolving = tuple(model for model in in_use(program) if convolves(model))
     if not convolving:
         return
-    if switches := program.setting(SWITCH):
+    switches = program.setting(SWITCH)
+    for_others = turned_off_on_demand(program, switches)
+    if switches and for_others is None:
         judged = [judge(program, setting) for setting in switches]
         yield from [each for each in judged if isinstance(each, InPlace)] or judged
         return
-    place = where(program)
+    place = program.script.setup if for_others is not None else where(program)
     if place is None or any(program.setting(name) for name in NEIGHBOURS):
         return
     loops = [step for step in program.steps if uses(program, step, convolving)]
@@ -117,7 +121,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
     seen = (*map(of_convolutions, convolving), *map(of_loop, loops[:1]))
-    reason = why_not(program, loops, convolving)
+    if for_others is not None:
+        message += f"; the script turns that off where `{for_others.switch.text}`, which stays"
+        seen = (*seen, Evidence("turned off on demand", for_others.site))
+    reason = why_not(program, loops, convolving, for_others)
     if reason is not None:
         yield codemod.refuse(place, message, reason, evidence=seen)
     else:
@@ -245,14 +252,40 @@ def may_be_passed_by(setting: Setting) -> bool:
     return setting.switch.state == "unknown" or not any(setting.switch.values)
 
 
-def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model, ...]) -> str | None:
-    """What makes the switch unsafe or useless, if anything."""
+def turned_off_on_demand(program: TrainingProgram, switches: tuple[Setting, ...]) -> Setting | None:
+    """The one place that turns it off, if the script does so for an option that is off, as for a seed.
+
+    Behind the set-up's first line, in the same function: what that line sets holds in all other runs. In processes that
+    the script may start neither does.
+    """
+    if len(switches) != 1 or not program.script.trains_here:
+        return None
+    (setting,) = switches
+    is_off_by_value = setting.value.state == "value" and not any(setting.value.values)
+    if not is_off_by_value or setting.guard.kind != "config" or len(setting.guard.tests) != 1:
+        return None
+    if setting.switch.state not in ("value", "option") or any(setting.switch.values) or setting.switch.text is None:
+        return None
+    first, function, test = program.script.setup, program.script.setup_function, setting.guard.tests[0]
+    if first is None or first.path != test.path or first.line > test.line:
+        return None
+    if function is not None and not function.line < test.line <= function.end_line:
+        return None
+    return setting
+
+
+def why_not(
+    program: TrainingProgram, steps: list[Step], convolving: tuple[Model, ...], apart: Setting | None = None
+) -> str | None:
+    """What makes the switch unsafe or useless, if anything. ``apart``: where the script turns it off for some runs."""
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
     for name, site in deterministic(program):
+        if apart is not None and any(is_beside(each, apart, site) for each in program.setting(name)):
+            continue
         line = site.line_from(program.entry)
         return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
-    if starts_processes(program) and program.script.trains_at is None:
+    if apart is None and starts_processes(program) and program.script.trains_at is None:
         own = "the script starts processes of its own, which would not inherit the switch"
         return f"{own}, and it is not known to train in one place only"
     if any(map(is_detector, convolving)):
@@ -264,6 +297,11 @@ def why_not(program: TrainingProgram, steps: list[Step], convolving: tuple[Model
         if reason is not None:
             return reason
     return too_short(steps[0]) if all(map(is_short, steps)) else None
+
+
+def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:
+    """Whether a switch at a place holds only in the runs for which the script turns off another one, too."""
+    return setting.site == site and setting.guard.tests == apart.guard.tests
 
 
 def is_short(step: Step) -> bool:

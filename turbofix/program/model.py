@@ -182,12 +182,14 @@ class SameItems:
 class Sizes:
     """Whether batches have one size, the last one of a pass left out; ``why`` not, or not known: one clause.
 
-    ``site``: where the program changes them on their way through a loop.
+    ``site``: where the program changes them on their way through a loop. ``literal``: that of their samples stands in
+    the text, so that another loader that is built there has samples of the same size.
     """
 
     state: Literal["fixed", "varies", "unknown"] = "unknown"
     why: str | None = None
     site: Site | None = None
+    literal: bool = False
 
 
 @dataclass(frozen=True)
@@ -1293,7 +1295,8 @@ class Averaging:
     """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
 
     All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
-    the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``why_not`` is what may be no weight.
+    the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
+    memory (``kept.data = ...``). ``why_not`` is what may be no weight.
     """
 
     loop: Site
@@ -1304,6 +1307,7 @@ class Averaging:
     scale: str | None = None
     weight: str | None = None
     plain: Literal["same", "other"] | None = None
+    renewed: bool = False
     why_not: str | None = None
 
 
@@ -1487,7 +1491,8 @@ class Script:
     GPU above its guard, as every spawned worker would do once more. ``trains_at`` is the first statement of the set-up
     in the process that trains, which is ``setup`` where the script's own does: else it stands in the function that the
     others run. None where that is not known to be one place. ``starts``: the file may train when it is
-    run; False for one of definitions, which others import and call.
+    run; False for one of definitions, which others import and call. ``trains_here``: it trains in its own process, too,
+    or in no other one.
     """
 
     setup: Site | None
@@ -1497,6 +1502,7 @@ class Script:
     on_gpu: Site | None = None
     trains_at: Site | None = None
     starts: bool = True
+    trains_here: bool = True
 
 
 @dataclass(frozen=True)

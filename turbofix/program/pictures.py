@@ -10,7 +10,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.libraries import words
 from turbofix.program.names import dotted, names_of, parameters
-from turbofix.program.values import Function, Instance, Made, Sequence, Value, members
+from turbofix.program.values import Const, Function, Instance, Made, Sequence, Value, members
 
 _TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
 
@@ -57,6 +57,9 @@ _OF_PICTURES = {
 }
 """Data sets of torchvision that give a picture, behind their transform, and what it shows."""
 
+_OF_NOISE = "torchvision.datasets.FakeData"
+"""Random pictures, all of the size that it is told."""
+
 _PARTS = ("torch.utils.data.Subset", "torch.utils.data.random_split")
 
 _CHANGED = ("transform", "transforms")
@@ -82,6 +85,9 @@ def _has_one_size(value: Value, depth: int = 4) -> bool:
         inner = value.inner or (value.arguments.positions[0].value if value.arguments.positions else None)
         found = members(inner)
         return bool(found) and all(_has_one_size(each, depth - 1) for each in found)
+    if value.qualname == _OF_NOISE:
+        given = value.arguments.get("transform", 3)
+        return given is None or all(_fixes_size(each) or _is_kept_by(each) for each in members(given.value))
     if value.qualname not in _OF_PICTURES:
         return False
     given = value.arguments.get("transform", 1 if value.qualname.endswith(".ImageFolder") else None)
@@ -120,6 +126,56 @@ def _end_in_one_size(steps: Value) -> bool:
         if not all(_keeps_size(each) for each in members(step)):
             return False
     return False
+
+
+def is_literal(value: Value | None, depth: int = 6) -> bool:
+    """Whether the sizes that the transforms of a data set are told are numbers in the text."""
+    for member in members(value):
+        if not isinstance(member, (Made, Sequence)) or depth < 0:
+            return False
+        if isinstance(member, Sequence):
+            if not all(is_literal(each, depth - 1) for each in member.items or ()):
+                return False
+            continue
+        name = _transform(member)
+        sized = member.arguments.get("size", 0) if name in (*_CROPPING, "Resize") else None
+        if member.qualname == _OF_NOISE:
+            sized = member.arguments.get("image_size", 1)
+        if sized is not None and not all(_is_told(each) for each in members(sized.value)):
+            return False
+        inside = [each for each in (*member.arguments.values(), member.inner) if each is not None]
+        inside = [one for each in inside for one in members(each) if isinstance(one, (Made, Sequence))]
+        if not all(is_literal(each, depth - 1) for each in inside if _holds_transforms(each)):
+            return False
+    return True
+
+
+def _holds_transforms(value: Value) -> bool:
+    return isinstance(value, Made) or any(
+        isinstance(one, Made) for each in getattr(value, "items", None) or () for one in members(each)
+    )
+
+
+def _is_told(value: Value) -> bool:
+    if isinstance(value, Sequence):
+        return value.items is not None and all(_is_told(one) for each in value.items for one in members(each))
+    if not isinstance(value, Const):
+        return False
+    return all(isinstance(each, int) for each in (value.value if isinstance(value.value, tuple) else (value.value,)))
+
+
+def _is_kept_by(transform: Value) -> bool:
+    """Whether a transform, or those one behind another, give pictures of one size where they are given such."""
+    if _transform(transform) != "Compose" or not isinstance(transform, Made):
+        return _keeps_size(transform)
+    steps = transform.arguments.get("transforms", 0)
+    found = members(steps.value) if steps is not None else ()
+    return bool(found) and all(
+        isinstance(each, Sequence)
+        and each.items is not None
+        and all(_is_kept_by(step) for item in each.items for step in members(item))
+        for each in found
+    )
 
 
 def _keeps_size(value: Value) -> bool:

@@ -34,11 +34,12 @@ def script(analysis: Analysis) -> Script:
     region = None if guarded else _unguarded(analysis, module, working)
     on_gpu = next((facts.site(event) for event in working if guarded and _puts_on_gpu(analysis, event)), None)
     starts = _starts(analysis, module)
+    here = _trains_here(analysis)
     if place is None:
-        return Script(None, None, guarded, region, on_gpu, trains_at, starts)
+        return Script(None, None, guarded, region, on_gpu, trains_at, starts, here)
     statement, scope = place
     site = facts.places.site(scope, module) if not isinstance(scope, ast.Module) else None
-    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at, starts)
+    return Script(facts.places.site(statement, module), site, guarded, region, on_gpu, trains_at, starts, here)
 
 
 def _starts(analysis: Analysis, module: ModuleFile) -> bool:
@@ -312,6 +313,12 @@ def _where_it_trains(analysis: Analysis, module: ModuleFile, setup: tuple[ast.st
             statement = _outer_statement(analysis, frame, worker.module)
             return facts.places.site(statement, worker.module) if statement is not None else None
     return None
+
+
+def _trains_here(analysis: Analysis) -> bool:
+    """Whether some way to a backward pass starts no process."""
+    trained = (analysis.facts.frames(event) for event in analysis.facts.of("backward"))
+    return any(not any(_is_started(analysis, frame) for frame in frames) for frames in trained)
 
 
 def _is_started(analysis: Analysis, frame: Frame) -> bool:

@@ -18,7 +18,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.model import Argument, Dataset, Sizes
 from turbofix.program.names import dotted, loaded, written
-from turbofix.program.pictures import have_one_size
+from turbofix.program.pictures import have_one_size, is_literal
 from turbofix.program.values import Bound, Const, External, Function, Made, Partial, Value, flatten, members
 
 _OF_ONE_SIZE = frozenset(
@@ -109,7 +109,7 @@ def sizes_of(
     if data.stateful is not None:
         return Sizes("unknown", f"its data change while the program trains ({data.stateful})")
     if have_one_size(analysis, value):
-        return Sizes("fixed")
+        return Sizes("fixed", literal=is_literal(value))
     if "batch_sampler" in passed and not _is_none(passed["batch_sampler"].value):
         if all(_cuts_what_is_drawn(member) for member in members(passed["batch_sampler"].value)):
             return Sizes("fixed")

@@ -185,6 +185,8 @@ def _presence(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: in
         test = stands(facts, node.test, frames, depth - 1)
         chosen = _presence(facts, node.body if test and test.value else node.orelse, frames, depth - 1)
         return Stand(chosen.value, test.option, test.origin) if test is not None and chosen is not None else None
+    if isinstance(node, ast.Attribute):
+        return stands(facts, node, frames, depth - 1)
     if not isinstance(node, ast.Name):
         return None
     frame = frames[-1]
