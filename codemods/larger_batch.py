@@ -31,9 +31,13 @@ When refused
     one batch alone, where the batch size, the number of accumulated batches or the length of the loader is used for
     something else (shapes, hidden states, schedules), where the training ends after a number of batches or the loop
     catches exceptions (an out-of-memory error would skip batches), and for batches of one sample, whose samples may
-    differ in shape. Without accumulation a larger batch is another training: the learning rate would have to grow with
-    it (in proportion for SGD, with its square root for Adam), which is yours to decide; it is only said, and only for
-    batches of up to 16 samples on a GPU. Nothing is said of batches that come from elsewhere than a ``DataLoader``.
+    differ in shape. Whatever else is done for each small batch is refused, too: what counts and comes back into the
+    loss, what the loop or the model keeps for the next one, what is saved or decided by a number or by what a batch
+    holds, samples that are taken by their number, hooks, two loaders side by side, a loop that does not take all of
+    them, and a loss of which a part is not divided. Without accumulation a larger batch is another training: the
+    learning rate would have to grow with it (in proportion for SGD, with its square root for Adam), which is yours to
+    decide; it is only said, and only for batches of up to 16 samples on a GPU. Nothing is said of batches that come
+    from elsewhere than a ``DataLoader``.
 
     Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
     checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
@@ -41,9 +45,10 @@ When refused
 
 Risk
     equivalent where the update is provably the mean over the same samples: the number of samples is known and
-    divisible by the product, no layer looks at the batch as a whole (BatchNorm), and the loss is a mean over samples.
-    recipe everywhere else: under the ``Trainer``, with BatchNorm, losses over unpadded tokens or pairs of samples, or
-    an unknown number of samples (the last update of an epoch then weighs its samples differently).
+    divisible by the product, every layer and call between a batch and its loss is known to compute each sample by
+    itself, and the loss is a mean over samples. recipe everywhere else: under the ``Trainer``, with BatchNorm or a mean
+    along the batch, losses over unpadded tokens or pairs of samples, or an unknown number of samples (the last update
+    of an epoch then weighs its samples differently).
 
 Measured
     12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU
@@ -60,6 +65,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_loader, of_value
+from turbofix.program.microbatches import is_per_sample
 from turbofix.program.model import (
     Accumulation,
     Argument,
@@ -109,6 +115,12 @@ MEAN_LOSSES = {
     ),
 }  # fmt: skip
 """Losses that are a mean over samples: the mean over several small batches is the mean over the large one."""
+
+IGNORING = {
+    *("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss"),
+    *("torch.nn.functional.cross_entropy", "torch.nn.functional.nll_loss"),
+}
+"""Losses that leave out targets of -100."""
 
 PAIRS = {"torch.arange", "torch.eye", "torch.cdist", "torch.pdist", "torch.nn.functional.cosine_similarity"}
 """Called beside the loss, they tell that samples of one batch are compared with one another."""
@@ -222,6 +234,11 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
             reason = f"a comment beside the value may say why it is so: {given.comment.strip()}"
         if reason is not None:
             return reason
+    if program.counting is not None:
+        return f"{program.counting.why} ({program.counting.site.line_from(training.site.path)})"
+    for number, site in program.fixed_sizes:
+        if number == one_number(training.argument(BATCH)):
+            return f"a size may be the batch size, as a number ({site.line_from(training.site.path)})"
     return None
 
 
@@ -333,7 +350,15 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
         return "several losses are sent backward in one step"
     if not whole and any(is_inside(each.loop.site, step.loop.site) for each in program.evaluations):
         return "the loop evaluates every so many small batches, and would do so less often"
-    return why_read(program, step, accumulation, loader)
+    if loader.together or len(step.loaders) != 1:
+        return "the batches of several loaders are read side by side"
+    reason = why_read(program, step, accumulation, loader)
+    if reason is None and accumulation.apart is not None:
+        return f"{accumulation.apart.why} ({accumulation.apart.site.line_from(loader.site.path)})"
+    for number, site in (*accumulation.numbers, *program.fixed_sizes) if reason is None else ():
+        if number == size:
+            return f"a size may be the batch size, as a number ({site.line_from(loader.site.path)})"
+    return reason
 
 
 def is_inner_loop(accumulation: Accumulation) -> bool:
@@ -375,19 +400,24 @@ def why_recipe(program: TrainingProgram, loader: Loader, step: Step, together: i
                 return f"the model has {layer.rpartition('.')[2]}, whose statistics are those of the batch"
         if not model.layers_complete:
             return "not every layer of its model is known here"
+        if not all(map(is_per_sample, model.layers)):
+            return "not every layer of its model is known to compute each sample by itself"
     if not step.models:
         return "its model is not known here"
     loss = step.loss
     known = [name for name in loss.qualnames if name.rpartition(".")[2] in MEAN_LOSSES.get(name.rpartition(".")[0], ())]
     if loss.certainty != "seen" or len(known) != len(loss.qualnames) or set(loss.reductions) != {"mean"}:
         return "its loss is not known to be a mean over samples"
-    if not loss.plain:
+    if not loss.plain or (step.accumulation is not None and step.accumulation.ignored and set(known) & IGNORING):
         return "its loss may leave out or weigh some targets, and how many of them a batch has differs"
     for call in step.calls:
         if call.qualname.endswith(".batch_norm"):
             return f"the statistics of batch_norm are those of the batch ({at(call.site.line)})"
         if call.qualname in PAIRS and step.forward is not None and is_between(call.site, step.forward):
             return f"samples of one batch seem to be compared with one another ({at(call.site.line)})"
+    mixed = step.accumulation.mixed if step.accumulation is not None else None
+    if mixed is not None:
+        return f"{mixed.why} ({mixed.site.line_from(loader.site.path)})"
     if loader.collate != "default":
         return "its collate_fn may pad samples to the longest of their batch"
     if step.scheduler_steps:

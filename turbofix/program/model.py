@@ -358,6 +358,10 @@ class Accumulation:
     divided: bool  # the loss is divided by the same value
     divisions: tuple[Site, ...] = ()
     tail_flushed: bool = False  # a last, shorter group is stepped too
+    apart: Hazard | None = None  # what a micro-batch does besides adding its gradients, by its number or its samples
+    mixed: Hazard | None = None  # what is not known to compute each sample by itself
+    numbers: tuple[tuple[int, Site], ...] = ()  # that the size of a batch may be fixed to, wherever they stand
+    ignored: bool = False  # the program names -100, the target that losses leave out
 
 
 @dataclass(frozen=True)
@@ -1581,6 +1585,8 @@ class TrainingProgram:
     paddings: tuple[Padding, ...] = ()
     remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
     samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
+    fixed_sizes: tuple[tuple[int, Site], ...] = ()  # numbers that the first sizes of tensors are, or are compared with
+    counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
 
     def loader(self, site: Site | None) -> Loader | None:

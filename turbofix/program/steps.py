@@ -42,6 +42,7 @@ from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, unfit_for_half
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of
+from turbofix.program.microbatches import counting, fixed_sizes, joined
 from turbofix.program.model import (
     Biases,
     Called,
@@ -184,6 +185,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         bulks=bulks(analysis, known_models) if trains and complete else (),
         paddings=paddings(analysis, steps) if trains and complete else (),
         samplings=samplings(analysis, steps, evaluations) if complete else (),
+        fixed_sizes=fixed_sizes(analysis) if trains else (),
+        counting=counting(analysis) if asked else None,
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
     )
 
@@ -437,7 +440,7 @@ def _step(
         scheduler_steps=acts(
             analysis, [event for event in _of(training, "step") if stepper(event.receiver) == "scheduler"], loop
         ),
-        accumulation=accumulation(analysis, loop, backwards, updates, training),
+        accumulation=joined(analysis, loop, backwards, accumulation(analysis, loop, backwards, updates, training)),
         syncs=reading,
         shows=shown,
         autocast=_autocast(analysis, training),
