@@ -27,8 +27,9 @@ When refused
     layers read other positions by attention alone, given their mask. It is refused for other models, whose loss may
     count padding or want labels of the same length; where the model is called without the mask; where the program
     computes with the tokens; where it compiles, as each length would be compiled anew; where the texts of a batch are
-    padded in several calls, or some of them; where the call says more than is written in it, and where the trainer has
-    a collator.
+    padded in several calls, or some of them; where the call says more than is written in it, where the trainer has
+    a collator, and where batches are more than moved and given to the model (saved, counted, gathered), a part of the
+    model is called or replaced, hooks hang on it, or the tokenizer is changed.
 
     A data set that pads each sample by itself is refused, too: leave the padding to the loader, as in
     ``collate_fn=DataCollatorWithPadding(tokenizer)``. Nothing is said of programs for TPUs, of exported models, of

@@ -12,12 +12,13 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, kept
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import constants
+from turbofix.program.facts import Frame, argument_for, constants
+from turbofix.program.libraries import words
 from turbofix.program.model import Padding, Step
-from turbofix.program.names import dotted, parameters
+from turbofix.program.names import body_of, dotted, loaded, parameters, targets, walk_here
 from turbofix.program.objects import models_in, outermost
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
-from turbofix.program.values import Bound, Const, Function, Made, Value, members
+from turbofix.program.values import Bound, Const, Function, Iterated, Made, Value, members
 
 _WORD = re.compile(r"\bpadding\b")
 _FIXED_SHAPES = re.compile(
@@ -28,7 +29,28 @@ _FIXED_SHAPES = re.compile(
 _CLASSIFIER = "ForSequenceClassification"
 _READING_MASKS = re.compile(r"bert|electra|ernie|minilm", re.IGNORECASE)
 """Families of models whose layers read other positions by attention alone, which leaves out what the mask says."""
-_READING_NEIGHBOURS = re.compile(r"convbert|squeezebert|visualbert|deberta.*v2|fnet|funnel", re.IGNORECASE)
+_READING_NEIGHBOURS = re.compile(
+    r"convbert|squeezebert|visualbert|mobilebert|hubert|qdqbert|ibert|deberta.*v[23]|fnet|funnel|bigbird|nystrom|yoso"
+    r"|\bmra\b|reformer|linformer",
+    re.IGNORECASE,
+)
+"""Others by name: with convolutions, neighbours in their embeddings, attention by blocks, landmarks or hashes."""
+
+_SHOWING_POSITIONS = re.compile(r"\b(output_hidden_states|output_attentions|trust_remote_code|model_input_names)\b")
+_FIXED_MEMORY = re.compile(r"\b(CUDAGraph|make_graphed_callables|register_\w*hook)\b")
+
+_OF_MODELS = frozenset(
+    words(
+        """
+        train eval to cuda cpu parameters named_parameters state_dict load_state_dict zero_grad save_pretrained half
+        float bfloat16 requires_grad_ gradient_checkpointing_enable resize_token_embeddings num_parameters device dtype
+        from_pretrained module config push_to_hub modules named_modules no_sync training compile
+        """
+    )
+)
+"""Attributes of a model by which nobody meets what it computes for each position."""
+
+_OF_TOKENIZERS = frozenset(words("pad_token pad_token_id eos_token sep_token cls_token model_max_length"))
 
 _OF_POSITIONS = ("hidden_states", "attentions", "last_hidden_state", "output_hidden_states", "output_attentions")
 _ANY_LENGTH = ("len", "print", "decode", "batch_decode", "dict", "update")
@@ -62,6 +84,7 @@ class _Search:
         self.models = {site for step in steps for site in step.models}
         self.collating: dict[int, list[Event]] = {}
         self.mapping: set[int] = set()
+        self.stacks: dict[int, tuple[Frame, ...]] | None = None
         for event in self.facts.of("make"):
             passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
             if passed is not None and event.name == "torch.utils.data.DataLoader":
@@ -99,6 +122,7 @@ class _Search:
             if said <= {"longest", True}:
                 return Padding(site, "batch", dynamic=True)
             why = self._why_not_steps() or self._why_not_batch(event, node, function) or self._why_not(event, value)
+            why = why or self._why_not_used({id(made.node) for made in loaders})
             return Padding(site, "batch", self._value(event, value), self._is_in_eights(event), why_not=why)
         if said != {"max_length"}:
             return None
@@ -266,6 +290,185 @@ class _Search:
                 return f"line {getattr(event.node, 'lineno', 0)} calls the model without the mask"
         return None if forwards else "no call of the model is seen"
 
+    # --- what else meets the batches and the models
+
+    def _why_not_parts(self) -> str | None:
+        """What may meet the positions of a model from within, or change what the tokenizer gives."""
+        for module in self.analysis.execution.modules.values():
+            for pattern in (_SHOWING_POSITIONS, _FIXED_MEMORY):
+                if said := pattern.search(module.text):
+                    return f"the program says `{said[0]}`, and may read what the model computes for each position"
+        for node, frames in self._attributes():
+            name = node.attr
+            for owner in members(self.facts.evaluate(node.value, frames)):
+                if not isinstance(owner, Made):
+                    continue
+                if owner.kind == "tokenizer" and isinstance(node.ctx, ast.Store) and name not in _OF_TOKENIZERS:
+                    return f"line {node.lineno} changes the tokenizer"
+                if self._is_classifier(owner) and not self._is_harmless(node, frames[-1].module):
+                    return f"line {node.lineno} uses a part of the model by itself"
+        for event in self.facts.of("call"):
+            if event.name in ("builtins.setattr", "setattr") and event.arguments is not None:
+                given = [each for value in event.arguments.values() for each in members(value)]
+                if any(isinstance(each, Made) for each in given):
+                    return f"line {getattr(event.node, 'lineno', 0)} changes the model or the tokenizer"
+        return None
+
+    def _is_classifier(self, made: Made) -> bool:
+        return made.qualname.removesuffix(".from_pretrained").endswith(_CLASSIFIER)
+
+    def _is_harmless(self, node: ast.Attribute, module: ModuleFile) -> bool:
+        """Whether an attribute of a model is one of those that tell nothing of positions, or the weights of a part."""
+        if node.attr in _OF_MODELS:
+            return isinstance(node.ctx, ast.Load)
+        outermost_one: ast.AST = node
+        while isinstance(parent := self.places.parent(outermost_one, module), (ast.Attribute, ast.Subscript)):
+            if parent.value is not outermost_one:
+                break
+            outermost_one = parent
+        last = outermost_one.attr if isinstance(outermost_one, ast.Attribute) else ""
+        return last in ("parameters", "named_parameters", "requires_grad", "requires_grad_", "in_features")
+
+    def _attributes(self) -> Iterator[tuple[ast.Attribute, tuple[Frame, ...]]]:
+        """The attributes that are read or set in what the program runs, each with the frames around it."""
+        for frames in self._stacks().values():
+            for part in body_of(frames[-1].scope):
+                for node in walk_here(part):
+                    if isinstance(node, ast.Attribute):
+                        yield node, frames
+
+    def _stacks(self) -> dict[int, tuple[Frame, ...]]:
+        if self.stacks is None:
+            self.stacks = {}
+            for event in self.facts.events:
+                frames = self.facts.frames(event)
+                for index, frame in enumerate(frames):
+                    self.stacks.setdefault(id(frame.scope), frames[: index + 1])
+        return self.stacks
+
+    def _why_not_used(self, loaders: set[int]) -> str | None:
+        """What else than the model may be given the padded batches of these loaders, or look at them."""
+        if (said := self._why_not_parts()) is not None:
+            return said
+        for event in self.facts.of("iterate", "next"):
+            if not any(id(each) in loaders for each in _origins(event.receiver)):
+                continue
+            scope = self.places.scope(event.node, event.module)
+            over = self.places.parent(event.node, event.module)
+            while isinstance(over, ast.Call):
+                over = self.places.parent(over, event.module)
+            loop = event.node if isinstance(event.node, (ast.For, ast.AsyncFor)) else over
+            if not isinstance(loop, (ast.For, ast.AsyncFor)):
+                return f"line {getattr(event.node, 'lineno', 0)} reads batches in a way that is not known"
+            names = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+            if isinstance(loop.target, ast.Tuple) and dotted(getattr(loop.iter, "func", None)) is not None:
+                names -= {each.id for each in loop.target.elts[:1] if isinstance(each, ast.Name)}  # its number
+            line = self._met(names, loop.body, self._stacks().get(id(scope), ()), event.module, 4)
+            if line is not None:
+                return f"line {line} does something with the padded batch, which would be shorter"
+        return None
+
+    def _met(
+        self, names: set[str], body: list[ast.stmt], frames: tuple[Frame, ...], module: ModuleFile, depth: int
+    ) -> int | None:
+        """The line that does more with batches of these names than to move them and to give them to a model."""
+        nodes = [node for statement in body for node in walk(statement)]
+        known = set(names)
+        while True:
+            size = len(known)
+            for node in nodes:
+                if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                    continue
+                if self._stays_batch(node.value, known):
+                    to = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    known |= {each.id for one in to for each in targets(one) if isinstance(each, ast.Name)}
+            if len(known) == size:
+                break
+        for node in nodes:
+            read = isinstance(node, ast.Name) and node.id in known and isinstance(node.ctx, ast.Load)
+            if read and not self._is_fine(node, known, frames, module, depth):  # type: ignore[arg-type]
+                return node.lineno  # type: ignore[attr-defined,no-any-return]
+        return None
+
+    def _stays_batch(self, value: ast.expr, known: set[str]) -> bool:
+        """Whether an expression is a batch, or a part of it with positions."""
+        if isinstance(value, ast.Name):
+            return value.id in known
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            return value.func.attr in ("to", "cuda") and self._stays_batch(value.func.value, known)
+        if isinstance(value, (ast.DictComp, ast.ListComp, ast.GeneratorExp)):
+            return bool(loaded(value) & known)
+        if isinstance(value, ast.Subscript):
+            return self._stays_batch(value.value, known) and not _is_label(value.slice)
+        if isinstance(value, ast.Tuple):
+            return any(self._stays_batch(each, known) for each in value.elts)
+        return False
+
+    def _is_fine(
+        self, node: ast.Name, known: set[str], frames: tuple[Frame, ...], module: ModuleFile, depth: int
+    ) -> bool:
+        parent = self.places.parent(node, module)
+        outer = self.places.parent(parent, module) if parent is not None else None
+        if isinstance(parent, ast.Subscript) and parent.value is node:
+            if not isinstance(parent.ctx, ast.Load):
+                return not isinstance(parent.ctx, ast.Del) or _is_label(parent.slice)
+            return _is_label(parent.slice) or self._is_passed(parent, known, frames, module, depth)
+        if isinstance(parent, ast.Attribute):
+            if parent.attr in ("to", "cuda"):
+                return True
+            if parent.attr in ("items", "keys"):
+                return self._is_moved(outer, module)
+            if parent.attr in ("pop", "get") and isinstance(outer, ast.Call) and outer.args:
+                return _is_label(outer.args[0])
+            if parent.attr in ("size", "shape"):
+                return self._is_handed_on(parent, module)
+            return parent.attr not in ("values", "data", "update", "copy") and (
+                parent.attr not in _OWN or self._is_passed(parent, known, frames, module, depth)
+            )
+        return self._is_passed(node, known, frames, module, depth)
+
+    def _is_moved(self, items: ast.AST | None, module: ModuleFile) -> bool:
+        """``{k: v.to(device) for k, v in batch.items()}``, or the same as a loop: all of it, or without the labels."""
+        over = self.places.parent(items, module) if items is not None else None
+        if isinstance(over, ast.comprehension):
+            whole = self.places.parent(over, module)
+            if not isinstance(whole, ast.DictComp):
+                return False
+            tests = [each for test in over.ifs for each in walk(test) if isinstance(each, (ast.Constant, ast.Call))]
+            return all(_is_label(each) for each in tests) and _moves(whole.value)
+        if isinstance(over, ast.For):
+            return all(isinstance(each, ast.Assign) and _moves(each.value) for each in over.body)
+        return False
+
+    def _is_passed(
+        self, node: ast.expr, known: set[str], frames: tuple[Frame, ...], module: ModuleFile, depth: int
+    ) -> bool:
+        """Whether a batch, or its tokens, are only moved and then given to a model, or to a function that does so."""
+        parent = self.places.parent(node, module)
+        if isinstance(parent, ast.Attribute) and parent.attr in ("to", "cuda", "size", "shape"):
+            return parent.attr in ("to", "cuda") or self._is_handed_on(parent, module)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            return True  # under another name, which is followed
+        if isinstance(parent, ast.Tuple):
+            return isinstance(self.places.parent(parent, module), ast.Assign)
+        if isinstance(parent, (ast.For, ast.comprehension)):
+            body = parent.body if isinstance(parent, ast.For) else []
+            return bool(body) and all(isinstance(each, ast.Assign) and _moves(each.value) for each in body)
+        if isinstance(parent, ast.keyword):
+            parent = self.places.parent(parent, module)
+        if not isinstance(parent, ast.Call):
+            return False
+        if any(event.kind == "forward" for event in self.facts.at(parent)) or dotted(parent.func) == "len":
+            return True
+        for scope in list(self._stacks().values()) if depth else ():
+            inner = scope[-1]
+            if inner.call is not parent:
+                continue
+            given = [each.arg for each in parameters(inner.scope) if argument_for(each.arg, inner, parent) is node]
+            if given and isinstance(inner.scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return self._met(set(given), inner.scope.body, scope, inner.module, depth - 1) is None
+        return False
+
     # --- a trainer
 
     def _mapped(self, event: Event, node: ast.Call, value: ast.expr | None, function: ast.AST | None) -> Padding | None:
@@ -287,6 +490,7 @@ class _Search:
             found = list(models_in(model.value)) if model is not None else []
             why = next(filter(None, map(_other_model, found)), None) if found else "the model is not known"
             why = why or self._why_not(event, value) or self._why_not_mapped(event, node, first, function)
+            why = why or self._why_not_parts()
         name = dotted(node.func)
         return Padding(
             site,
@@ -348,6 +552,30 @@ def _functions(value: Value | None) -> Iterator[Function]:
         function = each.function if isinstance(each, Bound) else each
         if isinstance(function, Function):
             yield function
+
+
+def _origins(value: Value | None, depth: int = 4) -> Iterator[ast.AST]:
+    """The calls that made the loaders which an iteration goes over."""
+    for each in members(value) if depth else ():
+        if isinstance(each, Iterated):
+            yield from _origins(each.source, depth - 1)
+        elif isinstance(each, Made) and each.kind == "loader" and each.origin is not None:
+            yield each.origin.node
+        elif isinstance(each, Made):
+            yield from _origins(each.inner, depth - 1)
+
+
+def _is_label(key: ast.AST) -> bool:
+    """Whether a key is surely not that of something with positions."""
+    return isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value not in _OWN
+
+
+def _moves(value: ast.expr) -> bool:
+    """``v.to(device)``, ``v``, ``batch[k].cuda()``."""
+    if isinstance(value, ast.Call):
+        method = isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda")
+        return method and isinstance(value.func.value, (ast.Name, ast.Subscript))  # type: ignore[attr-defined]
+    return isinstance(value, ast.Name)
 
 
 def _is_of_tokens(read: ast.AST) -> bool:
