@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from benchmarks.training import measure, table
 from benchmarks.training.__main__ import Bench
-from benchmarks.training.job import COLUMNS, HERE, WRITTEN, Job, edited
+from benchmarks.training.job import COLUMNS, HERE, WRITTEN, Job, Load, edited
 from benchmarks.training.jobs import all_jobs
 from benchmarks.training.measure import Machine, Rewrite, Run, Task
 from turbofix.registry import load
@@ -70,31 +69,29 @@ def test_an_edit_that_does_not_fit_is_loud() -> None:
 
 # --- the runner
 
-SCRIPT = """\
+TWO_OPTIMIZERS = """\
 import sys, torch
 first, second = (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1) for _ in range(2))
 for step in range(int(sys.argv[1])):
     for optimizer in (first, second):
         optimizer.step()
-print("loss 2.0 loss 1.0")
-assert __name__ == "__main__" and __file__ == "train.py"
+print("val loss 2.0 val loss 1.0")
+assert __name__ == "__main__" and __file__ == "gpt2.py"
 """
 
 
-def ran(folder: Path, *arguments: str) -> dict[str, object]:
-    (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, str(measure.RUNNER), "--out", "out.json", *arguments]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    result: dict[str, object] = json.loads((folder / "out.json").read_text())
-    return result
+def test_the_runner_counts_the_first_optimizer(ran_programs: dict[tuple[str, str], Run]) -> None:
+    found = ran_programs["gpt2", "two optimizers"]
+    assert (found.error, found.steps, found.losses) == (None, 9, (2.0, 1.0))
+    assert found.samples_per_second is not None
+    assert found.samples_per_second > 0
 
 
-def test_the_runner_counts_the_first_optimizer(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    found = ran(tmp_path, "--warm-up", "2", "--steps", "7", "train.py", "9")
-    assert (found["steps"], found["window_steps"]) == (9, 5)
-    assert isinstance(found["window_seconds"], float)
-    assert found["window_seconds"] > 0
+def test_a_program_that_fails_is_told(ran_programs: dict[tuple[str, str], Run]) -> None:
+    error = ran_programs["gpt2", "failing"].error
+    assert error is not None
+    assert error.splitlines()[-1] == "ValueError: no"
+    assert ran_programs["gpt2", "silent"].error == "0 optimizer steps, not 9"
 
 
 def test_covered_time_is_counted_once() -> None:
@@ -110,16 +107,63 @@ def test_covered_time_is_counted_once() -> None:
 
 # --- whole programs
 
-SAMPLE = [
-    *(("gpt2", column) for column in ("naive", "switches", "expert")),
-]
+PROGRAMS = [(name, "naive") for name in JOBS] + [("gpt2", "switches"), ("gpt2", "expert"), ("mlp", "expert")]
+
+OTHERS = {
+    "two optimizers": TWO_OPTIMIZERS,
+    "failing": "raise ValueError('no')",
+    "silent": "print('val loss 1.0')",
+}
+
+FORKED = """
+import os, sys, traceback
+import torch, torch._dynamo  # once for all programs
+sys.path.insert(0, sys.argv[1])
+import runner
+for line in sys.stdin.read().splitlines():
+    place, *arguments = line.split("\\t")
+    if not os.fork():
+        os.chdir(place)
+        output = os.open("output.txt", os.O_CREAT | os.O_WRONLY)
+        os.dup2(output, 1), os.dup2(output, 2)
+        sys.argv, status = ["runner.py", *arguments], 1
+        try:
+            runner.main()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
 
 
-@pytest.mark.parametrize(("name", "column"), SAMPLE)
-def test_a_program_runs_and_learns(name: str, column: str) -> None:
+@pytest.fixture(scope="module")
+def ran_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Run]:
+    """What came of the programs, all in forks of one interpreter: importing torch takes longer than most of them."""
     pytest.importorskip("torch")
-    job = JOBS[name]
-    found = measure.run(Task(job, column, job.text(column), job.tiny.of(column), 0, eager=True))
+    tasks = {}
+    for name, column in PROGRAMS:
+        job = JOBS[name]
+        tasks[tmp_path_factory.mktemp(f"{name}-{column}")] = Task(
+            job, column, job.text(column), job.tiny.of(column), 0, eager=True
+        )
+    for name, text in OTHERS.items():
+        tasks[tmp_path_factory.mktemp("other")] = Task(JOBS["gpt2"], name, text, Load(("9",), 9, 1.0), 0, eager=True)
+    asked = "\n".join("\t".join([str(place), *measure.arguments(task, place)]) for place, task in tasks.items())
+    command = [sys.executable, "-c", FORKED, str(HERE)]
+    environment = {**measure.environment(), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, input=asked, env=environment, capture_output=True, text=True, check=True)
+    found = zip(tasks.items(), done.stdout.splitlines(), strict=True)
+    outcomes = [measure.outcome(task, place, int(status), 1.0) for (place, task), status in found]
+    return {(each.job, each.column): each for each in outcomes}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.parametrize("program", PROGRAMS, ids="-".join)
+def test_a_program_runs_and_learns(ran_programs: dict[tuple[str, str], Run], program: tuple[str, str]) -> None:
+    found = ran_programs[program]
     assert found.error is None
     assert found.samples_per_second is not None
     assert found.losses is not None

@@ -22,12 +22,14 @@ class Load:
     """One run of a program: its arguments, and what comes of them.
 
     ``steps`` are all optimizer steps of the run (of the first optimizer where there are several), ``samples`` are those
-    of one step.
+    of one step. Where compiling begins anew later than in the first fifth of the steps, as for an epoch's short last
+    batch, ``warm_up`` says how many steps are no steady state yet.
     """
 
     arguments: tuple[str, ...]
     steps: int
     samples: float
+    warm_up: int | None = None
 
 
 @dataclass(frozen=True)

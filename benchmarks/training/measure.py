@@ -27,6 +27,7 @@ ROOT = HERE.parents[1]
 RUNNER = HERE / "runner.py"
 WARM_UP = 0.2  # the share of a run's steps that is left out
 PROFILED = 10  # steps
+OUTPUT, RESULT = "output.txt", "result.json"
 TIMEOUT = 3600.0  # seconds of one run
 
 
@@ -172,36 +173,38 @@ class Task:
 
 
 def run(task: Task) -> Run:
-    """Run a program once."""
-    job, load, profile = task.job, task.load, task.profile
-    warm_up = max(1, int(load.steps * WARM_UP))
+    """Run a program once, in a process and a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
-        (place / f"{job.name}.py").write_text(task.text, encoding="utf-8")
-        command = [sys.executable, str(RUNNER), "--out", "result.json"]
-        command += ["--warm-up", str(warm_up), "--steps", str(load.steps)]
-        command += [*(["--profile", str(PROFILED)] if profile else []), *(["--eager"] if task.eager else [])]
+        command = [sys.executable, str(RUNNER), *arguments(task, place)]
         began = time.monotonic()
-        with (place / "output.txt").open("w", encoding="utf-8") as output:
+        with (place / OUTPUT).open("w", encoding="utf-8") as output:
+            given: dict[str, Any] = {"cwd": place, "env": environment(), "stdout": output, "stderr": subprocess.STDOUT}
             try:
-                done = subprocess.run(
-                    [*command, f"{job.name}.py", *load.arguments],
-                    cwd=place,
-                    env=environment(),
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=TIMEOUT,
-                    check=False,
-                ).returncode
+                status = subprocess.run(command, timeout=TIMEOUT, check=False, **given).returncode
             except subprocess.TimeoutExpired:
-                done = -1
-        seconds = time.monotonic() - began
-        said = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
-        result = json.loads((place / "result.json").read_text()) if (place / "result.json").exists() else {}
-    losses = [float(each) for each in re.findall(job.loss, said)]
+                status = -1
+        return outcome(task, place, status, time.monotonic() - began)
+
+
+def arguments(task: Task, place: Path) -> list[str]:
+    """Lay the program into a folder; those of the runner that runs it there."""
+    script, load = f"{task.job.name}.py", task.load
+    (place / script).write_text(task.text, encoding="utf-8")
+    warm_up = max(1, int(load.steps * WARM_UP)) if load.warm_up is None else load.warm_up
+    asked = ["--out", RESULT, "--warm-up", str(warm_up), "--steps", str(load.steps)]
+    asked += [*(["--profile", str(PROFILED)] if task.profile else []), *(["--eager"] if task.eager else [])]
+    return [*asked, script, *load.arguments]
+
+
+def outcome(task: Task, place: Path, status: int, seconds: float) -> Run:
+    """What a run left in its folder."""
+    said = (place / OUTPUT).read_text(encoding="utf-8", errors="replace")
+    result = json.loads((place / RESULT).read_text()) if (place / RESULT).exists() else {}
+    losses = [float(each) for each in re.findall(task.job.loss, said)]
     found = Run(
         key=task.key,
-        job=job.name,
+        job=task.job.name,
         column=task.column,
         run=task.number,
         commit=commit(),
@@ -212,14 +215,14 @@ def run(task: Task) -> Run:
         busy=result.get("busy"),
         losses=(losses[0], losses[-1]) if losses else None,
     )
-    if done != 0:
-        return replace(found, error=said[-2000:] or f"ended with {done}")
+    if status != 0:
+        return replace(found, error=said[-2000:] or f"ended with {status}")
     if not losses:
         return replace(found, error=f"no loss in what it printed: {said[-500:]}")
-    if found.steps != load.steps:
-        return replace(found, error=f"{found.steps} optimizer steps, not {load.steps}")
-    if not profile and result["window_steps"]:
-        return replace(found, samples_per_second=result["window_steps"] * load.samples / result["window_seconds"])
+    if found.steps != task.load.steps:
+        return replace(found, error=f"{found.steps} optimizer steps, not {task.load.steps}")
+    if result.get("window_steps"):
+        return replace(found, samples_per_second=result["window_steps"] * task.load.samples / result["window_seconds"])
     return found
 
 
