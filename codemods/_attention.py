@@ -16,14 +16,16 @@ _FUNCTIONS = frozenset(
 )
 _SOFTMAXES = frozenset(("torch.nn.functional.softmax", "torch.softmax", "Tensor.softmax", "torch.nn.Softmax"))
 _NORMS = frozenset(("torch.nn.LayerNorm", "torch.nn.RMSNorm"))
+_OF_IMAGES = frozenset(("torch.nn.GroupNorm", "torch.nn.BatchNorm2d", "torch.nn.functional.group_norm"))
+"""Norms of convolutional networks: with none of a transformer's beside them, an attention is one of their layers."""
 
 
-def attention_of(model: Model, calls: Sequence[Called]) -> Evidence | None:
+def attention_of(program: TrainingProgram, model: Model, calls: Sequence[Called]) -> Evidence | None:
     """What shows that a model which a framework trains is a transformer; ``calls`` are those of its steps."""
     for layer in sorted(model.layers):
         if layer.startswith((*_LAYERS, *_LIBRARIES)):
             return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
-    return _by_calls(calls)
+    return _by_calls(program, calls)
 
 
 def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> Evidence | None:
@@ -41,15 +43,24 @@ def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> 
                 return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
     if len(models) != 1 or trained not in (None, models[0].site):
         return None
-    return _by_calls(step.calls)
+    return _by_calls(program, step.calls)
 
 
-def _by_calls(calls: Sequence[Called]) -> Evidence | None:
-    """An attention among what a model calls: torch's own, or softmax between products beside layer norms."""
+def _by_calls(program: TrainingProgram, calls: Sequence[Called]) -> Evidence | None:
+    """An attention among what a model calls: torch's own, one written out, or softmax between products and layer norms.
+
+    One that is written out and may be called as torch's own counts as that: else ``sdpa`` would make a transformer of
+    what was none.
+    """
+    called = {call.qualname: call.site for call in calls}
+    if _OF_IMAGES & called.keys() and not _NORMS & called.keys():
+        return None
+    written = {each.softmax for each in program.attentions if each.why_not is None}
     for call in calls:
         if call.qualname in _FUNCTIONS:
             return Evidence(f"the model calls {call.qualname}", call.site)
-    called = {call.qualname: call.site for call in calls}
+        if call.site in written:
+            return Evidence("the model has an attention of its own", call.site)
     softmax = next((called[name] for name in sorted(_SOFTMAXES & called.keys())), None)
     if softmax is None or not PRODUCTS & called.keys() or not _NORMS & called.keys():
         return None

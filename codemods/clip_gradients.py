@@ -39,10 +39,10 @@ Use instead
             optimizer.step()
 
 When refused
-    Nothing is said of models without an attention, of what is trained on top of a frozen one, of steps that clip or in
-    which several optimizers step, of optimizers outside of torch, which may clip by themselves, and of programs
-    whose framework clips (the Trainer of transformers, DeepSpeed), nor of modules of Lightning that step by themselves
-    or in whose file parameters may be frozen. It is refused
+    Nothing is said of models without an attention, of convolutional networks with one in them, of what is trained on
+    top of a frozen one, of steps that clip or in which several optimizers step, of optimizers outside of torch, which
+    may clip by themselves, and of programs whose framework clips (the Trainer of transformers, DeepSpeed), nor of modules of
+    Lightning that step by themselves or in whose file parameters may be frozen. It is refused
 
     - where the optimizer is not known to train all parameters of one model: others would count into the norm;
     - where the function that makes the step has no name for that model;
@@ -156,7 +156,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         if not all(each.qualname in OPTIMIZERS for each in program.optimizers) or len(program.optimizers) != 1:
             continue
-        attention = attention_of(training.models[0], module.calls)
+        attention = attention_of(program, training.models[0], module.calls)
         if attention is None:
             continue
         if module.clips is not None:

@@ -40,9 +40,9 @@ Use instead
     optimizer goes, as a parameter or an attribute, and its state into the checkpoints that hold the optimizer's.
 
 When refused
-    Nothing is said of models without an attention, of what is trained on top of a frozen one, of other optimizers than
-    Adam and AdamW, and of programs with a scheduler, or that set ``"lr"`` or hand on ``param_groups`` themselves. It is
-    refused
+    Nothing is said of models without an attention, of convolutional networks with one in them, of what is trained on
+    top of a frozen one, of other optimizers than Adam and AdamW, and of programs with a scheduler, or that set ``"lr"``
+    or hand on ``param_groups`` themselves. It is refused
 
     - where the number of steps cannot be written down beside the optimizer as epochs times ``len(loader)``: a loop that
       may be left early, a loader that is built elsewhere or has no length, a first epoch that may be another one;
