@@ -51,7 +51,8 @@ When refused
     globals that ``main`` or the guard sets, which a spawned worker does not know, for open files (an ``.npz`` that
     ``numpy.load`` opened is one) that they, their objects or a module hold, for collate functions that do any of this,
     for lambdas and local classes, which cannot be sent to a spawned worker, for loaders built anew in each epoch (build
-    them once, before the loop) or read by ``next(iter(loader))``, where a comment may say why the number is low, where
+    them once, before the loop) or read by ``next(iter(loader))``, for calls that unpack a mapping which is not written
+    out in the same function, or serves for more than that, where a comment may say why the number is low, where
     the option that holds it is read for another purpose, where the script starts processes of its own, where the
     missing guard cannot be added, and where the script works on the GPU outside of its guard, as every spawned worker
     would do once more.
@@ -125,7 +126,7 @@ class Extra:
 
     ``number`` is where the call or the mapping that it unpacks names the number; None where the number is added.
     ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``name``: what the code calls the loader.
-    ``test``: the workers are kept as long as that is true.
+    ``test``: the workers are kept as long as that is true. ``closed``: what the call unpacks holds nothing of it.
     """
 
     call: Site
@@ -135,6 +136,7 @@ class Extra:
     prefetch: bool
     name: str | None = None
     test: str | None = None
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -528,7 +530,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     """Why the number cannot be changed where it stands."""
     workers = loader.argument("num_workers")
     if workers.state == "absent":
-        return "the call unpacks a mapping: add `num_workers` to that mapping" if loader.unpacks else None
+        return None if loader.spelled_out else "the call unpacks a mapping: add `num_workers` to that mapping"
     if workers.edit_at is None:
         return f"the script has an option for it: pass {workers.option or 'it'}"
     loaders = {each.argument("num_workers").site for each in program.loaders}
@@ -599,6 +601,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
             and loader.argument("prefetch_factor").state == "absent"
         ),
         name=loader.name,
+        closed=loader.spelled_out,
     )
 
 
@@ -660,12 +663,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.replace(plan.value, number)
             mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
         else:
-            edit.argument(plan.extras[0].call, f"{plan.prefix}num_workers", number)
+            edit.argument(plan.extras[0].call, f"{plan.prefix}num_workers", number, spelled_out=plan.extras[0].closed)
     for each in plan.extras:
         if each.persistent:
             keep(edit, each, plan)
         if each.prefetch:
-            edit.argument(each.call, "prefetch_factor", "4")
+            edit.argument(each.call, "prefetch_factor", "4", spelled_out=each.closed)
 
 
 def refuse_comments(edit: Edit, plan: Plan) -> None:
@@ -746,7 +749,7 @@ def keep(edit: Edit, each: Extra, plan: Plan) -> None:
     elif plan.told is not None:
         value = f"{plan.told} > {plan.share - 1}"
     if not each.entry:
-        edit.argument(each.call, f"{plan.prefix}persistent_workers", value)
+        edit.argument(each.call, f"{plan.prefix}persistent_workers", value, spelled_out=each.closed)
         return
     entry = each.number or plan.value
     display = dict_of(edit, entry) if entry is not None else None

@@ -33,11 +33,11 @@ When refused
     there first), where all its copies keep blocking (``non-blocking`` refuses them), where nothing tells which of
     several loaders they read (``if args.task == ...`` in a module that is asked alone, without the script that passes
     ``args``), for an evaluation over a handful of batches that the training process loads, and where an unpacked
-    mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping into which the entry would
-    have to go, where a batch holds sparse tensors (older versions of torch cannot pin them), where the batches are
-    objects of a class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an
-    on/off option decides, where the GPU is used only with an option that the place of the call does not tell, and where
-    ``pin_memory=False`` stands with a comment.
+    mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping that is not written out in
+    the same function or serves for more than that, where a batch holds sparse tensors (older versions of torch cannot
+    pin them), where the batches are objects of a class of their own (the loader pins them only if the class has a
+    ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that the place of
+    the call does not tell, and where ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.
@@ -80,12 +80,14 @@ codemod = Codemod(
 class Plan:
     """The call, and the value in it if one stands there; ``test``: the script's own, where it also runs on a CPU.
 
-    ``"True"`` where it never does; None where no test of its own can be told at the call.
+    ``"True"`` where it never does; None where no test of its own can be told at the call. ``closed``: what the call
+    unpacks is known by its text.
     """
 
     call: Site
     value: Site | None
     test: str | None
+    closed: bool
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be" and (served or by_fabric) and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
-            plan = Plan(loader.site, pin.edit_at or pin.site, None if by_fabric else cuda_test(loader.goes_to))
+            test = None if by_fabric else cuda_test(loader.goes_to)
+            plan = Plan(loader.site, pin.edit_at or pin.site, test, loader.spelled_out)
             yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen, for_speed=timed)
 
 
@@ -197,7 +200,7 @@ def why_not(loader: Loader) -> str | None:
         return f"its batches hold sparse tensors ({made}), which older versions of torch cannot pin"
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
-    if pin.state == "absent" and loader.unpacks:
+    if pin.state == "absent" and not loader.spelled_out:
         return "the call unpacks a mapping; add `pin_memory` to that mapping"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
@@ -226,4 +229,4 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if plan.value is not None:
         edit.replace(plan.value, value)
     else:
-        edit.argument(plan.call, "pin_memory", value)
+        edit.argument(plan.call, "pin_memory", value, spelled_out=plan.closed)

@@ -82,7 +82,7 @@ def test_what_a_setting_from_outside_may_change_is_not_said_as_a_fact() -> None:
 
 
 def test_two_loaders_that_share_a_cause_are_told_of_together() -> None:
-    text = (FIXTURES / "loader_workers" / "one_mapping_for_two.refuse.py").read_text("utf-8")
+    text = (FIXTURES / "loader_workers" / "mapping_that_is_shown.refuse.py").read_text("utf-8")
     (said,) = messages("loader-workers", {ENTRY: text})
     assert said.startswith("`loader` and `val_loader` prepare batches in the training process")
 

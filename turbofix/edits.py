@@ -199,13 +199,20 @@ class Edit:
         tree = self._tree(site)
         self._splice(tree, [layout.cut(tree, tree.node(site), tree.node(part))])
 
-    def argument(
-        self, call: Site, name: str, value: str, position: int | None = None, *, keyword_only: bool = False
+    def argument(  # noqa: PLR0913
+        self,
+        call: Site,
+        name: str,
+        value: str,
+        position: int | None = None,
+        *,
+        keyword_only: bool = False,
+        spelled_out: bool = False,
     ) -> None:
         """Give the call the keyword ``name``; replaces it, or its positional form (index ``position``), where present.
 
-        Raises Refuse on ``*``/``**`` that may hold it (``keyword_only``: on ``**``), and Conflict where this edit gave
-        it another value.
+        Raises Refuse on ``*``/``**`` that may hold it (``keyword_only``: on ``**``; ``spelled_out``: what ``**``
+        unpacks is known to hold no such key), and Conflict where this edit gave it another value.
         """
         from turbofix import layout
 
@@ -215,8 +222,8 @@ class Edit:
         if present is not None:
             self._splice(tree, layout.replaced(tree, node.args[present].value, value))
             return
-        layout.refuse_unpacking(node, name, keyword_only=keyword_only)
-        self._add(tree, node, _LAST, name, f"{name}{layout.equals_sign(node)}{value}")
+        layout.refuse_unpacking(node, name, keyword_only=keyword_only, spelled_out=spelled_out)
+        self._add(tree, node, layout.before_unpacked(node), name, f"{name}{layout.equals_sign(node)}{value}")
 
     def drop_argument(self, call: Site, name: str, position: int | None = None) -> None:
         """Take the argument out, with its comma and, if alone on it, its line; comments stay.

@@ -192,12 +192,20 @@ def argument_index(call: cst.Call, name: str, position: int | None) -> int | Non
     return None
 
 
-def refuse_unpacking(call: cst.Call, name: str, *, keyword_only: bool = False) -> None:
-    """Raise Refuse where an unpacked argument may hold ``name`` already."""
-    if any(argument.star == "**" for argument in call.args):
+def refuse_unpacking(call: cst.Call, name: str, *, keyword_only: bool = False, spelled_out: bool = False) -> None:
+    """Raise Refuse where an unpacked argument may hold ``name`` already (``spelled_out``: no mapping does)."""
+    if not spelled_out and any(argument.star == "**" for argument in call.args):
         raise Refuse(f"the call unpacks a mapping that may hold `{name}` already")
-    if any(argument.star for argument in call.args) and not keyword_only:
+    if any(argument.star == "*" for argument in call.args) and not keyword_only:
         raise Refuse(f"the call unpacks positional arguments, and `{name}` may be one of them")
+
+
+def before_unpacked(call: cst.Call) -> int:
+    """Behind which argument a new keyword goes: the last one, or the one before the mappings that end the call."""
+    last = len(call.args) - 1
+    while last >= 0 and call.args[last].star == "**":
+        last -= 1
+    return last if 0 <= last < len(call.args) - 1 else -1
 
 
 def equals_sign(call: cst.Call) -> str:

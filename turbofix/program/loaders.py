@@ -17,7 +17,7 @@ from turbofix.program.facts import unwrapped
 from turbofix.program.lasting import divides
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
-from turbofix.program.names import dotted, targets
+from turbofix.program.names import dotted, parameters, targets
 from turbofix.program.shapes import CUTTING, sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.unread import worker_option
@@ -125,6 +125,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         role="unused",
         open_mapping=any(each.open or each.star for each in all_arguments),
         unpacks=_unpacks(analysis, node, module),
+        spelled_out=_spelled_out(analysis, node, module),
         mapping_entries=_entries(analysis, all_arguments),
         collate=collate_kind(analysis, collate),  # type: ignore[arg-type]
         collate_on_device=collated is not None and collated.on_device,
@@ -171,6 +172,41 @@ def _unpacks(analysis: Analysis, node: ast.AST, module: ModuleFile) -> tuple[Sit
     if not isinstance(node, ast.Call):
         return ()
     return tuple(analysis.facts.places.site(each.value, module) for each in node.keywords if each.arg is None)
+
+
+def _spelled_out(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether each ``**mapping`` of a call is known by its text alone: whoever calls the function, it holds no more."""
+    unpacked = [each.value for each in node.keywords if each.arg is None] if isinstance(node, ast.Call) else []
+    return all(_is_spelled_out(analysis, each, module) for each in unpacked)
+
+
+def _is_spelled_out(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+    if not isinstance(node, ast.Name):
+        return _is_display(analysis, node, module)
+    bindings = analysis.facts.bindings
+    scope = bindings.owner(node.id, node, module)
+    writes = bindings.writes(scope, node.id)
+    if len(writes) != 1 or any(each.arg == node.id for each in parameters(scope)):
+        return False
+    write = writes[0]
+    plain = isinstance(write, ast.Assign) and len(write.targets) == 1 and isinstance(write.targets[0], ast.Name)
+    if not plain or not _is_display(analysis, write.value, module):  # type: ignore[attr-defined]
+        return False
+    # any other read may change it, or hand it to what does
+    unpacked = {each.value for each in walk(scope) if isinstance(each, ast.keyword) and each.arg is None}
+    named = (each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id)
+    return all(each in unpacked or each is write.targets[0] for each in named)  # type: ignore[attr-defined]
+
+
+def _is_display(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+    """Whether it is a dict whose keys are all written: ``{"shuffle": True}``, ``dict(shuffle=True)``."""
+    if isinstance(node, ast.Dict):
+        return all(isinstance(each, ast.Constant) for each in node.keys)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        return False
+    own = analysis.facts.bindings.owner("dict", node, module) is module.tree
+    own = own and not analysis.facts.bindings.writes(module.tree, "dict")
+    return node.func.id == "dict" and own and all(each.arg is not None for each in node.keywords)
 
 
 def _entries(analysis: Analysis, many: list[Arguments]) -> dict[str, Site]:

@@ -207,6 +207,7 @@ class Loader:
     role: Literal["training", "evaluation", "both", "unused", "unknown"]
     open_mapping: bool = False
     unpacks: tuple[Site, ...] = ()  # the `**mapping` arguments of the call
+    spelled_out: bool = True  # each of these is written out in the same scope, and only unpacked: all its keys are read
     mapping_entries: Mapping[str, Site] = field(
         default_factory=dict
     )  # key -> its entry in the dict display it came from
