@@ -41,8 +41,8 @@ Use instead
 When refused
     Nothing is said of models without an attention, of convolutional networks with one in them, of what is trained on
     top of a frozen one, of steps that clip or in which several optimizers step, of optimizers outside of torch, which
-    may clip by themselves, and of programs whose framework clips (the Trainer of transformers, DeepSpeed), nor of modules of
-    Lightning that step by themselves or in whose file parameters may be frozen. It is refused
+    may clip by themselves, and of programs whose framework clips (the Trainer of transformers, DeepSpeed), nor of
+    modules of Lightning that step by themselves or in whose file parameters may be frozen. It is refused
 
     - where the optimizer is not known to train all parameters of one model: others would count into the norm;
     - where the function that makes the step has no name for that model;

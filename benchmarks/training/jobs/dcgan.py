@@ -69,8 +69,8 @@ JOB = Job(
     ),
     remarks=(
         (
-            "the expert's step is one CUDA graph over pictures on the GPU; its discriminator ends in logits, whose loss "
-            "is the same as that of a sigmoid's results"
+            "the expert's step is one CUDA graph over pictures on the GPU; its discriminator ends in logits, whose "
+            "loss is the same as that of a sigmoid's results"
         ),
     ),
 )
