@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -115,49 +114,18 @@ OTHERS = {
     "silent": "print('val loss 1.0')",
 }
 
-FORKED = """
-import os, sys, traceback
-import torch, torch._dynamo  # once for all programs
-sys.path.insert(0, sys.argv[1])
-import runner
-for line in sys.stdin.read().splitlines():
-    place, *arguments = line.split("\\t")
-    if not os.fork():
-        os.chdir(place)
-        output = os.open("output.txt", os.O_CREAT | os.O_WRONLY)
-        os.dup2(output, 1), os.dup2(output, 2)
-        sys.argv, status = ["runner.py", *arguments], 1
-        try:
-            runner.main()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
-def ran_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Run]:
+def ran_programs() -> dict[tuple[str, str], Run]:
     """What came of the programs, all in forks of one interpreter: importing torch takes longer than most of them."""
     pytest.importorskip("torch")
-    tasks = {}
-    for name, column in PROGRAMS:
-        job = JOBS[name]
-        tasks[tmp_path_factory.mktemp(f"{name}-{column}")] = Task(
-            job, column, job.text(column), job.tiny.of(column), 0, eager=True
-        )
-    for name, text in OTHERS.items():
-        tasks[tmp_path_factory.mktemp("other")] = Task(JOBS["gpt2"], name, text, Load(("9",), 9, 1.0), 0, eager=True)
-    asked = "\n".join("\t".join([str(place), *measure.arguments(task, place)]) for place, task in tasks.items())
-    command = [sys.executable, "-c", FORKED, str(HERE)]
-    environment = {**measure.environment(), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, input=asked, env=environment, capture_output=True, text=True, check=True)
-    found = zip(tasks.items(), done.stdout.splitlines(), strict=True)
-    outcomes = [measure.outcome(task, place, int(status), 1.0) for (place, task), status in found]
-    return {(each.job, each.column): each for each in outcomes}
+    programs = [(name, column, JOBS[name].text(column), JOBS[name].tiny.of(column)) for name, column in PROGRAMS]
+    programs += [("gpt2", what, text, Load(("9",), 9, 1.0)) for what, text in OTHERS.items()]
+    with measure.Forks() as forks:
+        return {
+            (name, column): forks.run(Task(JOBS[name], column, text, load, 0, eager=True))
+            for name, column, text, load in programs
+        }
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -232,13 +200,13 @@ def test_what_stands_in_the_rows_is_not_run_again(tmp_path: Path, monkeypatch: p
         ran.append((task.column, task.number))
         return Run(task.key, "gpt2", task.column, task.number, "abc", 24, 100.0, 1.0, 1, None, (2.0, 1.0))
 
-    monkeypatch.setattr(measure, "run", run)
     monkeypatch.setattr(measure, "machine", lambda: CPU)
     rows = tmp_path / "rows.jsonl"
     job = JOBS["gpt2"]
 
     def fill(runs: int) -> Bench:
         bench = Bench({"gpt2": job.tiny}, True, rows, None, 5)
+        bench.launch = run
         bench.fill([job], ["naive", "expert"], runs)
         return bench
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -36,7 +39,9 @@ def main(  # noqa: PLR0913  (the options of the command line)
     columns = list(chosen({each: each for each in COLUMNS}, column, "column"))
     settings = {name: each.tiny if tiny else each.full for name, each in jobs.items()}
     bench = Bench(settings, tiny, rows, None if minutes is None else time.monotonic() + minutes * 60, repeats)
-    bench.fill(list(jobs.values()), columns, runs)
+    with measure.Forks() if tiny and hasattr(os, "fork") else contextlib.nullcontext() as forks:
+        bench.launch = forks.run if forks is not None else measure.run
+        bench.fill(list(jobs.values()), columns, runs)
     loads = {each: settings[name] for name, each in jobs.items()}
     lines = table.lines_of(loads, bench.runs, bench.profiles, bench.rewrites)
     if not lines:
@@ -60,6 +65,7 @@ class Bench:
         self.settings, self.tiny, self.rows, self.until = settings, tiny, rows, until
         self.options = ("--repeats", str(repeats))
         self.known = list(measure.read(rows)) if rows is not None and rows.exists() else []
+        self.launch: Callable[[Task], Run] = measure.run
         self.runs: list[Run] = []
         self.profiles: list[Run] = []
         self.rewrites: dict[str, Rewrite] = {}
@@ -109,7 +115,7 @@ class Bench:
         if found is None:
             if self.late():
                 return
-            found = measure.run(task)
+            found = self.launch(task)
             self.keep(found)
             speed = "" if found.samples_per_second is None else f"{found.samples_per_second:,.1f} {job.sample}s/s, "
             said = found.error.strip().splitlines()[-1] if found.error else f"{speed}loss {found.losses}"

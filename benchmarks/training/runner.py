@@ -1,6 +1,7 @@
 """Run a training script as it is, and measure its optimizer steps from outside.
 
     python runner.py --out FILE --warm-up N --steps N [--profile N] [--eager] SCRIPT [ARGUMENT ...]
+    python runner.py --serve
 
 Steps are those of the first optimizer that steps. The window opens behind the first ``--warm-up`` steps (compiling, the
 choice of kernels, first batches) and closes behind ``--steps``; the device is waited for at these two places only, so
@@ -10,16 +11,24 @@ replays of that graph are steps; other graphs, such as those of ``torch.compile`
 ``--profile N`` traces the GPU for N steps behind the warm-up instead, and tells the share of the time in which a kernel
 ran. ``--eager`` hands what the script compiles to the backend ``eager``: the tracing is real, the speed is not. What
 the script prints stays on its own output; FILE gets one JSON object. Needs torch and nothing else.
+
+``--serve`` does this in forks, one after another, for small runs on a CPU, beside which imports are long: each line of
+its input is a JSON list, a folder, the file there for what is printed, and the arguments as above; each line of its
+output is an exit status.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import os
 import resource
 import runpy
 import sys
 import time
+import traceback
 from typing import Any
 
 import torch
@@ -154,7 +163,32 @@ def compile_eagerly() -> None:
     library.compile = eagerly
 
 
-def main() -> None:
+def serve() -> None:
+    """Run one program for each line, in a fork that has imported what takes time."""
+    for name in ("torch._dynamo", "accelerate"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        place, said, *arguments = json.loads(line)
+        if not os.fork():
+            status = 1
+            os.chdir(place)
+            output = os.open(said, os.O_CREAT | os.O_WRONLY)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            try:
+                main(arguments)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+
+
+def main(given: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--warm-up", type=int, required=True)
@@ -163,7 +197,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     if options.eager:
         compile_eagerly()
     watched = Profile(options.warm_up, options.profile) if options.profile else Window(options.warm_up, options.steps)
@@ -180,4 +214,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        main(sys.argv[1:])
