@@ -31,7 +31,9 @@ When refused
     that waits for what somebody types (``input()``).
 
     Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like ``torch.FloatTensor``:
-    what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same copy. Nor of computed
+    what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same copy (unless numpy draws it
+    from the standard normal distribution, for a type that is chosen by ``x.is_cuda``: ``torch.randn`` does so on the
+    device of ``x``). Nor of computed
     tensors (``(torch.ones(n) * 0.9).to(device)``), of ``.type_as(x)`` and ``.to(x)``, which change the type of the
     numbers as well, and of device expressions that call something.
 
@@ -84,6 +86,19 @@ class Plan:
     dtype: str | None
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What draws numbers on the host and copies them, how many they are, and the device on which they shall be drawn.
+
+    ``unused``: the statement that chose a type for them, and that nothing else needs.
+    """
+
+    made: Site
+    shape: str
+    device: str
+    unused: Site | None
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Tensors that steps and evaluations make on the host and copy at once."""
@@ -108,7 +123,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if made.why_not is not None:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
-                plan = Plan(made.moved, made.calls, made.device, made.dtype)
+                plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype)
+                if made.shape is not None and made.device is not None:
+                    plan = Drawn(made.site, made.shape, made.device, made.unused)
                 yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen)
 
 
@@ -123,6 +140,11 @@ def is_seldom(made: Creation) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
+    if isinstance(plan, Drawn):
+        edit.replace(plan.made, f"{edit.name('torch.randn', plan.made)}({plan.shape}, device={plan.device})")
+        if plan.unused is not None:
+            edit.delete(plan.unused)
+        return
     assert isinstance(plan, Plan)
     for call in plan.calls:
         if plan.dtype is not None:

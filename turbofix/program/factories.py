@@ -9,8 +9,10 @@ from dataclasses import replace
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
+from turbofix.program.facts import qualnames
 from turbofix.program.libraries import words
-from turbofix.program.model import Creation
+from turbofix.program.model import Creation, Placement
+from turbofix.program.names import reads_of
 from turbofix.program.placements import device_of
 from turbofix.program.tensors import DTYPES, is_dtype
 from turbofix.program.values import Const, External, Option, Tensor, Value, members
@@ -60,9 +62,12 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[C
     """Such expressions in a loop, one for each place, in the order of the text."""
     found: dict[ast.AST, Creation | None] = {}
     for event in events:
-        if event.kind != "transfer" or event.name not in ("to", "cuda"):
+        if event.kind == "call" and event.name == _ON_GPU:
+            made = _drawn_by_numpy(analysis, event, loop)
+        elif event.kind == "transfer" and event.name in ("to", "cuda"):
+            made = _creation(analysis, event, loop)
+        else:
             continue
-        made = _creation(analysis, event, loop)
         known = found.get(event.node, made)
         found[event.node] = made if known is None or made is None else _merged(known, made)
     kept = [each for each in found.values() if each is not None]
@@ -121,6 +126,77 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         kept=_is_kept(facts.places.statement(node, event.module)),
         why_not=next(filter(None, reasons), None),
     )
+
+
+_ON_GPU, _ON_HOST = "torch.cuda.FloatTensor", "torch.FloatTensor"
+_RETYPING = ("torch.set_default_dtype", "torch.set_default_tensor_type", "torch.set_default_device")
+
+
+def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | None:
+    """``Tensor(np.random.normal(0, 1, shape))``, where ``Tensor`` is a type on the GPU if another tensor lies there."""
+    node, facts, module = event.node, analysis.facts, event.module
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return None
+    shape = _standard_normal(analysis, node.args[0])
+    found = _chosen_by(analysis, node.func, event)
+    if shape is None or found is None or any(each.name in _RETYPING for each in facts.of("call", "set")):
+        return None
+    owner, statement = found
+    text = f"{owner.id}.device"
+    drawing = facts.places.site(node.args[0], module)
+    return Creation(
+        site=facts.site(event),
+        moved=drawing,
+        calls=(drawing,),
+        qualname="numpy.random.normal",
+        to=Placement("conditional", text, "device"),
+        device=text,
+        draws=True,
+        guard=analysis.guards.guard(event, loop),
+        kept=_is_kept(facts.places.statement(node, module)),
+        shape=" ".join(facts.places.text(shape, module).split()),
+        unused=facts.places.site(statement, module) if statement is not None else None,
+    )
+
+
+def _standard_normal(analysis: Analysis, node: ast.expr) -> ast.expr | None:
+    """How many numbers numpy draws from the standard normal distribution; None where it does something else."""
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 3:
+        return None
+    if {event.name for event in analysis.facts.at(node) if event.kind == "call"} != {"numpy.random.normal"}:
+        return None
+    mean, deviation, shape = node.args
+    standard = isinstance(mean, ast.Constant) and isinstance(deviation, ast.Constant)
+    standard = standard and (mean.value, deviation.value) == (0, 1)  # type: ignore[attr-defined]
+    asked = shape.func if isinstance(shape, ast.Call) and not (shape.args or shape.keywords) else None
+    told = isinstance(shape, ast.Tuple) or (isinstance(shape, ast.Attribute) and shape.attr == "shape")
+    return shape if standard and (told or (isinstance(asked, ast.Attribute) and asked.attr == "size")) else None
+
+
+def _chosen_by(analysis: Analysis, func: ast.expr, event: Event) -> tuple[ast.Name, ast.stmt | None] | None:
+    """The tensor that decides where a type has its tensors: ``torch.cuda.FloatTensor if x.is_cuda else ...``.
+
+    With the statement that chooses the type, where nothing else reads the name that it gives it.
+    """
+    facts, module = analysis.facts, event.module
+    scope = facts.places.scope(func, module)
+    statement: ast.stmt | None = None
+    chosen = func
+    if isinstance(func, ast.Name):
+        writes = facts.bindings.writes(scope, func.id)
+        (write,) = writes if len(writes) == 1 else (None,)
+        if not isinstance(write, ast.Assign) or len(write.targets) > 1 or not isinstance(write.targets[0], ast.Name):
+            return None
+        chosen = write.value
+        statement = write if len(list(reads_of(func.id, scope))) == 1 else None
+    if not isinstance(chosen, ast.IfExp) or not isinstance(chosen.test, ast.Attribute) or chosen.test.attr != "is_cuda":
+        return None
+    tensor = chosen.test.value
+    if not isinstance(tensor, ast.Name) or facts.bindings.writes(scope, tensor.id):
+        return None
+    frames = facts.frames(event)
+    types = [qualnames(facts.evaluate(each, frames)) for each in (chosen.body, chosen.orelse)]
+    return (tensor, statement) if types == [{_ON_GPU}, {_ON_HOST}] else None
 
 
 def _making(analysis: Analysis, node: ast.expr) -> _Making | None:

@@ -271,7 +271,9 @@ class Creation:
     calls that make it: one, or those whose tensors ``torch.cat`` puts together. ``device`` and ``dtype`` are the
     sources of what the copy is told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU
     may round them differently. ``kept``: its statement keeps it in an attribute or a container. ``why_not`` says why
-    it cannot be made on the device, in one sentence.
+    it cannot be made on the device, in one sentence. Where numpy draws the numbers, which a type of tensors takes,
+    ``shape`` is the source of how many, ``device`` that of the device by which the type is chosen, and ``unused`` the
+    statement that chooses it, if nothing else reads what it gives.
     """
 
     site: Site
@@ -286,6 +288,8 @@ class Creation:
     guard: Guard = ALWAYS
     kept: bool = False
     why_not: str | None = None
+    shape: str | None = None
+    unused: Site | None = None
 
 
 # --- what happens in a step ---------------------------------------------------------------------------------------
