@@ -30,12 +30,12 @@ When refused
     set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a loop
     that waits for what somebody types (``input()``).
 
-    Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like ``torch.FloatTensor``:
-    what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same copy (unless numpy draws it
-    from the standard normal distribution, for a type that is chosen by ``x.is_cuda``: ``torch.randn`` does so on the
-    device of ``x``). Nor of computed
-    tensors (``(torch.ones(n) * 0.9).to(device)``), of ``.type_as(x)`` and ``.to(x)``, which change the type of the
-    numbers as well, and of device expressions that call something.
+    Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like
+    ``torch.FloatTensor``: what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same
+    copy (unless numpy draws it from the standard normal distribution, for a type that is chosen by ``x.is_cuda``:
+    ``torch.randn`` does so on the device of ``x``). Nor of computed tensors (``(torch.ones(n) * 0.9).to(device)``), of
+    ``.type_as(x)`` and ``.to(x)``, which change the type of the numbers as well, and of device expressions that call
+    something.
 
     It is refused where the tensor takes gradients (the leaf would be another tensor), where a generator of the host's
     draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where the

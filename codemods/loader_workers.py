@@ -20,18 +20,19 @@ Use instead
         )
 
     The number follows the machine: the CPUs that this process may use (where the system tells: on Linux), shared
-    between the ranks of one machine and the loaders that one loop reads at once (``zip``), and at most 16. Where the
-    script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is raised from
-    2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly. Where an option or
-    a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for 0 workers and
-    ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too few where files are
-    decoded or text is tokenised. A script that trains at module level gets its ``if __name__ == "__main__":`` guard,
-    without which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on); where the GPU is used above
-    helper functions that the workers do not need, these move under it too. A loader that has workers keeps them where
-    its epochs are short (few samples, small pictures in memory) and where an endless generator runs through it again
-    and again. Under Accelerate and Fabric the loaders are the script's own, and those that they make anew from them
-    keep the workers. So are those that Lightning's trainer is given, or asks a module for; it may start a rank for each
-    GPU, which share the CPUs then. The ``Trainer`` of transformers builds its loaders by its settings::
+    between the ranks of one machine and the loaders that one loop reads at once (``zip``), and at most 16. Where
+    the script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is
+    raised from 2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly.
+    Where an option or a constant holds the number, its default is changed, and ``persistent_workers`` follows it,
+    for 0 workers and ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too
+    few where files are decoded or text is tokenised. A script that trains at module level gets its ``if __name__ ==
+    "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on);
+    where the GPU is used above helper functions that the workers do not need, these move under it too. A loader
+    that has workers keeps them where its epochs are short (few samples, small pictures in memory, a table that is
+    read at once) and where an endless generator runs through it again and again. Under Accelerate and Fabric the
+    loaders are the script's own, and those that they make anew from them keep the workers. So are those that
+    Lightning's trainer is given, or asks a module for; it may start a rank for each GPU, which share the CPUs then.
+    The ``Trainer`` of transformers builds its loaders by its settings::
 
         args = TrainingArguments(
             "out", dataloader_num_workers=max(1, min(16, cpus)), dataloader_persistent_workers=True
@@ -339,14 +340,14 @@ def has_several(workers: Argument) -> bool:
 def restarts(program: TrainingProgram, loader: Loader) -> bool:
     """Whether a loader that has workers starts them anew in each of its short epochs.
 
-    Epochs are short where the data are few; what ``cycle`` runs through has no others. That there are many of them says
-    nothing: the start of workers is no part of an hour.
+    Epochs are short where the data are few, or a table that is read at once; what ``cycle`` runs through has no others.
+    That there are many of them says nothing: the start of workers is no part of an hour.
     """
     workers, data = loader.argument("num_workers"), loader.dataset
-    if loader.argument("persistent_workers").state != "absent" or loader.built_in_loop:
+    if loader.argument("persistent_workers").state != "absent" or is_built_each_time(loader):
         return False
     is_fixed = workers.state in ("value", "may") and workers.option is None
-    is_short = data.qualname in SMALL_IMAGES or (data.length is not None and data.length <= SHORT_EPOCH)
+    is_short = data.qualname in SMALL_IMAGES or data.table or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
     if is_fixed and is_short and is_read_again(program, loader):
         return True
     if condition(loader) is None or loader.unpacks or program.processes or program.distributed:
@@ -405,10 +406,17 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
         return loader.fed == "again" and not loader.built_in_loop
     steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
     inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
-    if loader.built_in_loop or any(each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner):
+    if is_built_each_time(loader) or any(
+        each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner
+    ):
         return False
     in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
     return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
+
+
+def is_built_each_time(loader: Loader) -> bool:
+    """Whether the loader is built anew for each time that it is read."""
+    return loader.built_in_loop and not loader.again
 
 
 def is_looped_over(program: TrainingProgram, loader: Loader) -> bool:

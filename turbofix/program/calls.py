@@ -155,8 +155,9 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
     if isinstance(callee, Union):
         found: Value | None = None
         up = interp.control
+        refused = [member for member in callee.values if isinstance(member, Class) and not _takes(member, arguments)]
         for number, member in enumerate(callee.values):
-            if not isinstance(member, Const):
+            if not isinstance(member, Const) and (member not in refused or len(refused) == len(callee.values)):
                 interp.enter("choice", node, number)
                 found = join(found, call(interp, member, arguments, node))
                 interp.control = up
@@ -190,6 +191,26 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
             interp.event("unknown_call", node, "", callee, arguments)
         return unknown_of(tensors, interp.origin(node))
     return UNKNOWN
+
+
+def _takes(cls: Class, arguments: Arguments) -> bool:
+    """Whether a class can be made with arguments: one of several that cannot is not the one that is meant."""
+    init = cls.find("__init__")
+    if arguments.open or arguments.star or not isinstance(init, Function) or isinstance(init.node, ast.Lambda):
+        return True
+    given = init.node.args
+    if init.node.decorator_list or given.vararg is not None:
+        return True
+    named = [each.arg for each in (*given.args, *given.kwonlyargs)]
+    if given.kwarg is None and not arguments.keywords.keys() <= {*named}:
+        return False
+    by_position = [*given.posonlyargs, *given.args][1:]
+    if len(arguments.positions) > len(by_position):
+        return False
+    needed = [each.arg for each in by_position[: len(by_position) - len(given.defaults)]]
+    needed = needed[len(arguments.positions) :]
+    needed += [each.arg for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    return arguments.keywords.keys() >= {*needed}
 
 
 def _log_own_optimizer(interp: Interpreter, callee: Bound, arguments: Arguments, node: ast.AST) -> None:

@@ -149,9 +149,10 @@ _LENGTHS: dict[str, dict[object, int]] = {"torch_geometric.datasets.PPI": {"trai
 """How many graphs the splits of a published dataset hold, where they are a handful."""
 
 
-def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
-    """The dataset that a loader is given."""
-    found = [_dataset(analysis, member) for member in members(value)]
+def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
+    """The dataset that a loader is given, by any of several values."""
+    given = dict.fromkeys(member for value in values for member in members(value))
+    found = [_dataset(analysis, member) for member in given]
     if not found:
         return Dataset("unknown")
     first = found[0]
@@ -172,6 +173,7 @@ def dataset_of(analysis: Analysis, value: Value | None) -> Dataset:
             first.shared or other.shared,
             first.graph or other.graph,
             tuple(dict.fromkeys((*first.later, *other.later))),
+            first.table and other.table,
         )
     return first
 
@@ -337,7 +339,49 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         _shared_file(work),
         work.graph or _graph(work),
         set_later(analysis, work.globals, work.classes),
+        kind == "map" and get_item is not None and _cuts_from_table(analysis, get_item, value),
     )
+
+
+def _cuts_from_table(analysis: Analysis, get_item: Function, instance: Instance) -> bool:
+    """Whether an object reads tables or arrays as a whole when it is made, and its items are cut out of them."""
+    if any(isinstance(each, (ast.For, ast.While)) for each in walk(get_item.node)):
+        return False
+    for node in walk(get_item.node):
+        if isinstance(node, ast.Call) and not _only_computes(node, get_item, instance):
+            return False
+    init = _function(instance.cls.find("__init__"))
+    work = Work(analysis)
+    if init is not None:
+        _scan(work, init, instance, 4)
+    reads = False
+    for function in work.seen.values():
+        for node in walk(function.node):
+            if isinstance(node, ast.Call) and (name := dotted(node.func)) is not None:
+                called = {each.qualname for each in callee(name, function, instance) if isinstance(each, External)}
+                if "numpy.memmap" in called or any(each.arg == "mmap_mode" for each in node.keywords):
+                    return False
+                reads = reads or any(each.startswith(_TABLES) for each in called)
+    return reads
+
+
+_TABLES = ("pandas.read_", "numpy.load", "numpy.genfromtxt")
+_COMPUTING = ("numpy.", "torch.")
+_OF_NUMBERS = words("len max min range abs int float round sum tuple list")
+
+
+def _only_computes(call: ast.Call, function: Function, instance: Instance) -> bool:
+    """Whether a call is one of numpy's or torch's, none of which reads a file, or one of Python's own of numbers."""
+    name = dotted(call.func)
+    if isinstance(call.func, ast.Name) and name in _OF_NUMBERS:
+        return True
+    called = list(callee(name, function, instance)) if name is not None else []
+    if called:
+        return all(
+            isinstance(each, External) and each.qualname.startswith(_COMPUTING) and "load" not in each.qualname
+            for each in called
+        )
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _CONVERSIONS
 
 
 def _held_back(work: Work, instance: Instance) -> str | None:
@@ -894,7 +938,9 @@ def callee(name: str, function: Function, instance: Instance | None) -> Iterator
                             prefix = f"{each.module}." if isinstance(each, ast.ImportFrom) and each.module else ""
                             value = External(prefix + alias.name)
     for part in rest:
-        found = [attribute(member, part) for member in members(value)]
+        found = [
+            member.find(part) if isinstance(member, Class) else attribute(member, part) for member in members(value)
+        ]
         value = next((each for each in found if each is not None), None)
         if isinstance(value, (Opaque,)):
             break

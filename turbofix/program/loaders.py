@@ -110,8 +110,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
-    dataset = passed.get("dataset")
-    data = dataset_of(analysis, dataset.value if dataset is not None else None)
+    data = dataset_of(analysis, *_datasets(all_arguments, order))
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
     subclass = None if made.qualname == _TORCH else made.qualname
@@ -140,6 +139,12 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),
     )
+
+
+def _datasets(many: list[Arguments], order: Iterable[str]) -> list[Value | None]:
+    """What a loader is given to read, each time that it is built: objects of one class are more than one by then."""
+    passed = [bound_arguments(each, order).get("dataset") for each in many]
+    return [each.value if each is not None else None for each in passed] or [None]
 
 
 def _sizes(
@@ -367,6 +372,7 @@ def with_use(
                 copies=tuple(copies[site] for site in sorted(copies)),
                 goes_to=analysis.devices.beside(made, to_device),
                 built_in_loop=_built_in_loop(analysis, loader.site),
+                again=_read_again(analysis, loader.site),
                 first_only=loader.site in read - run_through,
                 unread=worker_option(analysis, made),
                 cycled=loader.site in cycled,
@@ -450,3 +456,16 @@ def _built_in_loop(analysis: Analysis, site: Site) -> bool:
                 if id(record.node) in training:
                     return True
     return False
+
+
+def _read_again(analysis: Analysis, site: Site) -> bool:
+    """Whether a loader is read in the rounds of a loop that does not hold its construction."""
+    facts = analysis.facts
+    built = {
+        id(record.node) for event in facts.of("make") if facts.site(event) == site for record in facts.loops(event)
+    }
+    return any(
+        site in loader_sites(analysis, event.receiver)
+        and any(id(record.node) not in built for record in facts.loops(event))
+        for event in facts.of("iterate")
+    )

@@ -158,6 +158,7 @@ class Dataset:
     shared: str | None = None  # the open file of a module that its items are read from
     graph: str | None = None  # what makes its items require gradients, which no worker can send
     later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
+    table: bool = False  # it reads tables or arrays as a whole when it is made, and cuts its items out of them
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ class Loader:
         "unknown"  # tensors in tuples/lists/dicts, or an object with its own `to`
     )
     built_in_loop: bool = False
+    again: bool = False  # if so: each of those that are built is read in several rounds of a loop of its own
     cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
