@@ -53,8 +53,9 @@ Use instead
 When refused
     It is done for datasets of the project's own whose items are made of a text (by a tokenizer of a library, ``re``,
     ``split``, ``lower``), by calls each of which is known to give the same for the same arguments: what an item is
-    made of is set in ``__init__`` and changed nowhere. Random numbers, files that are read, attributes that are
-    written, data that grow, and calls that are not known: nothing is said.
+    made of is set in ``__init__`` and changed nowhere, under whatever name, nor given to what may change it. Random
+    numbers, files that are read, iterators, attributes that are written, data that grow, and calls that are not known:
+    nothing is said.
 
     Nor is anything said where the loader has worker processes: each would keep items of its own and forget them at the
     end of the epoch, or never find them again, since the next epoch gives them to another one. ``loader-workers``,

@@ -22,7 +22,22 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.values import Bound, Class, External, Function, Instance, Made, Opaque, Value, flatten, members
+from turbofix.program.values import (
+    Bound,
+    Class,
+    Const,
+    External,
+    Function,
+    Instance,
+    Iterated,
+    Made,
+    ModuleValue,
+    Opaque,
+    Option,
+    Value,
+    flatten,
+    members,
+)
 from turbofix.records import dataclass
 
 CACHES = ("functools.lru_cache", "functools.cache")
@@ -79,6 +94,9 @@ _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, 
 _BAD = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.With, ast.AsyncWith, ast.Lambda)
 _INNER = (*FUNCTIONS, ast.ClassDef)
 
+_OWN_WAYS = {"__eq__", "__getitems__", "__getattr__", "__getattribute__"}
+"""What makes a dataset look up its items, its attributes or itself in a way of its own."""
+
 _DEPTH = 4
 
 
@@ -95,6 +113,8 @@ class _Reading:
     texts: list[tuple[ast.AST, ModuleFile]] = field(default_factory=list)  # where a text is taken apart
     read: set[str] = field(default_factory=set)  # the attributes that are read, of whatever object
     seen: set[int] = field(default_factory=set)
+    names: set[tuple[str, ModuleFile]] = field(default_factory=set)  # of files, that are read
+    functions: set[int] = field(default_factory=set)  # that make the items
 
 
 def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Step, ...]) -> tuple[SameItems, ...]:
@@ -147,11 +167,15 @@ def _of_class(
         for each in method.node.decorator_list
     ):
         return SameItems(site, site, sites, cls.node.name, site, cached=True)
-    own = {each.name for each in cls.node.body if isinstance(each, ast.FunctionDef)}
+    own = methods = {each.name for each in cls.node.body if isinstance(each, ast.FunctionDef)}
+    for each in cls.node.body:
+        own = own | _set_in(each)
+    if "__hash__" in own - methods:
+        return None
     if not any(each is cls.node for each in cls.module.tree.body):
         return None
     plain = len(parameters(method.node)) == 2 and not method.node.args.defaults and not method.node.decorator_list
-    if not plain or "__eq__" in own or "__getitems__" in own or "__len__" not in own:
+    if not plain or own & _OWN_WAYS or "__len__" not in own:
         return None
     reading = _Reading(analysis)
     try:
@@ -159,7 +183,7 @@ def _of_class(
             reading.seen.clear()
             reading.born = instance.origin.node
             _look_at(reading, method, instance, _DEPTH)
-            if _is_changed(analysis, instance, reading.read):
+            if _is_changed(analysis, instance, reading.read) or _Uses(reading, instance).may_change():
                 return None
     except _Impure:
         return None
@@ -169,6 +193,12 @@ def _of_class(
     above = min(_classes_with_items(method.module.tree), key=lambda each: each.lineno, default=cls.node)
     helper = analysis.facts.places.site(above, method.module)
     return SameItems(site, where, sites, cls.node.name, helper, _used_otherwise(analysis, cls, instances, method))
+
+
+def _set_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a class body sets."""
+    to = statement.targets if isinstance(statement, ast.Assign) else []
+    return {each.id for each in to if isinstance(each, ast.Name)}
 
 
 def _classes_with_items(tree: ast.Module) -> list[ast.ClassDef]:
@@ -191,6 +221,7 @@ def _look_at(reading: _Reading, function: Function, instance: Instance | None, d
     reading.seen.add(id(function.node))
     if depth < 0 or isinstance(function.node, ast.Lambda):
         raise _Impure
+    reading.functions.add(id(function.node))
     nodes = [node for statement in function.node.body for node in walk(statement)]
     if any(isinstance(node, (*_BAD, *_INNER, ast.Import, ast.ImportFrom)) for node in nodes):
         raise _Impure
@@ -203,6 +234,8 @@ def _look_at(reading: _Reading, function: Function, instance: Instance | None, d
                 raise _Impure
             reading.read.add(node.attr)
             found = list(callee(dotted(node) or "", function, instance)) if dotted(node) is not None else []
+            if any(map(_is_used_up, found)) or _is_property(reading, node, function, found):
+                raise _Impure
             if _may_do_anything(found) or _is_handed_on(reading, node, function, found):
                 raise _Impure
         elif isinstance(node, ast.Subscript):
@@ -250,6 +283,30 @@ def _look_at_entry(
             if not isinstance(method, Function):
                 raise _Impure
             _look_at(reading, method, each, depth - 1)
+
+
+_USED_UP = ("builtins.iter", "builtins.map", "builtins.zip", "builtins.filter", "builtins.enumerate", "builtins.open")
+
+
+_READERS = ("csv.reader", "csv.DictReader", "gzip.open", "bz2.open", "lzma.open", "io.open", "codecs.open")
+
+
+def _is_used_up(value: Value) -> bool:
+    """Whether a value is an iterator or an open file, which gives something else the next time."""
+    if isinstance(value, Iterated):
+        return True
+    if isinstance(value, Opaque):
+        name = value.name.removesuffix("()")
+        made = value.name.endswith("()") and name.startswith("itertools.")
+        return made or name in _READERS or f"builtins.{name}" in _USED_UP
+    return isinstance(value, Made) and value.qualname in _USED_UP
+
+
+def _is_property(reading: _Reading, node: ast.Attribute, function: Function, found: list[Value]) -> bool:
+    """Whether an attribute is a method of the project that is not called here: its code is another one."""
+    above = reading.analysis.facts.places.parent(node, function.module)
+    is_called = isinstance(above, ast.Call) and above.func is node
+    return not is_called and any(isinstance(each, (Function, Bound)) for each in found)
 
 
 def _is_handed_on(reading: _Reading, node: ast.Attribute, function: Function, found: list[Value]) -> bool:
@@ -368,6 +425,9 @@ def _is_tokenizer(values: list[Value]) -> bool:
 
 def _is_unsure(reading: _Reading, node: ast.Name, function: Function) -> bool:
     """Whether a name may stand for something else the next time, or for an object that may do anything."""
+    reading.names.add((node.id, function.module))
+    if any(map(_is_used_up, callee(node.id, function, None))):
+        return True
     return _varies(reading, node, function) or _may_do_anything(callee(node.id, function, None))
 
 
@@ -378,7 +438,9 @@ def _varies(reading: _Reading, node: ast.Name, function: Function) -> bool:
     if owner is not module.tree:
         return False
     writes = facts.bindings.writes(module.tree, node.id)
-    looped = any(isinstance(each, LOOPS) for write in writes for each in facts.places.ancestors(write, module))
+    looped = any(
+        isinstance(each, LOOPS) for write in writes for each in (write, *facts.places.ancestors(write, module))
+    )
     if len(writes) > 1 or looped or node.id in _declared_global(module.tree):
         return True
     born = reading.born
@@ -403,7 +465,7 @@ def _changed_in(tree: ast.Module) -> tuple[tuple[ast.expr, int, bool], ...]:
     found: list[tuple[ast.expr, int, bool]] = []
     for call in every(ast.Call, tree):
         name = (dotted(call.func) or "").rpartition(".")[2]
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _CHANGING:
+        if isinstance(call.func, ast.Attribute) and (call.func.attr in _CHANGING or _in_place(call.func.attr)):
             found.append((call.func.value, call.lineno, id(call) in top))
         elif name == "shuffle" and call.args:
             found.append((call.args[0], call.lineno, id(call) in top))
@@ -411,6 +473,11 @@ def _changed_in(tree: ast.Module) -> tuple[tuple[ast.expr, int, bool], ...]:
     found += [(each.value, each.lineno, id(each) in top) for each in entries]
     found += [(each.target, each.lineno, id(each) in top) for each in every(ast.AugAssign, tree)]
     return tuple(found)
+
+
+def _in_place(method: str) -> bool:
+    """``add_``, ``fill_``: a method that changes its tensor, as torch names them."""
+    return method.endswith("_") and not method.startswith("_") and not method.endswith("__")
 
 
 # --- what it is made of -----------------------------------------------------------------------------------------------
@@ -421,7 +488,8 @@ _CHOSEN = frozenset(words("padding_side truncation_side src_lang tgt_lang model_
 
 
 _TRANSFORMS = re.compile(
-    r"\b(set_transform|with_transform|set_format|enable_sampling|bpe_dropout|BPE|setattr|__dict__)\b"
+    r"\b(set_transform|with_transform|set_format|enable_sampling|enable_truncation|enable_padding|no_truncation"
+    r"|no_padding|bpe_dropout|BPE|setattr|__setattr__|__dict__)\b|\b(globals|locals)\(\)|\bvars\([\w.]*\)\["
 )
 """What lets items of a library's dataset, or its tokens, differ from time to time, or changes an unnamed attribute."""
 
@@ -466,6 +534,197 @@ def _grows(analysis: Analysis, instance: Instance) -> bool:
         is analysis.facts.bindings.owner(changed.id, call, module)
         for changed, line, _ in _changed_in(module.tree)
     )
+
+
+_TAKING = frozenset(
+    words(
+        """
+        len list tuple set dict sorted sum min max any all enumerate zip map filter range reversed print str repr
+        isinstance type id iter
+        """
+    )
+)
+_TAKING_OF_LIBRARIES = re.compile(
+    r"torch\.(tensor|as_tensor|stack|cat|LongTensor|FloatTensor|utils\.data\.\w+)|collections\.(Counter|OrderedDict)"
+    r"|numpy\.(array|unique|mean)|sklearn\.model_selection\.\w+|json\.dumps?|pickle\.dumps?|torch\.save|copy\.\w+"
+)
+
+
+@dataclass(eq=False)
+class _Uses:
+    """Whether what items are made of is only ever looked at by the rest of the program."""
+
+    reading: _Reading
+    instance: Instance
+
+    def may_change(self) -> bool:
+        """Whether a name or attribute that items are made of goes to where it may be changed."""
+        analysis = self.reading.analysis
+        modules = analysis.execution.modules.values()
+        held = {
+            name
+            for name in self.reading.read
+            if not _is_fixed(self.instance.attributes.get(name)) and name in self.instance.attributes
+        }
+        for module in modules:
+            for node in every(ast.Attribute, module.tree):
+                if node.attr not in held or not isinstance(node.ctx, ast.Load) or self._is_own(node, module):
+                    continue
+                if not self._is_looked_at(node, module, 3):
+                    return True
+        names = set(self.reading.names) | self._given()
+        for name, home in names:
+            for module in modules:
+                if module is not home and not _imports(module.tree, name):
+                    continue
+                if not _is_fixed(module.scope.names.get(name)) and not self._is_kept(name, module):
+                    return True
+        return False
+
+    def _given(self) -> set[tuple[str, ModuleFile]]:
+        """The names on top of a file that the dataset was made with."""
+        call, module = self.instance.origin.node, self.instance.origin.module
+        given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
+        return {(each.id, module) for one in given for each in walk(one) if isinstance(each, ast.Name)}
+
+    def _is_kept(self, name: str, module: ModuleFile) -> bool:
+        """Whether all reads of a name on top of a file, but those before the dataset is made, only look at it."""
+        analysis = self.reading.analysis
+        born = self.instance.origin.node
+        here = self.instance.origin.module is module
+        for node in every(ast.Name, module.tree):
+            if node.id != name or not isinstance(node.ctx, ast.Load) or self._is_own(node, module):
+                continue
+            if analysis.facts.bindings.owner(name, node, module) is not module.tree:
+                continue
+            at_top = analysis.facts.places.scope(node, module) is module.tree
+            if at_top and here and node.lineno < getattr(born, "lineno", 0) and not self._is_alias(node, module):
+                continue
+            if not self._is_looked_at(node, module, 3):
+                return False
+        return True
+
+    def _is_alias(self, node: ast.expr, module: ModuleFile) -> bool:
+        parent = self.reading.analysis.facts.places.parent(node, module)
+        return isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and parent.value is node
+
+    def _is_own(self, node: ast.AST, module: ModuleFile) -> bool:
+        """Whether something stands in what makes the items, which was looked at, or in what makes the dataset."""
+        for above in self.reading.analysis.facts.places.ancestors(node, module):
+            if isinstance(above, FUNCTIONS):
+                name = getattr(above, "name", "")
+                return id(above) in self.reading.functions or name in ("__init__", "__len__")
+        return False
+
+    def _is_looked_at(self, node: ast.expr, module: ModuleFile, depth: int) -> bool:
+        """Whether an expression is read in a way that changes nothing of it."""
+        places = self.reading.analysis.facts.places
+        parent = places.parent(node, module)
+        if isinstance(parent, ast.keyword):
+            if parent.arg == "out":
+                return False
+            parent = places.parent(parent, module)
+        if isinstance(parent, ast.Attribute):
+            return True  # methods that change are looked for elsewhere
+        if isinstance(parent, ast.Subscript):
+            return parent.value is not node or self._is_part_kept(parent, module, depth)
+        if isinstance(parent, (ast.Compare, ast.FormattedValue, ast.BinOp, ast.UnaryOp, ast.If, ast.While, ast.Assert)):
+            return True
+        if isinstance(parent, (ast.Starred, ast.AugAssign, ast.Expr)):
+            return True
+        if isinstance(parent, (ast.For, ast.comprehension)):
+            return parent.iter is not node or not self._changes(parent.target, module)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            to = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+            return all(self._is_named(each, module, depth) for each in to)
+        if isinstance(parent, ast.Call):
+            return parent.func is node or self._takes(parent, node, module, depth)
+        return False
+
+    def _is_part_kept(self, part: ast.Subscript, module: ModuleFile, depth: int) -> bool:
+        above = self.reading.analysis.facts.places.parent(part, module)
+        if not isinstance(part.ctx, ast.Load) or not isinstance(above, (ast.Assign, ast.AnnAssign)):
+            return True  # stores are looked for elsewhere
+        to = above.targets if isinstance(above, ast.Assign) else [above.target]
+        return depth > 0 and not any(self._changes(each, module) for each in to)
+
+    def _changes(self, target: ast.expr, module: ModuleFile) -> bool:
+        """Whether names that an item of it is given are changed in place."""
+        names = {each.id for each in walk(target) if isinstance(each, ast.Name)}
+        return any(isinstance(changed, ast.Name) and changed.id in names for changed, _, _ in _changed_in(module.tree))
+
+    def _is_named(self, target: ast.expr, module: ModuleFile, depth: int) -> bool:
+        """Whether another name of the same thing is not used to change it either."""
+        if not isinstance(target, ast.Name) or not depth:
+            return False
+        if self._changes(target, module):
+            return False
+        facts = self.reading.analysis.facts
+        owner = facts.bindings.owner(target.id, target, module)
+        return all(
+            self._is_looked_at(node, module, depth - 1)
+            for node in every(ast.Name, module.tree)
+            if node.id == target.id
+            and isinstance(node.ctx, ast.Load)
+            and facts.bindings.owner(node.id, node, module) is owner
+        )
+
+    def _takes(self, call: ast.Call, node: ast.expr, module: ModuleFile, depth: int) -> bool:
+        """Whether a call is known to leave what it is given as it is."""
+        facts = self.reading.analysis.facts
+        if call is self.instance.origin.node or dotted(call.func) in _TAKING:
+            return True
+        events = facts.at(call)
+        if events and all(_TAKING_OF_LIBRARIES.fullmatch(event.name) for event in events if event.name):
+            return any(event.name for event in events)
+        name = dotted(call.func)
+        called = (
+            [each for each in members(module.scope.names.get(name)) if isinstance(each, (Function, Class))]
+            if name
+            else []
+        )
+        if len(called) != 1 or not depth:
+            return False
+        (one,) = called
+        function = one.names.get("__init__") if isinstance(one, Class) else one
+        if not isinstance(function, Function) or isinstance(function.node, ast.Lambda):
+            return False
+        given = [each.arg for each in parameters(function.node)][1 if isinstance(one, Class) else 0 :]
+        taken = dict(zip(given, call.args, strict=False)) | {each.arg: each.value for each in call.keywords if each.arg}
+        taking = [name for name, value in taken.items() if value is node]
+        return bool(taking) and all(self._leaves(each, function, depth - 1) for each in taking)
+
+    def _leaves(self, name: str, function: Function, depth: int) -> bool:
+        """Whether a function leaves a parameter as it is, or keeps it under an attribute that nothing changes."""
+        tree = function.module.tree
+        places = self.reading.analysis.facts.places
+        if any(isinstance(changed, ast.Name) and changed.id == name for changed, _, _ in _changed_in(tree)):
+            return False
+        changed = {each.attr for each, _, _ in _changed_in(tree) if isinstance(each, ast.Attribute)}
+        for node in walk(function.node):
+            if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+                continue
+            parent = places.parent(node, function.module)
+            if isinstance(parent, ast.Assign) and all(isinstance(each, ast.Attribute) for each in parent.targets):
+                if any(getattr(each, "attr", "") in changed for each in parent.targets):
+                    return False
+            elif not self._is_looked_at(node, function.module, depth):
+                return False
+        return True
+
+
+def _is_fixed(value: Value | None) -> bool:
+    """Whether nothing can change a value in place: a number, a text, a function, a class, a module, a tokenizer."""
+    found = list(members(value))
+    return bool(found) and all(
+        isinstance(each, (Const, Option, Function, Class, External, ModuleValue))
+        or (isinstance(each, Made) and each.kind == "tokenizer")
+        for each in found
+    )
+
+
+def _imports(tree: ast.Module, name: str) -> bool:
+    return any((alias.asname or alias.name) == name for each in every(ast.ImportFrom, tree) for alias in each.names)
 
 
 _LOOKING = ("len", "print", "isinstance", "type", "id", "str", "repr")
