@@ -20,11 +20,11 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame, attribute, settled
+from turbofix.program.facts import Facts, Frame, argument_for, attribute, settled
 from turbofix.program.model import Attention, AttentionMask
-from turbofix.program.names import dotted, parameters, stores, targets, walk_here, written
+from turbofix.program.names import body_of, dotted, parameters, stores, targets, walk_here, written
 from turbofix.program.ranks import LAYERS, Ranks
-from turbofix.program.sites import LOOPS
+from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import (
     Bound,
     Class,
@@ -65,6 +65,9 @@ _CASTS = ("float", "to", "type_as", "type", "double", "half", "bfloat16")
 _PRECISION = "its softmax is computed in another precision, on purpose as it seems"
 _ROOTS = frozenset(("math.sqrt", "numpy.sqrt"))
 _OPSET = 14
+_VIEWS = frozenset(
+    ("unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "expand", "contiguous", "repeat")
+)
 _FAR = -1e4
 """From here on down a fill counts as minus infinity wherever a row keeps a key: its exponential is 0 in float32."""
 
@@ -1126,7 +1129,7 @@ class _Reading:
             return AttentionMask(self._text(node), "added", "", test, causal=True)
         if self._is_number(node):
             raise _OtherError
-        if not self._is_floating(node):
+        if not self._is_floating(node) and not self._is_handed_floats(node):
             raise _WhyNotError(
                 f"it is not known that `{self._text(node)}`, which is added to its scores, holds floats: torch takes "
                 "no integers"
@@ -1160,6 +1163,10 @@ class _Reading:
         if isinstance(node, ast.Attribute) and dotted(node) is not None:
             return self._is_parameter(node)
         return False
+
+    def _is_handed_floats(self, node: ast.expr) -> bool:
+        """Whether it is a parameter, or a view of one, that is a tensor of floats in each call that was followed."""
+        return bool(self.events) and all(_holds_floats(self.facts, node, frames) for frames in self.frames)
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
         """Whether an attribute is a parameter of its module, or the weight of an embedding."""
@@ -1614,6 +1621,69 @@ class _Reading:
             for each in made
             for call in walk(each)
         )
+
+
+# --- what a function is handed ----------------------------------------------------------------------------------------
+
+
+def _holds_floats(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int = 12) -> bool:
+    """Whether an expression of the innermost frame certainly is a tensor of floats: by how its callers have made it.
+
+    It is asked of what is added to a tensor, so that what is told here is that it holds no integers.
+    """
+    if depth < 0 or not frames:
+        return False
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub)):
+        sides = (node.left, node.right)  # a tensor of integers times a number with a point holds floats, too
+        return any(
+            isinstance(_arithmetic(each), float) or _holds_floats(facts, each, frames, depth - 1) for each in sides
+        )
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "float" and not node.args and not node.keywords:
+            return True
+        return node.func.attr in _VIEWS and _holds_floats(facts, node.func.value, frames, depth - 1)
+    if not isinstance(node, ast.Name):
+        return False
+    frame = frames[-1]
+    written = _written_last(facts, node, frame)
+    if written is not None:
+        return _holds_floats(facts, written, frames, depth - 1)
+    given = _given_for(facts, node.id, frames)
+    return given is not None and _holds_floats(facts, given, frames[:-1], depth - 1)
+
+
+def _written_last(facts: Facts, node: ast.Name, frame: Frame) -> ast.expr | None:
+    """What a name of a function was set to when ``node`` is read, where that is one statement whichever way it goes."""
+    if not isinstance(frame.scope, FUNCTIONS) or facts.bindings.owner(node.id, node, frame.module) is not frame.scope:
+        return None
+    body = body_of(frame.scope)
+    above = {*facts.places.ancestors(node, frame.module)}
+    here = next((index for index, each in enumerate(body) if each in above), None)
+    if here is None:
+        return None
+    writes = [(index, write) for index, each in enumerate(body) for name, write in stores(each) if name == node.id]
+    before = [(index, write) for index, write in writes if index < here]
+    if not before or any(index == here and write is not body[here] for index, write in writes):
+        return None
+    index, write = before[-1]
+    if write is not body[index] or not isinstance(write, ast.Assign) or not _sets(write, node.id):
+        return None
+    return write.value
+
+
+def _given_for(facts: Facts, name: str, frames: tuple[Frame, ...]) -> ast.expr | None:
+    """The argument that the innermost frame's function was called with, if nothing sets the parameter."""
+    frame = frames[-1]
+    call = frame.call
+    if len(frames) < 2 or not isinstance(call, ast.Call) or not isinstance(frame.scope, FUNCTIONS):
+        return None
+    if any(found == name for each in body_of(frame.scope) for found, _ in stores(each)):
+        return None
+    # checkpoint(block, x) and nn.Sequential hand on what they are given in their own way
+    direct = (Instance, Bound, Function, Unknown)
+    if not all(isinstance(each, direct) for each in members(facts.evaluate(call.func, frames[:-1]))):
+        return None
+    return None if any(each.arg is None for each in call.keywords) else argument_for(name, frame, call)
 
 
 # --- small answers ----------------------------------------------------------------------------------------------------
