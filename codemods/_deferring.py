@@ -161,14 +161,62 @@ def kind_of(page: Page, node: ast.AST, results: Results, depth: int = 5) -> Numb
         return kind_of(page, node.value, results, depth - 1)
     if isinstance(node, ast.Name):
         writes = page.writes(node.id, page.scope(node))
-        kinds = {
-            kind_of(page, write.value, results, depth - 1)
-            if isinstance(write, ast.Assign) and any(dotted(each) == node.id for each in write.targets)
-            else None
-            for write in writes
-        }
+        kinds = {kind_written(page, write, node.id, results, depth - 1) for write in writes}
         return kinds.pop() if len(kinds) == 1 else None
     return None
+
+
+def kind_written(page: Page, write: ast.AST, name: str, results: Results, depth: int) -> Number | None:
+    """What kind of number a statement puts into a name: its value, or a part of it (``acc1, acc5 = accuracy(...)``)."""
+    if not isinstance(write, ast.Assign):
+        return None
+    if any(dotted(each) == name for each in write.targets):
+        return kind_of(page, write.value, results, depth)
+    target = write.targets[0]
+    if len(write.targets) > 1 or not isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    names = [dotted(each) for each in target.elts]  # None for a starred one, too
+    if None in names or names.count(name) != 1:
+        return None
+    return kind_of_part(page, write.value, names.index(name), len(names), results, depth)
+
+
+def kind_of_part(page: Page, node: ast.AST, at: int, many: int, results: Results, depth: int) -> Number | None:  # noqa: PLR0913
+    """What kind of number stands at a place of a tuple or list of so many; None where that is not seen."""
+    if depth == 0:
+        return None
+    if isinstance(node, ast.Call) and (given := results.of(page, node)):
+        kinds = {kind_of_part(there, value, at, many, results, depth - 1) for there, value in given}
+        return kinds.pop() if len(kinds) == 1 else None
+    if isinstance(node, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in node.elts):
+        return kind_of(page, node.elts[at], results, depth - 1) if len(node.elts) == many else None
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return kind_of(page, node.elt, results, depth - 1)
+    if isinstance(node, ast.Name):
+        filled = appended(page, node)
+        kinds = {kind_of(page, each, results, depth - 1) for each in filled or ()}
+        return kinds.pop() if len(kinds) == 1 else None
+    return None
+
+
+def appended(page: Page, node: ast.Name) -> list[ast.expr] | None:
+    """All that a list of a function is filled with, where it begins empty and is only appended to and handed out."""
+    scope = page.scope(node)
+    writes = page.writes(node.id, scope)
+    if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or not page.bindings.is_local(node.id, scope):
+        return None
+    made = writes[0].value
+    if len(writes[0].targets) != 1 or not isinstance(made, ast.List) or made.elts:
+        return None
+    found: list[ast.expr] = []
+    for read in page.reads(node.id, scope):
+        above = page.parent(read)
+        call = page.parent(above) if isinstance(above, ast.Attribute) and above.attr == "append" else None
+        if isinstance(call, ast.Call) and call.func is above and len(call.args) == 1 and not call.keywords:
+            found.append(call.args[0])
+        elif not isinstance(above, ast.Return):
+            return None
+    return found
 
 
 def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, results: Results, depth: int) -> Number | None:
