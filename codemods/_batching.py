@@ -47,11 +47,18 @@ def leads_with(call: str, size: str) -> bool:
     return any(isinstance(each, ast.Constant) and str(each.value) == size for each in sizes[:2])
 
 
-def line_of_length(tree: ast.Module, loader: ast.AST | None, epochs: ast.AST | None, name: str) -> int | None:
+def line_of_length(
+    tree: ast.Module, loader: ast.AST | None, epochs: ast.AST | None, name: str, loop: ast.AST | None = None
+) -> int | None:
     """The line that reads the loader's ``len`` where it is made, outside of the loop over epochs, not just to show it.
 
-    ``loader`` is its construction, ``name`` what it is called; ``self.loader`` is looked for everywhere.
+    ``loader`` is its construction, ``name`` what it is called; ``self.loader`` is looked for everywhere, but in the
+    function around ``loop``, the one over its batches: what is done there with it is known to the accumulation.
     """
+    around: set[int] = set()
+    for function in walk(tree) if "." in name else ():
+        if isinstance(function, ast.FunctionDef) and loop and any(is_same(each, loop) for each in walk(function)):
+            around |= {id(each) for each in walk(function)}
     scope: ast.AST = tree
     for node in walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and "." not in name and loader is not None:
@@ -59,7 +66,7 @@ def line_of_length(tree: ast.Module, loader: ast.AST | None, epochs: ast.AST | N
     waiting: list[ast.AST] = [scope]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Call) and ast.unparse(node) == f"len({name})":
+        if isinstance(node, ast.Call) and id(node) not in around and ast.unparse(node) == f"len({name})":
             return node.lineno
         is_other = node is not scope and isinstance(node, ast.FunctionDef) and "." not in name
         if is_other or is_shown(node) or (epochs is not None and is_same(node, epochs)):

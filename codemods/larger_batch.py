@@ -516,7 +516,8 @@ def refuse_surprises(edit: Edit, plan: Plan) -> None:
             raise Refuse(f"the loop sets the learning rate or averages weights by its own count ({at(node.lineno)})")
     tree = parse(whole(edit, plan.loader))
     epochs = node_of(edit, plan.epochs) if plan.epochs is not None else None
-    line = line_of_length(tree, node_of(edit, plan.loader), epochs, plan.name or "")
+    within = loop if plan.loop.path == plan.loader.path else None
+    line = line_of_length(tree, node_of(edit, plan.loader), epochs, plan.name or "", within)
     if line is not None:
         raise Refuse(f"the number of small batches is used for something else too ({at(line)})")
     if loop is None or not isinstance(guard, ast.If) or not is_aligned(guard.test, plan.counter, plan.counter_start):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.program import libraries
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import reads_in
@@ -95,29 +96,51 @@ def inside_models(analysis: Analysis, events: list[Event]) -> list[Event]:
 
 
 def _is_one_criterion(analysis: Analysis, backward: Event, events: list[Event]) -> bool:
-    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it."""
+    """Whether a backward starts from the value of one criterion, at most divided: nothing else is added to it.
+
+    It may be what a function of the program gives back, which is looked into.
+    """
     facts = analysis.facts
+    called = {
+        id(frame.call): frame
+        for event in events
+        if event.kind == "criterion"
+        for frame in facts.frames(event)
+        if frame.call is not None
+    }
     criteria = {id(event.node) for event in events if event.kind == "criterion"}
     expression = loss_expression(analysis, backward)
-    waiting: list[ast.expr] = [expression] if expression is not None else []
+    waiting = [(expression, backward.module)] if expression is not None else []
     seen: set[int] = set()
     while waiting:
-        node = waiting.pop()
+        node, module = waiting.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            waiting.append(node.left)
+            waiting.append((node.left, module))
         elif isinstance(node, ast.Name):
-            owner = facts.bindings.owner(node.id, node, backward.module)
+            owner = facts.bindings.owner(node.id, node, module)
             for write in facts.bindings.writes(owner, node.id):
                 if isinstance(write, ast.Assign) and isinstance(write.targets[0], ast.Name):
-                    waiting.append(write.value)
+                    waiting.append((write.value, module))
                 elif not (isinstance(write, ast.AugAssign) and isinstance(write.op, ast.Div)):
                     return False
         elif id(node) not in criteria:
-            return False
+            given = _given_back(called[id(node)]) if id(node) in called else []
+            if not given:
+                return False
+            waiting += [(each, called[id(node)].module) for each in given]
     return bool(seen)
+
+
+def _given_back(frame: Frame) -> list[ast.expr]:
+    """What a function returns, wherever it does; empty where a decorator may change it, or it may return nothing."""
+    if not isinstance(frame.scope, ast.FunctionDef) or frame.scope.decorator_list:
+        return []
+    returned = [each.value for each in walk(frame.scope) if isinstance(each, ast.Return)]
+    known = [each for each in returned if each is not None]
+    return known if len(known) == len(returned) else []
 
 
 def _criterion_names(event: Event) -> Iterator[str]:

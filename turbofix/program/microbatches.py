@@ -15,6 +15,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
+from turbofix.program.attention import attentions
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -69,6 +70,7 @@ _PER_SAMPLE_CALLS = frozenset(
         relu relu_ gelu silu elu selu leaky_relu tanh sigmoid softplus hardswish mish dropout dropout1d dropout2d exp
         log log1p sqrt rsqrt abs sin cos pow square clamp neg add sub mul div linear conv1d conv2d conv3d embedding
         expm1 max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d
+        eq ne lt gt le ge logical_not logical_and logical_or masked_fill scaled_dot_product_attention
         adaptive_max_pool2d interpolate pad ones_like zeros_like to cuda float double long int bool type_as contiguous
         clone detach size dim len range enumerate zip isinstance autocast no_grad str print reversed getattr hasattr
         """
@@ -83,6 +85,8 @@ _ALONG = frozenset(
 
 _BATCH_FIRST = frozenset(words("LSTM GRU RNN MultiheadAttention"))
 
+
+_FLUSHING = frozenset({"sys.stdout.flush", "sys.stderr.flush"})
 
 _REACHED = "weights or gradients are gone through with every small batch"
 _RATES = "the loop sets the learning rate with every small batch"
@@ -132,6 +136,8 @@ class _Reading:
     outer: tuple[Frame, ...] = ()
     whole: bool = False
     around: ast.AST | None = None  # the loop over small batches
+    followed: set[int] = field(default_factory=set)  # the calls of the functions in `parts` and `models`
+    attending: set[Site] | None = None  # functions that write an attention out
 
     def __post_init__(self) -> None:
         facts = self.analysis.facts
@@ -173,6 +179,7 @@ class _Reading:
                 if frame.call is not None and any(each.kind == "show" for each in facts.at(frame.call)):
                     break
                 in_model = in_model or self._is_of_model(frame)
+                self.followed.add(id(frame.call))
                 (self.models if in_model else self.parts).setdefault(id(frame.scope), all_frames[: start + index + 1])
 
     def _is_update(self, node: ast.AST, module: ModuleFile) -> bool:
@@ -412,8 +419,8 @@ class _Reading:
             child = above
         return False
 
-    def _is_shown(self, node: ast.AST, module: ModuleFile) -> bool:
-        """Whether something is read to be shown, or for a mean."""
+    def _is_shown(self, node: ast.AST, module: ModuleFile, *, named: bool = False) -> bool:
+        """Whether something is read to be shown, or for a mean; where it is not ``named`` yet, also by such a name."""
         places, child = self.analysis.facts.places, node
         for above in places.ancestors(node, module):
             if isinstance(above, ast.Call) and any(each.kind == "show" for each in self.analysis.facts.at(above)):
@@ -423,9 +430,18 @@ class _Reading:
             if isinstance(above, ast.If) and child is above.test and self._only_shows(above):
                 return True
             if isinstance(above, ast.stmt):
-                return False
+                return not named and isinstance(above, ast.Assign) and self._is_for_show(above, module)
             child = above
         return False
+
+    def _is_for_show(self, statement: ast.Assign, module: ModuleFile) -> bool:
+        """``bar = "#" * (30 * (step + 1) // len(loader))``: whether a statement sets only names that are shown."""
+        names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
+        return len(names) == len(statement.targets) and all(
+            self._is_shown(node, module, named=True)
+            for node in every(ast.Name, module.tree)
+            if node.id in names and isinstance(node.ctx, ast.Load)
+        )
 
     def _is_mean(self, statement: ast.stmt | None) -> bool:
         """Whether a statement with a quotient in it keeps, gives or shows it, and the step is not made of it."""
@@ -449,6 +465,8 @@ class _Reading:
         facts = self.analysis.facts
         kinds = {event.kind for event in facts.at(value)}
         if kinds & _STEPPING and not self._reaches_weights(value.func):
+            return
+        if self._shows(value):
             return
         if any(frames[-1].call is value for frames in (*self.parts.values(), *self.models.values())):
             return
@@ -483,6 +501,10 @@ class _Reading:
         self._block(each.body, module, frames)
         self._block(each.orelse, module, frames)
 
+    def _shows(self, call: ast.Call) -> bool:
+        """Whether a call shows something, or lets what was shown appear: ``sys.stdout.flush()``."""
+        return any(event.kind == "show" or event.name in _FLUSHING for event in self.analysis.facts.at(call))
+
     def _only_shows(self, each: ast.If) -> bool:
         def shows(statement: ast.stmt) -> bool:
             if isinstance(statement, ast.If):
@@ -493,7 +515,7 @@ class _Reading:
             if isinstance(statement, ast.Pass):
                 return True
             value = statement.value if isinstance(statement, ast.Expr) else None
-            return isinstance(value, ast.Call) and any(e.kind == "show" for e in self.analysis.facts.at(value))
+            return isinstance(value, ast.Call) and self._shows(value)
 
         return all(map(shows, (*each.body, *each.orelse)))
 
@@ -640,8 +662,12 @@ class _Reading:
         return any(dotted(one) in self.relevant or _base(one) in self.relevant for t in to for one in targets(t))
 
     def _mixed(self, scope: ast.AST, module: ModuleFile, frames: tuple[Frame, ...]) -> ast.AST | None:
+        sizes = _Sizes(frames[-1].scope)
+        attends = self._is_attention(scope, module)
         for node in _nodes(scope):
-            if isinstance(node, ast.Call) and not self._is_each(node, module):
+            if isinstance(node, ast.Call) and not (
+                self._is_each(node, sizes) or sizes.make(node) or (attends and _is_of_heads(node))
+            ):
                 return node
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
                 value = members(self.analysis.facts.evaluate(node.value, frames))
@@ -650,16 +676,25 @@ class _Reading:
                     return node
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
                 right = dotted(node.right) or ""
-                if not right.startswith("self."):
+                if not right.startswith("self.") and not attends:
                     return node
         return None
 
-    def _is_each(self, call: ast.Call, module: ModuleFile) -> bool:
+    def _is_attention(self, scope: ast.AST, module: ModuleFile) -> bool:
+        """Whether a function writes an attention out, whose queries have heads or positions behind the samples."""
+        if not isinstance(scope, FUNCTIONS) or "softmax" not in module.text:
+            return False
+        if self.attending is None:
+            read = attentions(self.analysis)
+            self.attending = {each.function for each in read if each.why_not is None and each.rank == 4}
+        return self.analysis.facts.places.site(scope, module) in self.attending
+
+    def _is_each(self, call: ast.Call, sizes: _Sizes) -> bool:
         """Whether a call is known to compute each sample by itself."""
         facts = self.analysis.facts
         if any(e.kind in ("forward", "criterion", "show", "sync", "backward", "scale", "next") for e in facts.at(call)):
             return True
-        if any(frames[-1].call is call for frames in (*self.parts.values(), *self.models.values())):
+        if id(call) in self.followed:
             return True  # looked at by itself
         name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func) or ""
         if name == "super" or (
@@ -669,7 +704,7 @@ class _Reading:
         ):
             return True
         if name in ("view", "reshape"):
-            return bool(call.args) and _is_number_of_samples(call.args[0])
+            return bool(call.args) and (_is_number_of_samples(call.args[0]) or sizes.samples(call.args[0]))
         if name == "flatten":
             of_torch = dotted(call.func) == "torch.flatten"
             return _is_inner(_given(call, "start_dim", 1 if of_torch else 0))
@@ -680,6 +715,9 @@ class _Reading:
             if name == "permute":
                 return numbers[:1] == [0] and len(numbers) == len(call.args)
             return bool(numbers) and len(numbers) == len(call.args) and 0 not in numbers
+        if name in ("split", "chunk"):
+            of_torch = (dotted(call.func) or "").startswith("torch.")
+            return _is_inner(_given(call, "dim", 2 if of_torch else 1))
         if name in ("cat", "concat", "stack"):
             return _is_inner(_given(call, "dim", 1))
         if name in _ALONG:
@@ -689,7 +727,6 @@ class _Reading:
             return _is_inner(_given(call, "dim", 1 if of_library else 0)) or (
                 name == "normalize" and _given(call, "dim", 2) is None
             )
-        del module
         return name in _PER_SAMPLE_CALLS
 
     # --- numbers
@@ -846,6 +883,91 @@ def _is_inner(dimension: ast.expr | None) -> bool:
     if isinstance(dimension, ast.UnaryOp) and isinstance(dimension.op, ast.USub):
         return isinstance(dimension.operand, ast.Constant) and dimension.operand.value == 1
     return isinstance(dimension, ast.Constant) and type(dimension.value) is int and dimension.value > 0
+
+
+class _Sizes:
+    """What the names of a function are that are set once: the number of samples, or another size of a batch."""
+
+    def __init__(self, scope: ast.AST) -> None:
+        self.found: dict[str, list[str]] = {}
+        arguments = scope.args if isinstance(scope, FUNCTIONS) else None
+        for given in walk(arguments) if arguments is not None else ():
+            if isinstance(given, ast.arg):
+                self.found.setdefault(given.arg, []).append("")
+        for node in _nodes(scope):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.found.setdefault(node.id, []).append("")
+        for node in _nodes(scope):
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+                continue
+            target = node.targets[0]
+            if isinstance(target, ast.Name):
+                self._tell(target, self.kind(node.value))
+            elif isinstance(target, ast.Tuple) and _is_all_sizes(node.value):
+                for index, each in enumerate(target.elts):
+                    self._tell(each, "inner" if index else "samples")
+
+    def _tell(self, name: ast.expr, kind: str) -> None:
+        if isinstance(name, ast.Name) and self.found.get(name.id) == [""]:
+            self.found[name.id] = [kind]
+
+    def samples(self, node: ast.expr) -> bool:
+        """Whether a name is the number of samples."""
+        return isinstance(node, ast.Name) and self.found.get(node.id) == ["samples"]
+
+    def kind(self, node: ast.expr) -> str:
+        """What a size is; nothing where that is not known."""
+        if isinstance(node, ast.Name):
+            return (self.found.get(node.id) or [""])[0]
+        if isinstance(node, ast.Constant):
+            return "inner" if type(node.value) is int else ""
+        if isinstance(node, ast.BinOp):
+            return "inner" if self.kind(node.left) == self.kind(node.right) == "inner" else ""
+        index: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+            index = node.args[0] if node.args else None
+        elif isinstance(node, ast.Subscript) and _is_shape(node):
+            index = node.slice
+        if not isinstance(index, ast.Constant) or type(index.value) is not int:
+            return ""
+        return "inner" if index.value > 0 else "samples" if index.value == 0 else ""
+
+    def make(self, node: ast.AST) -> bool:
+        """``torch.ones(1, length, length).triu(1)``: whether a call makes the same for all samples, of other sizes."""
+        if isinstance(node, ast.BinOp):
+            parts = (node.left, node.right)
+            return any(map(self.make, parts)) and all(
+                isinstance(each, ast.Constant) or self.make(each) for each in parts
+            )
+        if not isinstance(node, ast.Call):
+            return False
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func) or ""
+        if name in ("triu", "tril"):
+            of_torch = (dotted(node.func) or "").startswith("torch.")
+            made = node.args[0] if of_torch and node.args else getattr(node.func, "value", None)
+            return isinstance(made, ast.expr) and self.make(made)
+        if name not in ("ones", "zeros", "full", "arange") or not (dotted(node.func) or "").startswith("torch."):
+            return False
+        sizes = node.args[0].elts if node.args and isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args
+        sizes = sizes[:1] if name == "full" and sizes is node.args else sizes
+        return bool(sizes) and all(self.kind(each) == "inner" for each in sizes)
+
+
+def _is_all_sizes(node: ast.expr) -> bool:
+    """``x.shape``, ``x.size()``."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _is_of_heads(call: ast.Call) -> bool:
+    """What an attention does with tensors of four dimensions: products of the last two, and turning them around."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func) or ""
+    if name == "matmul":
+        return True
+    turned = [each for each in call.args if isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub)]
+    last = {each.operand.value for each in turned if isinstance(each.operand, ast.Constant)}
+    return name == "transpose" and last == {1, 2} and len(call.args) == 2
 
 
 def _is_number_of_samples(node: ast.expr) -> bool:
