@@ -65,10 +65,12 @@ When refused
     codemod follows only where a training step stays in float32.
 
     It is refused where the script asks for full float32 precision or for deterministic algorithms, where an option
-    decides, and where the program computes in float64. Processes that a script starts do not inherit the switch: where
-    all training is in the function that they run, it is set there, and refused where training is in several places or
-    it is not known in which. Under Accelerate and Fabric it is refused also where the caller passes their arguments on,
-    and beside torch's newer switches, since both read the older ones.
+    decides, where the program computes in float64, and where a step solves equations, inverts or decomposes matrices,
+    takes distances by ``torch.cdist`` or compares with a tolerance, or a library does that (gpytorch, torchdiffeq).
+    Processes that a script starts do not inherit the switch: where all training is in the function that they run, it is
+    set there, and refused where training is in several places or it is not known in which. Under Accelerate and Fabric
+    it is refused also where the caller passes their arguments on, and beside torch's newer switches, since both read
+    the older ones.
 
     Under the ``Trainer`` of transformers nothing is said beside ``bf16``, ``fp16``, ``torch_compile`` (which switches
     it on) and DeepSpeed; it is refused where the command line decides (pass ``--tf32 True``), where the settings are
@@ -91,6 +93,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop, of_models
+from turbofix.program.libraries import words
 from turbofix.program.model import Framework, Model, Setting, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
 
@@ -119,6 +122,22 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.rnn.fp32_precision",
 )
 FAST = (True, "high", "medium", "tf32")
+
+SOLVING_LIBRARIES = frozenset(("gpytorch", "botorch", "linear_operator", "torchdiffeq", "torchsde", "torchdyn"))
+"""Libraries that solve equations: from matrices of products, or by steps of a size that their rounding decides."""
+
+SOLVING = frozenset(
+    words(
+        """
+        inverse pinverse det logdet slogdet cholesky cholesky_inverse cholesky_solve svd svd_lowrank pca_lowrank lobpcg
+        eig symeig qr lu lu_solve lstsq solve triangular_solve ormqr geqrf matrix_exp matrix_power cdist allclose
+        assert_close MultivariateNormal LowRankMultivariateNormal
+        """
+    )
+)
+"""Functions, methods and distributions whose result may be far off where a product that goes in is a little."""
+
+PLAIN_LINALG = frozenset(words("norm vector_norm cross vecdot matmul multi_dot diagonal"))
 
 OTHERS = frozenset(
     (
@@ -335,9 +354,30 @@ def why_not(program: TrainingProgram) -> str | None:
             return f"the precision of {framework} is chosen by the caller, and this switch with it"
         if any(program.setting(name) for name in NEW_NEIGHBOURS):
             return f"{framework} asks torch's older switches, which cannot be read beside the newer one of this script"
+    reason = why_exact(program)
+    if reason is not None:
+        return reason
     if starts_processes(program) and program.script.trains_at is None:
         own = "the script starts processes of its own, which would not inherit the switch"
         return f"{own}, and it is not known to train in one place only"
+    return None
+
+
+def why_exact(program: TrainingProgram) -> str | None:
+    """Where the program solves equations, or takes small differences of large products, and would magnify rounding."""
+    libraries = sorted(program.libraries & SOLVING_LIBRARIES)
+    if libraries:
+        return f"{libraries[0]} solves equations step by step or from products, which rounding may break off"
+    for call in (call for loop in (*program.steps,) for call in loop.calls):
+        last = call.qualname.rpartition(".")[2]
+        if last == "cdist" and 1 in call.constants:
+            continue  # by differences, without a product
+        solves = call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG
+        if solves or (last in SOLVING and call.qualname.startswith(("torch.", "Tensor."))):
+            return (
+                f"`{last}` magnifies what its input is rounded by, and may fail on it "
+                f"({call.site.line_from(program.entry)})"
+            )
     return None
 
 
