@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
 from turbofix.program.model import Bulk, Hazard, Model
-from turbofix.program.names import dotted
+from turbofix.program.names import body_of, dotted, walk_here
 from turbofix.program.objects import models_in, parameter_owners
-from turbofix.program.values import Instance, Made, Opaque, members
+from turbofix.program.values import Class, Instance, Made, Opaque, Tensor, flatten, members
 from turbofix.program.weights import is_all, is_owner, names_before
 
 BULKY = 100_000_000
@@ -23,6 +26,15 @@ _KINDS = ("torch.optim.Adam", "torch.optim.AdamW")
 _STATES = re.compile(r"\bexp_avg|optim\w*\.state\b(?!_)")
 
 _SHARDING = re.compile(r"\bfully_shard\b|\bFullyShardedDataParallel\b|\bparallelize_module\b|\bdistribute_tensor\b")
+
+
+_OF_OPTIMIZERS = frozenset(("step", "zero_grad", "param_groups", "state_dict", "load_state_dict", "add_param_group"))
+"""What bitsandbytes' optimizers do as torch's."""
+
+_OF_TORCH_ALONE = frozenset(("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach"))
+"""Options in the groups of torch's optimizers that bitsandbytes' do not have, or do not heed."""
+
+_ASKING = frozenset(("isinstance", "type", "vars", "getattr", "setattr", "hasattr", "dir"))
 
 
 def bulks(analysis: Analysis, models: Iterable[Model]) -> tuple[Bulk, ...]:
@@ -54,11 +66,14 @@ def _bulk(analysis: Analysis, event: Event, optimizer: Made, large: set[Site]) -
         return None
     assert model is not None
     frames = [facts.frames(each) for each in facts.at(event.node) if each.kind == "make"]
+    called = members(facts.evaluate(event.node.func, frames[0])) if isinstance(event.node, ast.Call) else ()
+    if any(isinstance(each, Class) for each in called):
+        return None  # a class of the project, which may step in a way of its own
     names = names_before(event, frames[0][-1])
     text = next((dotted(name) for name in names if all(is_owner(analysis, name, each, owned) for each in frames)), None)
     statement = facts.places.statement(event.node, event.module)
     alone = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)) and statement.value is event.node
-    hazard = _hazard(analysis)
+    hazard = _hazard(analysis) or _tensor_given(analysis, optimizer) or _looked_at(analysis, optimizer)
     return Bulk(facts.site(event), model, text, alone, hazard)
 
 
@@ -71,3 +86,74 @@ def _hazard(analysis: Analysis) -> Hazard | None:
             site = Site(module.path, line, 0, line, 0, "")
             return Hazard("the states of the optimizer are looked at", site)
     return None
+
+
+def _tensor_given(analysis: Analysis, optimizer: Made) -> Hazard | None:
+    """Where a rate or another number of the optimizer is a tensor."""
+    for name, position in (("lr", 1), ("betas", 2), ("eps", 3), ("weight_decay", 4)):
+        passed = optimizer.arguments.get(name, position)
+        tensors = [each for each in flatten(passed.value) if isinstance(each, Tensor)] if passed is not None else []
+        site = analysis.facts.origin_site(optimizer.origin)
+        if tensors and site is not None:
+            what = "the learning rate" if name == "lr" else f"`{name}`"
+            return Hazard(f"{what} is a tensor, which bitsandbytes does not take", site)
+    return None
+
+
+def _looked_at(analysis: Analysis, optimizer: Made) -> Hazard | None:
+    """Where the program does more with an optimizer than both kinds of them do alike."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        keys: list[ast.Subscript | ast.Dict] = [*every(ast.Subscript, module.tree), *every(ast.Dict, module.tree)]
+        for key in keys:
+            names = key.keys if isinstance(key, ast.Dict) else [key.slice]
+            said = {each.value for each in names if isinstance(each, ast.Constant)}
+            if said & _OF_TORCH_ALONE:
+                return Hazard("an option of torch's optimizers is set or read in a group", places.site(key, module))
+            stored = isinstance(key, ast.Subscript) and isinstance(key.ctx, ast.Store)
+            if stored and "weight_decay" in said and optimizer.qualname == "torch.optim.Adam":
+                why = "a weight decay is set later on, which bitsandbytes applies as AdamW does"
+                return Hazard(why, places.site(key, module))
+        for each in every(ast.Attribute, module.tree):
+            if each.attr == "sparse" and isinstance(each.ctx, ast.Store):
+                return Hazard("gradients are made sparse", places.site(each, module))
+    for node, frames in _reads(analysis):
+        known = members(analysis.facts.evaluate(node.value, frames)) if isinstance(node, ast.Attribute) else ()
+        if isinstance(node, ast.Attribute):
+            own = any(each is optimizer for each in known)
+            if (own and node.attr not in _OF_OPTIMIZERS) or (node.attr == "state" and not known):
+                why = f"`.{node.attr}` of the optimizer may be another one with bitsandbytes"
+                return Hazard(why, places.site(node, frames[-1].module))
+            if own and node.attr == "state_dict" and _is_opened(analysis, node, frames[-1].module):
+                return Hazard("the states of the optimizer are looked at", places.site(node, frames[-1].module))
+        elif dotted(node.func) in _ASKING:
+            given = [each for one in node.args for each in members(analysis.facts.evaluate(one, frames))]
+            if any(each is optimizer for each in given):
+                why = f"`{dotted(node.func)}` asks what the optimizer is or has"
+                return Hazard(why, places.site(node, frames[-1].module))
+    return None
+
+
+def _is_opened(analysis: Analysis, node: ast.Attribute, module: ModuleFile) -> bool:
+    """``optimizer.state_dict()["state"]``."""
+    call = analysis.facts.places.parent(node, module)
+    above = analysis.facts.places.parent(call, module) if isinstance(call, ast.Call) else None
+    return isinstance(above, (ast.Subscript, ast.Attribute)) and above.value is call
+
+
+def _reads(analysis: Analysis) -> Iterator[tuple[ast.Attribute | ast.Call, tuple[Frame, ...]]]:
+    """The attributes and calls of what the program runs, each with the frames around it."""
+    seen: dict[int, tuple[Frame, ...]] = {}
+    for event in analysis.facts.events:
+        frames = analysis.facts.frames(event)
+        for index, frame in enumerate(frames):
+            seen.setdefault(id(frame.scope), frames[: index + 1])
+    for module in analysis.execution.modules.values():
+        for function in every(ast.FunctionDef, module.tree):
+            if id(function) not in seen and "optim" in module.text:
+                seen[id(function)] = (Frame(function, module, function, None, ()),)
+    for frames in seen.values():
+        for part in body_of(frames[-1].scope):
+            for node in walk_here(part):
+                if isinstance(node, (ast.Attribute, ast.Call)):
+                    yield node, frames
