@@ -30,15 +30,17 @@ Use instead
         )
 
 When refused
-    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), but for Accelerate where its
-    loaders are pinned already; it is refused there beside arguments that older versions do not take together with
-    ``dataloader_config``. Only tensors of a batch that
-    comes out of a loader are rewritten, on their way to the device, in lists and dicts too (``[t.to(device) for t in
-    targets]``). Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype
-    alone. Nothing is said where the batches cannot be pinned, since the copy then waits anyway, nor of what a call that
-    is not seen through made of a batch, nor of an evaluation over a handful of batches that the training process loads,
-    nor of copies in front of another one of pageable memory before the forward pass, which would take the wait from
-    them (where it is not known to be small), nor in front of ``torch.cuda.synchronize()``.
+    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), but for Accelerate where
+    its loaders are pinned already; it is refused there beside arguments that older versions do not take together with
+    ``dataloader_config``. Only tensors of a batch that comes out of a loader are rewritten, on their way to the
+    device, in lists and dicts too (``[t.to(device) for t in targets]``). Never a copy to the host (reading it would
+    race with the copy), never a model, never a change of dtype alone. Nothing is said where the batches cannot be
+    pinned, since the copy then waits anyway, nor of a batch that a cast has made anew (``x.float()`` of what is
+    float32 is the batch itself), nor of what a call that is not seen through made of a batch, nor of an evaluation
+    over a handful of batches that the training process loads, nor of copies in front of another one of pageable
+    memory before the forward pass, which would take the wait from them (where it is not known to be small), nor in
+    front of ``torch.cuda.synchronize()``.
+
     It is refused where the host changes the batch in place below the copy, which may not have read it yet, for batches
     that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and where the device may be
     Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue 139550).
@@ -81,7 +83,7 @@ codemod = Codemod(
 )
 
 
-VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten", "t")
+VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten", "t", "float")
 """Methods whose result may be the same memory."""
 
 

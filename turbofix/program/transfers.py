@@ -14,6 +14,7 @@ from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.elements import is_taken_at_once
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
+from turbofix.program.floats import gives_float32
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import ABSENT, ALWAYS, Transfer
 from turbofix.program.names import dotted
@@ -28,6 +29,7 @@ from turbofix.program.values import (
     Opaque,
     Sequence,
     Tensor,
+    Unknown,
     Value,
     members,
 )
@@ -112,6 +114,23 @@ def _is_built_here(node: ast.AST) -> bool:
     return (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
 
 
+def _is_cast_to_its_type(analysis: Analysis, node: ast.AST, loaders: frozenset[Site]) -> bool:
+    """Whether ``x.float().to(device)`` moves ``x`` itself: a part of a batch whose loader gives float32 alone."""
+    cast = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute) or cast.func.attr != "float":
+        return False
+    asked = (event for event in analysis.facts.at(cast) if event.kind in ("call", "cast"))
+    given = [each for event in asked for each in members(event.receiver) if not isinstance(each, Unknown)]
+    if cast.args or cast.keywords or not given:
+        return False
+    for each in given:
+        found = loader_sites(analysis, each.source) if isinstance(each, Tensor) and not each.pageable else ()
+        sites = loaders.intersection(found) or found
+        if not sites or not all(gives_float32(analysis, site) for site in sites):
+            return False
+    return True
+
+
 def _likely(analysis: Analysis, value: Value | None, loop: ast.AST) -> Literal["batch", "output"] | None:
     """What an unknown is by its use: an element of what the loop runs over, or what an unknown call made of tensors."""
     iterated = {
@@ -153,6 +172,7 @@ def transfer_of(
         elif is_dtype(first.value):
             dtype_only = arguments.get("device", 1) is None
     what, loader, pageable = moved(analysis, event.receiver, loaders)
+    is_kept = pageable and _is_cast_to_its_type(analysis, event.node, frozenset(loaders))
     if what in ("batch", "input") and _is_used_as_mapping(analysis, event):
         what = "object"
     position = {"to": 2, "cuda": 1, "type": 1}.get(method)
@@ -163,7 +183,7 @@ def transfer_of(
         passed = arguments.get("non_blocking", position)
     non_blocking = argument_from(passed, event.module, analysis.facts, analysis.reads) if passed is not None else ABSENT
     placement = analysis.devices.of_transfer(event)
-    pageable = (pageable or _is_built_here(event.node)) and not _pinned(event.node)
+    pageable = (pageable or _is_built_here(event.node)) and not _pinned(event.node) and not is_kept
     return Transfer(
         site=analysis.facts.site(event),
         method=method,  # type: ignore[arg-type]
