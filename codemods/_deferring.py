@@ -599,7 +599,8 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
         if attribute is call.func or page.holds(call, each):
             continue
         if not isinstance(attribute, ast.Attribute):
-            if is_filled_in(page, each) and (page.is_seldom(each, node, call) or not page.holds(node, each)):
+            at_times = page.is_seldom(each, node, call) or not page.holds(node, each)
+            if at_times and (is_filled_in(page, each) or is_printed(page, each)):
                 continue
             refuse_unless_display(page, each, node, scope, sync)
             continue
@@ -637,6 +638,22 @@ def is_filled_in(page: Page, node: ast.AST) -> bool:
         if len(parts) != 2 or not form or form.endswith("d") or conversion:
             return False
     return True
+
+
+def is_printed(page: Page, node: ast.AST) -> bool:
+    """Whether a meter is printed as a whole, ``print(step, losses)``: its ``__str__`` is known to be harmless."""
+    above = page.parent(node)
+    if isinstance(above, ast.FormattedValue) and above.format_spec is None:
+        text = page.parent(above)
+        above = page.parent(text) if text is not None else None
+    statement = page.statement(node)
+    return (
+        isinstance(above, ast.Call)
+        and isinstance(above.func, ast.Name)
+        and above.func.id == "print"
+        and isinstance(statement, ast.Expr)
+        and statement.value is above
+    )
 
 
 def refuse_unless_display(

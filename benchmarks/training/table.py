@@ -172,12 +172,13 @@ def page(date: str, machine: Machine, setting: str, lines: Sequence[Line]) -> st
     heads = headings(machine)
     command = f"`python -m benchmarks.training{' --tiny' if setting == 'tiny' else ''}`"
     counts = sorted({len(line.runs) for line in lines})
-    runs = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    commits = ", ".join(dict.fromkeys(run.commit.removesuffix("-dirty") for line in lines for run in line.runs))
+    runs = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) + (" run" if counts[-1] == 1 else " runs")
     return "\n".join(
         [
             f"# Ten trainings, side by side with expert hands, {date}",
             "",
-            f"{command}: {machine.card}, torch {machine.torch}, the {setting} setting, runs of each column: {runs}.",
+            f"{command} at {commits}: {machine.card}, torch {machine.torch}, {setting} setting, {runs} of each column.",
             "",
             *preface(machine),
             "",

@@ -44,4 +44,5 @@ JOB = Job(
     ),
     expects=("autocast", "tf32", "fused-optimizer", "defer-item"),
     anchor="the speed of cuDNN's LSTM in 16 bits",
+    remarks=("Under autocast cuDNN computes an LSTM in float16, in `switches` too; the expert has a scaler for that.",),
 )
