@@ -29,6 +29,7 @@ from turbofix.program.tensors import tensors_in
 from turbofix.program.values import (
     Computed,
     Const,
+    External,
     Host,
     Instance,
     Iterated,
@@ -231,9 +232,37 @@ class _Search:
                 raise _Unsure(place, module, f"the program speaks of `{said[0]}` itself")
             for write in every(ast.Assign, module.tree):
                 self._replaced_part(write, module)
+            for attribute in every(ast.Attribute, module.tree) if "hook" in module.text else ():
+                if attribute.attr.startswith("register_") and attribute.attr.endswith("hook"):
+                    raise _Unsure(attribute, module, f"`{attribute.attr}` hangs code on a tensor or a layer")
+            for function in every(ast.Lambda, module.tree):
+                self._captured(function, module)
             for cls in every(ast.ClassDef, module.tree):
                 if any(_last(dotted(base) or "") == "Function" for base in cls.bases):
                     raise _Unsure(cls, module, f"`{cls.name}` computes in a way of its own")
+
+    def _captured(self, function: ast.Lambda, module: ModuleFile) -> None:
+        """Whether a lambda computes with a tensor of the host that stands around it."""
+        for name in walk(function.body):
+            if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Load):
+                continue
+            owner = self.facts.bindings.owner(name.id, name, module)
+            for write in self.facts.bindings.writes(owner, name.id) if owner is not function else ():
+                if self._makes_here(getattr(write, "value", None)):
+                    raise _Unsure(name, module, f"`{name.id}` is a tensor that is made outside of the loop")
+
+    def _makes_here(self, value: ast.AST | None) -> bool:
+        """Whether an expression, a list or a dict perhaps, has a tensor in it that torch makes on the host."""
+        return any(
+            event.kind == "call"
+            and event.name.startswith("torch.")
+            and not _last(event.name).endswith("_like")
+            and (_last(event.name) in _MAKING or not _passed(event))
+            and any(isinstance(each, Tensor) and _is_here(each) for each in members(event.result))
+            for node in (walk(value) if value is not None else ())
+            if isinstance(node, ast.Call)
+            for event in self.facts.at(node)
+        )
 
     def _replaced_part(self, write: ast.Assign, module: ModuleFile) -> None:
         """A part of a model that is set from outside of its class, after it has been moved."""
@@ -257,7 +286,8 @@ class _Search:
                 value = value.value
                 owners.append(value)
             for owner in owners:
-                if any(_is_module(each) for each in members(self.facts.evaluate(owner, frames))):
+                held = members(self.facts.evaluate(owner, frames))
+                if any(_is_module(each) or (isinstance(each, Made) and each.kind == "criterion") for each in held):
                     text = self.places.text(target, module)
                     raise _Unsure(write, module, f"`{text}` is set after the model has been built")
 
@@ -520,6 +550,10 @@ class _Search:
                 return
             raise _Unsure(event.node, event.module, "something is moved already")
         if event.kind == "cast":
+            for each in _values(event.arguments):
+                named = each.qualname if isinstance(each, External) else each.value if isinstance(each, Const) else ""
+                if isinstance(named, str) and named.endswith("Tensor"):
+                    raise _Unsure(event.node, event.module, f"`{named}` is a tensor of the host")
             if not any(map(_is_module, members(event.receiver))):
                 return
             raise _Unsure(event.node, event.module, "the model is cast to another type")
@@ -568,6 +602,8 @@ class _Search:
         for node in (each for part in body for each in walk(part)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 self._attribute(node, frames)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+                self._attribute(node.target, frames)
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                 continue
             owner = self.facts.bindings.owner(node.id, node, module)
@@ -582,7 +618,10 @@ class _Search:
                 continue  # a name of torch, of Python, or of a class body
             for write in outside:
                 value = getattr(write, "value", None)
-                if isinstance(value, ast.expr) and self._kinds(value, at) & {"here", "there"}:
+                contained = isinstance(value, (*COMPREHENSIONS, ast.Dict, ast.List, ast.Tuple, ast.Set))
+                if (contained and self._makes_here(value)) or (
+                    isinstance(value, ast.expr) and self._kinds(value, at) & {"here", "there"}
+                ):
                     raise _Unsure(node, module, f"`{node.id}` is a tensor that is made outside of the loop")
             if not writes:
                 self._refuse_tensor(node, self.facts.evaluate(node, frames), module)
