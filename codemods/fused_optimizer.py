@@ -55,11 +55,12 @@ When refused
     Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
     does it all already), of classes of the project's own, of optimizers that no step uses or that DeepSpeed steps, and
     of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
-    ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for SGD with momentum beside
-    a ``GradScaler`` or where parameters are thawed or take part in some steps only (torch makes the buffers
-    uninitialised, and once), for complex parameters, which raise, where one call of ``load_state_dict`` serves the
-    optimizer and other things than optimizers, for parameters that are given twice, those of a module in two models,
-    and such that several processes update without a lock, for a backward through what was computed before the
+    ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for parameters of which some
+    may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
+    momentum beside a ``GradScaler`` or where parameters are thawed or take part in some steps only (torch makes the
+    buffers uninitialised, and once), for complex parameters, which raise, where one call of ``load_state_dict`` serves
+    the optimizer and other things than optimizers, for parameters that are given twice, those of a module in two
+    models, and such that several processes update without a lock, for a backward through what was computed before the
     optimizer's step (autograd learns nothing of a fused update, where plain torch raises), before torch 2.5 for lazy
     layers that have seen no input when the optimizer is built (the constructor raises), before torch 2.4 where the
     model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU, and where the
@@ -333,6 +334,12 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "the call unpacks a mapping that may already hold fused or foreach"
     if optimizer.sparse:
         return "some of its gradients are sparse, which the fused kernel does not take"
+    if optimizer.distributed is not None:
+        made = optimizer.distributed
+        return f"{made} may make DTensors of some of its parameters, and a fused step takes all of them or none"
+    if optimizer.sharded and optimizer.qualname not in ON_DTENSORS:
+        name = (optimizer.qualname or "").rpartition(".")[2]
+        return f"fully_shard makes DTensors of the parameters, for which torch has no fused {name}"
     if optimizer.lazy and program.target.torch < ON_LAZY:
         return (
             f"parameters of lazy layers may have no shape yet where it is built, which fused raises for before torch "

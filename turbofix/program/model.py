@@ -1065,6 +1065,8 @@ class Optimizer:
     device: Placement = Placement("unknown")  # of its parameters
     before_move: bool = False  # built before its model was moved to the GPU
     sparse: bool = False  # trains parameters whose gradients are sparse (Embedding(sparse=True))
+    distributed: str | None = None  # the call that makes DTensors of some of its parameters, perhaps not of all
+    sharded: bool = False  # its parameters may be DTensors, by ``fully_shard``
     lazy: bool = False  # some of its parameters may have no shape yet when it is built (LazyLinear)
     shared: bool = False  # is given parameters twice: those of a module that is a part of two of its models
     regrouped: bool = False  # SGD: some parameters may have other momentum or weight decay than its arguments say

@@ -18,7 +18,6 @@ from turbofix.program.complexes import has_complex_weights
 from turbofix.program.convolutions import convolutions_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import settled
 from turbofix.program.frameworks import takes_loss
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
@@ -45,6 +44,7 @@ from turbofix.program.products import products_of
 from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
 from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
+from turbofix.program.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
 from turbofix.program.values import (
     Class,
     Const,
@@ -176,8 +176,7 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                 found.parts.append(member)
                 if member.qualname.endswith("*") or not member.qualname.startswith("torch.nn."):
                     found.foreign = True
-                sparse = member.arguments.keywords.get("sparse")
-                found.sparse = found.sparse or (sparse is not None and settled(sparse.value) is not False)
+                found.sparse = found.sparse or _is_sparse(member)
                 found.lazy = found.lazy or _is_lazy(member)
                 for given in member.arguments.values():
                     _layers_in(given, found, depth)
@@ -204,6 +203,12 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
                 found.unseen = True
         elif isinstance(member, Opaque):
             found.unseen = True
+
+
+def _is_sparse(layer: Made) -> bool:
+    """Whether a layer may give sparse gradients: an embedding that is told to."""
+    position = 6 if layer.qualname in ("torch.nn.Embedding", "torch.nn.EmbeddingBag") else 99
+    return gives_sparse(layer.arguments, "sparse", position)
 
 
 def _is_lazy(layer: Made) -> bool:
@@ -512,8 +517,10 @@ def _optimizer(
     elif site in taken:
         device = PLACED  # a framework that takes an optimizer over moves its parameters
     layers = Layers()
+    owned: list[Value] = []
     for value in parameter_owners(params):
         layers_of(value, layers)
+        owned += models_in(value)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
     asked = passed["fused"].node if "fused" in passed else None
@@ -535,7 +542,9 @@ def _optimizer(
         in_loop=_in_loop(analysis, events),
         device=device,
         before_move=_before_move(analysis, event, params),
-        sparse=layers.sparse,
+        sparse=layers.sparse or (qualname in _TAKES_SPARSE and sparse_gradients(analysis)),
+        distributed=partly_distributed(analysis, owned),
+        sharded=sharded(analysis),
         lazy=layers.lazy and not _called_before(analysis, event, params),
         shared=any(_shares(each) for value in params for each in members(value)),
         regrouped=qualname == "torch.optim.SGD" and is_regrouped(analysis, params),
@@ -548,6 +557,10 @@ def _optimizer(
         owner=owner_beside(analysis, event),
         complex=has_complex_weights(analysis),
     )
+
+
+_TAKES_SPARSE = ("torch.optim.SGD", "torch.optim.Adagrad")
+"""Optimizers that take sparse gradients, as long as they are not fused; the others raise for them in any case."""
 
 
 def _is_handed_over(analysis: Analysis, made: list[Made]) -> bool:
