@@ -49,7 +49,8 @@ When refused
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the name is bound to something else too, as in a fallback for old versions, or the program puts something
       else in the place of the old one (``torch.cuda.amp.autocast = ...``, ``setattr``, ``mock.patch``);
-    - where the import brings other things that have no new name, or another file of the project takes it from there;
+    - where the import brings other things that have no new name, or another file of the project takes it from there,
+      one that this script does not run among them;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place:
       in checkpoints, as a parameter, where its scale is chosen or read, or where anything is computed in float16.
 

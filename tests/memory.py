@@ -28,3 +28,6 @@ class MemoryWorkspace:
 
     def root(self, entry: Path, /) -> Path:
         return ROOT
+
+    def beside(self, entry: Path, /) -> list[Path]:
+        return sorted(path for path in self.texts if path.suffix == ".py")

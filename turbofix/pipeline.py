@@ -54,6 +54,9 @@ class Workspace(Protocol):
     def root(self, entry: Path, /) -> Path:
         """The folder of the project that the script belongs to."""
 
+    def beside(self, entry: Path, /) -> Iterable[Path]:
+        """The Python files of the project that the script belongs to, as far as they are searched."""
+
 
 Result = TypeVar("Result")
 Said: TypeAlias = Finding | Refusal | InPlace
@@ -427,7 +430,13 @@ class Analysis:
 
         return self._try(
             f"the analysis of {self.entry.name} failed",
-            lambda: analyse(self.entry, workspace.root(self.entry), workspace.read, self.target),
+            lambda: analyse(
+                self.entry,
+                workspace.root(self.entry),
+                workspace.read,
+                self.target,
+                lambda: workspace.beside(self.entry),
+            ),
         )
 
     def _try(self, what: str, function: Callable[[], Result]) -> Result | None:

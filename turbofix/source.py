@@ -290,6 +290,10 @@ def _skipped(folder: Path) -> bool:
 # --- the files of one run, as the stages see them ------------------------------------------------------------------
 
 
+_SEARCHED = 1000
+"""How many files of a project are looked into for what they import."""
+
+
 class Workspace:
     """The texts of a project: files on disk, each read once, under an overlay of rewritten texts."""
 
@@ -342,3 +346,10 @@ class Workspace:
                 return candidate
         current = Path.cwd()
         return current if current in folder.parents else folder
+
+    def beside(self, entry: Path) -> list[Path]:
+        """The Python files of the script's project; without a project file, those below its own folder."""
+        root = self.root(entry)
+        is_known = any((root / marker).exists() for marker in ROOT_MARKERS)
+        found = python_files(root if is_known else entry.absolute().parent)
+        return [path for path in found if path.suffix == ".py"][:_SEARCHED]

@@ -130,3 +130,8 @@ class Checkout:
             if candidate == self.folder or any((candidate / marker).exists() for marker in _ROOT_MARKERS):
                 return candidate
         return self.folder
+
+    def beside(self, entry: Path) -> list[Path]:
+        """The Python files of the project that a script belongs to."""
+        root = self.root(entry)
+        return [root / each for each in files(root) if each.endswith(".py")]

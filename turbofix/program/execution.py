@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from pathlib import Path
 
@@ -37,9 +37,10 @@ class Execution:
     uncalled: tuple[ast.AST, ...] = ()  # functions that nobody called and that were run with opaque parameters
     roots: list[Control] = field(default_factory=list)
     scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every call that was executed
+    beside: Callable[[], Iterable[Path]] = tuple  # the project's files, also those that this script does not import
 
 
-def execute(entry: Path, root: Path, read: Reader) -> Execution | None:
+def execute(entry: Path, root: Path, read: Reader, beside: Callable[[], Iterable[Path]] = tuple) -> Execution | None:
     """Execute the script ``entry`` abstractly; None when it has no text or does not parse.
 
     ``root`` is the folder above which no project module is looked for.
@@ -79,6 +80,7 @@ def execute(entry: Path, root: Path, read: Reader) -> Execution | None:
         tuple(uncalled),
         interp.roots,
         interp.scopes,
+        beside,
     )
 
 

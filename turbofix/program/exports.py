@@ -1,10 +1,13 @@
-"""Which of a file's names the other files of the program use."""
+"""Which of a file's names the other files of the program use, and of its project, which other scripts may run."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Set
+from pathlib import Path
 
+from turbofix.nodes import parse, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.execution import ModuleFile
@@ -36,3 +39,63 @@ def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[
         for used in every(ast.Attribute, other.tree) if holding else ():
             if used.attr in names and (dotted(used.value) or "").partition(".")[0] in holding:
                 yield used, other
+
+
+def takers_outside(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, Path]]:
+    """The same of the project's files that this program does not import: another script may run them.
+
+    They are told apart by the paths that their imports lead to.
+    """
+    own = {module.path.stem, module.path.parent.name}
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
+    known = {path.absolute() for path in analysis.execution.modules}
+    for path in analysis.execution.beside():
+        text = analysis.execution.read(path) if path.absolute() not in known else None
+        if text is None or not words.search(text) or not any(name in text for name in names):
+            continue
+        try:
+            tree = parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        for node in _taken(tree, path, module.path, analysis, names):
+            yield node, path
+
+
+def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names: Set[str]) -> Iterator[ast.AST]:
+    """Where a file takes these names of another one."""
+    holding: set[str] = set()
+    starred = False
+    for node in walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            whole = node.module or ""
+            if _leads_to(whole, node.level, path, source, analysis):
+                if any(alias.name in names for alias in node.names):
+                    yield node
+                starred = starred or any(alias.name == "*" for alias in node.names)
+            for alias in node.names:
+                if _leads_to(f"{whole}.{alias.name}".strip("."), node.level, path, source, analysis):
+                    holding.add(alias.asname or alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if _leads_to(alias.name, 0, path, source, analysis):
+                    holding.add(alias.asname or alias.name)
+    for node in walk(tree) if holding or starred else ():
+        of_it = isinstance(node, ast.Attribute) and node.attr in names and dotted(node.value) in holding
+        if of_it or (starred and isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
+            yield node
+
+
+def _leads_to(name: str, level: int, path: Path, source: Path, analysis: Analysis) -> bool:
+    """Whether an import in the file ``path`` leads to the file ``source``: the nearest one counts."""
+    root = analysis.execution.root
+    folders = [folder for folder in path.absolute().parents if folder == root or root in folder.parents]
+    if level:
+        folders = list(path.absolute().parents[level - 1 : level])
+    rest = name.split(".") if name else []
+    ends = (Path(*rest[:-1], f"{rest[-1]}.py"), Path(*rest, "__init__.py")) if rest else (Path("__init__.py"),)
+    for each in (folder / end for folder in folders for end in ends):
+        if each == source.absolute():
+            return True
+        if rest and analysis.execution.read(each) is not None:
+            return False
+    return False

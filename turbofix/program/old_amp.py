@@ -17,7 +17,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.exports import takers
+from turbofix.program.exports import takers, takers_outside
 from turbofix.program.model import OldName
 from turbofix.program.names import dotted
 from turbofix.program.objects import autocasts_around
@@ -216,6 +216,8 @@ def _taken_further(analysis: Analysis, statement: Import, module: ModuleFile) ->
     for node, other in takers(analysis, module, bound):
         verb = "imports" if isinstance(node, ast.ImportFrom) else "takes"
         return f"{other.path.name} {verb} it from here (line {getattr(node, 'lineno', 0)})"
+    for node, script in takers_outside(analysis, module, bound):
+        return f"{script.name}, which this script does not run, takes it from here (line {getattr(node, 'lineno', 0)})"
     return None
 
 

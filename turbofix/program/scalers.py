@@ -12,7 +12,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.exports import takers
+from turbofix.program.exports import takers, takers_outside
 from turbofix.program.model import Scaling
 from turbofix.program.names import dotted
 from turbofix.program.values import Made, members
@@ -121,8 +121,10 @@ def _uses(
     owner = facts.bindings.owner(target.id, target, module)
     if len(facts.bindings.writes(owner, target.id)) != 1:
         return None
-    if isinstance(owner, ast.Module) and next(takers(analysis, module, {target.id}), None) is not None:
-        return None
+    if isinstance(owner, ast.Module):
+        taken = (*takers(analysis, module, {target.id}), *takers_outside(analysis, module, {target.id}))
+        if taken:
+            return None
     return [
         each
         for each in every(ast.Name, module.tree)

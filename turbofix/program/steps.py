@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,12 +109,15 @@ from turbofix.program.zeroing import late, zeroings
 _OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
 
 
-def analyse(entry: Path, root: Path, read: Reader, target: Target) -> TrainingProgram | None:
+def analyse(
+    entry: Path, root: Path, read: Reader, target: Target, beside: Callable[[], Iterable[Path]] = tuple
+) -> TrainingProgram | None:
     """Execute a script abstractly and say what it does as a training program; None where it has no text or no syntax.
 
-    ``root`` is the folder above which no module of the project is looked for; ``read`` gives the text of a file.
+    ``root`` is the folder above which no module of the project is looked for; ``read`` gives the text of a file;
+    ``beside`` lists the project's files, those that the script does not import among them.
     """
-    execution = execute(entry, root, read)
+    execution = execute(entry, root, read, beside)
     return None if execution is None else program_of(execution, target)
 
 
