@@ -30,7 +30,8 @@ Use instead
     ``is_causal``, for a mask that is passed keeps FlashAttention away; only of more than one query
     (``q.size(-2) > 1``) where there may be more keys than queries, as with a cache: a square of one hides nothing. Of
     others, ``attn_mask`` is True where a key may be seen: the opposite of what ``masked_fill`` is given. A bias that is
-    added is passed as it is.
+    added is passed as it is. What may have one dimension only gets a second one (``torch.atleast_2d``), for torch's
+    function raises for it.
 
     A mask that fills with a finite number (``-1e9``) weighs all keys alike where a query may see none of them, as a row
     of padding does; torch's kernels give NaN there before 2.5, and 0 since. Such queries are made zeros, and see all:
@@ -145,7 +146,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             tests.append(f"{attention.query}.size(-2) > 1")
         more.append(f"is_causal={' and '.join(tests) or True}")
     elif attention.masks:
-        kept = together(attention.masks)
+        kept = deep(attention, edit)
         test = attention.masks[0].test
         more.append(f"attn_mask={f'{kept} if {test} else None' if test is not None else kept}")
     if attention.dropout is not None:
@@ -161,6 +162,14 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     edit.replace(attention.product, laid_out(edit, attention, name, [*values, *more], behind))
     for site in attention.removed:
         edit.delete(site)
+
+
+def deep(attention: Attention, edit: Edit) -> str:
+    """What the masks let through or add, with two dimensions at least: torch raises for one."""
+    text = together(attention.masks)
+    if any(not each.flat for each in attention.masks):
+        return text
+    return f"{edit.name('torch.atleast_2d', attention.product)}({text})"
 
 
 def together(masks: tuple[AttentionMask, ...]) -> str:
@@ -207,7 +216,7 @@ def made_visible(attention: Attention, edit: Edit) -> tuple[str, str]:
     some = edit.free_name("some", site)
     test, said = attention.masks[0].test, attention.masks[0].said
     note = f"# where a query may see no key, {said} weighs all of them alike: so does a query of zeros that sees all"
-    lines = [note, f"{keep} = {together(attention.masks)}", f"{some} = {keep}.any(dim=-1, keepdim=True)"]
+    lines = [note, f"{keep} = {deep(attention, edit)}", f"{some} = {keep}.any(dim=-1, keepdim=True)"]
     if test is None:
         edit.before(site, *lines)
         return f"{operand(attention.query)} * {some}", f"{keep} | ~{some}"

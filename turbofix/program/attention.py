@@ -1096,7 +1096,7 @@ class _Reading:
             if each.inverse and not self._is_boolean(each.node):
                 keep = f"{self._text(each.node, power=True)}.bool()"
             fill = "infinite" if each.fill == float("-inf") else "finite"
-            found.append(AttentionMask(keep, fill, each.said, test, causal))  # type: ignore[arg-type]
+            found.append(AttentionMask(keep, fill, each.said, test, causal, not causal and self._is_flat(each.node)))  # type: ignore[arg-type]
         if len(found) > 1:
             alike = all(each.causal for each in found) or all(each.fill != "added" for each in found)
             if any(each.test is not None for each in found) or not alike:
@@ -1104,6 +1104,12 @@ class _Reading:
             if len({each.fill for each in found}) > 1:
                 raise _WhyNotError("it has several masks, which are filled with different numbers")
         return tuple(found)
+
+    def _is_flat(self, node: ast.expr) -> bool:
+        """Whether a mask may have one dimension only: it can be added, but torch's function takes none."""
+        assert self.function is not None
+        self.ranks.set_to = self._set_to
+        return any(self.ranks.at_least(node, self.function, frames) < 2 for frames in self.frames or [()])
 
     def _is_boolean(self, node: ast.expr) -> bool:
         """Whether an expression over tensors certainly gives truth values."""
@@ -1134,7 +1140,7 @@ class _Reading:
                 f"it is not known that `{self._text(node)}`, which is added to its scores, holds floats: torch takes "
                 "no integers"
             )
-        return AttentionMask(self._text(node), "added", "", test, causal=False)
+        return AttentionMask(self._text(node), "added", "", test, causal=False, flat=self._is_flat(node))
 
     def _is_floating(self, node: ast.expr, depth: int = 5) -> bool:
         """Whether a tensor certainly holds floats: a parameter, or what is made of ones."""

@@ -1453,7 +1453,7 @@ class AttentionMask:
     ``keep`` is the source of a condition that is True where a key may be seen; with ``added``, of the tensor that is
     added. ``fill``: masked scores become minus infinity, or a ``finite`` number (its source is ``said``), which weighs
     all keys alike where a query may see none. ``test``: the source of a condition without which it is left out.
-    ``causal``: it leaves out just what lies behind each query.
+    ``causal``: it leaves out just what lies behind each query. ``flat``: it may have one dimension only.
     """
 
     keep: str
@@ -1461,6 +1461,7 @@ class AttentionMask:
     said: str = ""
     test: str | None = None
     causal: bool = False
+    flat: bool = False
 
 
 @dataclass(frozen=True)

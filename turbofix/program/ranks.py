@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.execution import ModuleFile
@@ -30,6 +30,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Frames = tuple[Frame, ...]
 
 
+_SQUARES = frozenset(("torch.tril", "torch.triu", "torch.eye"))
+_MADE = frozenset(f"torch.{name}" for name in ("ones", "zeros", "empty", "rand", "randn"))
+
+
 class Ranks:
     """Ranks of expressions in the functions of one file."""
 
@@ -38,6 +42,7 @@ class Ranks:
         self.facts = analysis.facts
         self.module = module
         self.layers = layers
+        self.set_to: Callable[[ast.Attribute], Sequence[ast.expr]] = lambda _: ()  # what an attribute is set to
 
     def of(self, node: ast.AST | None, function: Function, frames: Frames, depth: int = _DEPTH) -> int | None:
         """The number of dimensions of an expression in a function; None where it is not known."""
@@ -56,6 +61,79 @@ class Ranks:
         if isinstance(node, ast.Call):
             return self._of_call(node, function, frames, depth)
         return None
+
+    def at_least(self, node: ast.AST | None, function: Function, frames: Frames, depth: int = _DEPTH) -> int:
+        """The number of dimensions that an expression certainly has; a mask is taken for a tensor, of one at least.
+
+        (``mask.unsqueeze(1)`` raises for one without dimensions.)
+        """
+        if node is None or depth < 0:
+            return 1
+        known = self.of(node, function, frames)
+        if known is not None:
+            return known
+        found = 1
+        if isinstance(node, ast.UnaryOp):
+            found = self.at_least(node.operand, function, frames, depth - 1)
+        elif isinstance(node, ast.Compare):
+            found = max(self.at_least(each, function, frames, depth - 1) for each in (node.left, *node.comparators))
+        elif isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+            found = max(self.at_least(each, function, frames, depth - 1) for each in (node.left, node.right))
+        elif isinstance(node, ast.Subscript):
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            numbers = [each for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+            new = [each for each in parts if isinstance(each, ast.Constant) and each.value is None]
+            cut = [each for each in parts if isinstance(each, ast.Slice)]
+            whole = self.at_least(node.value, function, frames, depth - 1)
+            others = len(parts) - len(numbers) - len(new) - len(cut)
+            found = len(new) + max(len(cut), whole - len(numbers) - others)
+        elif isinstance(node, ast.Name):
+            value = self._last_set(node, function)
+            if value is not None:
+                found = self.at_least(value, function, frames, depth - 1)
+            elif any(each.arg == node.id for each in parameters(function)):
+                found = self._passed_at_least(node.id, frames, depth)
+        elif isinstance(node, ast.Attribute):
+            values = self.set_to(node)
+            found = min((self.at_least(each, function, frames, depth - 1) for each in values), default=1)
+        elif isinstance(node, ast.Call):
+            found = self._called_at_least(node, function, frames, depth)
+        return max(found, 1)
+
+    def _passed_at_least(self, name: str, frames: Frames, depth: int) -> int:
+        """What a call certainly passes."""
+        if len(frames) < 2 or not isinstance(frames[-1].call, ast.Call):
+            return 1
+        argument, outer = argument_for(name, frames[-1], frames[-1].call), frames[-2]
+        if argument is None or not isinstance(outer.scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return 1
+        ranks = Ranks(self.analysis, outer.module, self._executed)
+        return ranks.at_least(argument, outer.scope, frames[:-1], depth - 1)
+
+    def _called_at_least(self, node: ast.Call, function: Function, frames: Frames, depth: int) -> int:
+        names = {event.name for event in self.facts.at(node)}
+        given = [each for each in node.args if not isinstance(each, ast.Starred)]
+        if names & _SQUARES:
+            return 2
+        if names & _MADE and given:
+            sizes = given[0].elts if isinstance(given[0], (ast.Tuple, ast.List)) else given
+            return len(sizes)
+        if any(name.startswith("torch.") for name in names):
+            return max((self.at_least(each, function, frames, depth - 1) for each in given), default=1)
+        if not isinstance(node.func, ast.Attribute):
+            return 1
+        method, base = node.func.attr, node.func.value
+        if method in ("view", "reshape", "expand", "repeat", "permute"):
+            sizes = given[0].elts if given and isinstance(given[0], (ast.Tuple, ast.List)) else given
+            return len(sizes)
+        inner = self.at_least(base, function, frames, depth - 1)
+        if method == "unsqueeze":
+            return inner + 1
+        if method in ("tril", "triu"):
+            return 2
+        if method in ("squeeze", "flatten", "sum", "any", "all", "mean", "max", "min", "select", "item", "diagonal"):
+            return 1
+        return inner
 
     def width_of(self, node: ast.Name, function: Function | None) -> str | None:
         """The source of the last dimension of what a name stands for, where a ``view`` gave it its own."""
