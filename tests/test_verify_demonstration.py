@@ -14,6 +14,7 @@ from commands import Run, runner
 
 pytest.importorskip("torch")
 
+SHORT = ("--accumulation-steps", "2")  # as many updates of a quarter of the samples
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "scripts" / "seq2seq.py"
 
 # what is broken: (text, what takes its place, epochs that show it, words of the reason)
@@ -39,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Cap
 
 def verified(run: Run, candidate: str, epochs: int = 1) -> tuple[int, dict[str, object]]:
     """The exit status and the JSON of ``turbofix verify seq2seq.py CANDIDATE``."""
-    ran = run("verify", "seq2seq.py", candidate, "--output-format", "json", "-q", "--", "--epochs", str(epochs))
+    ran = run("verify", "seq2seq.py", candidate, "--output-format", "json", "-q", "--", *SHORT, "--epochs", str(epochs))
     answer: dict[str, object] = json.loads(ran.out)
     return ran.code, answer
 
