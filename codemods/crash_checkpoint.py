@@ -53,9 +53,9 @@ When refused
     trains, nor in a notebook, whose kernel keeps everything when a cell is interrupted.
 
     It is refused where several processes train, where the models or optimizers go by no one name at the loop, where
-    something else goes from one epoch to the next (an iterator, an object of the program's own, a tensor), where the
-    learning rate is scheduled by batches (an epoch that begins anew would have too many of them), and where the script
-    has options, but the loop does not see them.
+    something else goes from one epoch to the next (an iterator, an object of the program's own, a tensor, a random
+    generator that any file of the program keeps), where the learning rate is scheduled by batches (an epoch that begins
+    anew would have too many of them), and where the script has options, but the loop does not see them.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.

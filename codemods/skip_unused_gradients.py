@@ -35,7 +35,7 @@ When refused
       steps with a closure; where it is not known which model computed a value, or that it is one tensor;
     - where a value leaves what can be followed (into an object of another class, through a generator function);
     - where weights are frozen and thawed (``requires_grad``), hooks are registered, activations are checkpointed or the
-      project has an ``autograd.Function`` of its own;
+      project has an ``autograd.Function`` of its own, or reaches into a model (``vars``, ``__dict__``, ``_modules``);
     - of models that several processes train together (``DistributedDataParallel`` counts on its backward pass), and
       under frameworks.
 

@@ -93,7 +93,7 @@ _TO_SPARSE = words("to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_spars
 _CUTS = ("data", "detach", "item", "numpy", "shape", "dtype", "device", "size", "tolist")
 """What of a tensor has no graph."""
 
-_GENERATORS = words(
+GENERATORS = words(
     """
     random.Random numpy.random.default_rng numpy.random.Generator numpy.random.RandomState torch.Generator
     """
@@ -848,7 +848,7 @@ def _drawn_from(function: Function, instance: Instance | None) -> str | None:
     defaults = [each for each in (*function.node.args.defaults, *function.node.args.kw_defaults) if each is not None]
     for default in (each for each in defaults if isinstance(each, ast.Call)):
         made = callee(dotted(default.func) or "", function, instance)
-        if any(isinstance(each, External) and each.qualname in _GENERATORS for each in made):
+        if any(isinstance(each, External) and each.qualname in GENERATORS for each in made):
             return ast.unparse(default)  # made once, where the function is defined
     for node in walk(function.node):
         held: Value | None = None
@@ -867,8 +867,8 @@ def _is_generator(value: Value) -> bool:
     if isinstance(value, Opaque):
         if value.name.endswith(".manual_seed()") and value.source is not None:
             return any(_is_generator(each) for each in members(value.source))
-        return value.how == "call" and value.source is None and value.name.removesuffix("()") in _GENERATORS
-    return isinstance(value, Made) and value.qualname in _GENERATORS
+        return value.how == "call" and value.source is None and value.name.removesuffix("()") in GENERATORS
+    return isinstance(value, Made) and value.qualname in GENERATORS
 
 
 def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instance | None, depth: int) -> None:

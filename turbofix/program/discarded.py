@@ -89,7 +89,7 @@ _ABOUT = words("parameters named_parameters train eval zero_grad state_dict load
 _UNSEEN = re.compile(
     r"register_\w*hook|retain_grad\b|checkpoint_wrapper|utils\.checkpoint\b|gradient_checkpointing|import checkpoint\b"
     r"|autograd\.Function|\.grad_fn\b|\.is_leaf\b|set_grad_enabled|add_param_group|\.watch\("
-    r"|\._parameters\b"
+    r"|\._parameters\b|[\"']_(?:parameters|modules)[\"']|\bobject\.__setattr__\("
 )
 """What makes a gradient's way longer than the text shows, lets a layer ask whether its input needs one, or gives a
 weight to a second module unseen."""
@@ -109,7 +109,8 @@ def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) 
     if first is None or not _may_be_any(analysis, record):
         return ()
     uses = Uses(analysis)
-    if not uses.known or any(_UNSEEN.search(module.text) for module in analysis.execution.modules.values()):
+    modules = analysis.execution.modules.values()
+    if not uses.known or any(_UNSEEN.search(each.text) or _reaches_inside(analysis, each) for each in modules):
         return ()
     frames = facts.frames(first)
     start = next((i for i, each in enumerate(frames) if any(record.node is loop for loop in each.loops)), None)
@@ -120,6 +121,30 @@ def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) 
         return ()
     found = Judgement(analysis, search, uses).of(backwards)
     return tuple(sorted(found, key=lambda each: each.backward))
+
+
+def _reaches_inside(analysis: Analysis, module: ModuleFile) -> bool:
+    """Whether a file takes the attributes of a model apart by ``vars`` or ``__dict__``, and does more than show them.
+
+    What it puts there, a weight of another model perhaps, no attribute shows.
+    """
+    if "vars" not in module.text and "__dict__" not in module.text:
+        return False
+    parents = parents_in(module.tree)
+    taken = [(each, each.value) for each in every(ast.Attribute, module.tree) if each.attr == "__dict__"]
+    found: list[tuple[ast.expr, ast.expr]] = [*taken]
+    calls = [each for each in every(ast.Call, module.tree) if isinstance(each.func, ast.Name) and each.args]
+    found += [(each, each.args[0]) for each in calls if dotted(each.func) == "vars"]
+    for node, owner in found:
+        parent = parents.get(node)
+        shown = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and node in parent.args
+        if not shown and isinstance(owner, ast.Name):
+            scopes = (module.scope, *analysis.execution.scopes.values())
+            if any(is_model(scope.names.get(owner.id)) for scope in scopes if scope.module is module):
+                return True
+        elif not shown:
+            return True
+    return False
 
 
 def _may_be_any(analysis: Analysis, record: LoopRecord) -> bool:

@@ -11,17 +11,18 @@ from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
+from turbofix.program.datasets import GENERATORS
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
 from turbofix.program.lasting import PUBLISHED
 from turbofix.program.model import Loader, Parser, Part, Run, Step
-from turbofix.program.names import dotted, loads, parameters, stored, walk_here
+from turbofix.program.names import dotted, loads, parameters, stored, targets, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
-from turbofix.program.values import Class, Const, Instance, Iterated, Made, Namespace, Value, members
+from turbofix.program.values import Class, Const, External, Instance, Iterated, Made, Namespace, Value, members
 
 _RESUMES = re.compile(
     r"resum|KeyboardInterrupt|\bsignal\b|SIGTERM|SIGINT|BaseException|atexit|excepthook", re.IGNORECASE
@@ -379,6 +380,9 @@ class Survey:
             names = glance.changing_names(module)
             if names:
                 return f"functions change the global `{min(names)}`"
+            if (drawn := self._generator_of(module)) is not None:
+                where = "" if module is self.module else f" of {module.path.name}"
+                return f"the generator `{drawn}`{where} has a state that a checkpoint would have to hold"
         for text, value in self.values.items():
             if text in known or text not in self._read_in_loop():
                 continue
@@ -405,6 +409,29 @@ class Survey:
             if isinstance(changed, Made) and changed.kind in ("writer", "progress", "scaler"):
                 continue
             return f"`{name}` may keep a state that a checkpoint would have to hold"
+        return None
+
+    def _generator_of(self, module: ModuleFile) -> str | None:
+        """A random generator with a state of its own that a file keeps: in a global, an attribute, beside the loop."""
+        if not any(name.rpartition(".")[2] in module.text for name in GENERATORS):
+            return None
+        places = self.analysis.facts.places
+        for call in every(ast.Call, module.tree):
+            head, _, rest = (dotted(call.func) or "").partition(".")
+            made = {
+                f"{each.qualname}.{rest}".rstrip(".")
+                for each in members(module.scope.names.get(head))
+                if isinstance(each, External)
+            }
+            if not made & set(GENERATORS):
+                continue
+            statement, scope = places.statement(call, module), places.scope(call, module)
+            kept = isinstance(statement, (ast.Assign, ast.AnnAssign)) and not isinstance(scope, ast.ClassDef)
+            into = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
+            for target in (one for each in into for one in targets(each)) if kept else ():
+                beside = scope is self.scope or isinstance(scope, ast.Module)
+                if isinstance(target, ast.Attribute) or (beside and isinstance(target, ast.Name)):
+                    return ast.unparse(target)
         return None
 
     def _own_state(self, cls: Class, known: set[str]) -> str | None:
