@@ -21,11 +21,11 @@ def make_reviews(num_reviews, max_length, vocab_size, num_labels, seed):
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(math.log(max_length * 0.4), 0.6, num_reviews), 8, max_length).astype(int)
     labels = rng.integers(0, num_labels, num_reviews)
-    words_of = np.random.default_rng(13).integers(1000, vocab_size, (num_labels, 50))
+    words_of = np.random.default_rng(13).integers(1000, vocab_size, (num_labels, 10))
     reviews = []
     for length, label in zip(lengths, labels, strict=True):
         ids = rng.integers(1000, vocab_size, length)
-        telling = rng.random(length) < 0.3
+        telling = rng.random(length) < 0.5
         ids[telling] = rng.choice(words_of[label], telling.sum())
         ids[0], ids[-1] = CLS, SEP
         reviews.append(ids)

@@ -16,7 +16,7 @@ def flops(layers: int, width: int, length: float) -> float:
 
 TINY = (
     *("--train_reviews", "96", "--eval_reviews", "16", "--max_length", "48", "--vocab_size", "2000"),
-    *("--hidden_size", "32", "--layers", "2", "--heads", "2", "--batch_size", "8", "--lr", "2e-3"),
+    *("--hidden_size", "32", "--layers", "2", "--heads", "2", "--batch_size", "8", "--lr", "5e-3"),
 )
 
 JOB = Job(

@@ -53,11 +53,11 @@ class ReviewDataset(Dataset):
         rng = np.random.default_rng(seed)
         lengths = np.clip(rng.lognormal(math.log(max_length * 0.4), 0.6, num_reviews), 8, max_length).astype(int)
         self.labels = rng.integers(0, num_labels, num_reviews).tolist()
-        words_of = np.random.default_rng(13).integers(1000, vocab_size, (num_labels, 50))
+        words_of = np.random.default_rng(13).integers(1000, vocab_size, (num_labels, 10))
         self.encodings = []
         for length, label in zip(lengths, self.labels):
             ids = rng.integers(1000, vocab_size, length)
-            telling = rng.random(length) < 0.3
+            telling = rng.random(length) < 0.5
             ids[telling] = rng.choice(words_of[label], telling.sum())
             ids[0], ids[-1] = CLS, SEP
             self.encodings.append(ids.tolist())
