@@ -410,12 +410,23 @@ def kept_attribute(node: ast.AST) -> ast.expr | None:
     """What is put into an attribute: ``self.last = x``, ``self.outputs.append(x)``."""
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(isinstance(each, ast.Attribute) for target in targets for each in walk(target)):
+        if any(isinstance(each, ast.Attribute) for target in targets for each in _written_to(target)):
             return node.value
     method = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
     if isinstance(node, ast.Call) and method is not None and method.attr in KEEPING and node.args:
         return node.args[0] if isinstance(method.value, ast.Attribute) else None
     return None
+
+
+def _written_to(target: ast.expr) -> Iterator[ast.expr]:
+    """What an assignment writes into: not what an index is computed from (``x[torch.arange(n)] = y``)."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for each in target.elts:
+            yield from _written_to(each)
+        return
+    while isinstance(target, (ast.Subscript, ast.Starred)):
+        target = target.value
+    yield target
 
 
 def _may_be_tensor(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...], *, seldom: bool = False) -> bool:
