@@ -346,6 +346,7 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
                 member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))
             )
             name = names[0] if names else name
+        name = qualname_of(event) if event.kind == "call" else name
         if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
             continue
         site = analysis.facts.site(event)
@@ -361,6 +362,17 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         if not known.of_weights and _is_given_weights(event):
             found[site, name] = replace(known, of_weights=True)
     return tuple(found[key] for key in sorted(found))
+
+
+def qualname_of(event: Event) -> str:
+    """The name of what a call calls; ``Tensor.scatter.value`` where one number is scattered, which has no type."""
+    owner, _, last = event.name.rstrip("_").rpartition(".")
+    if last != "scatter" or owner not in ("torch", "Tensor") or event.arguments is None:
+        return event.name
+    passed = event.arguments.get("value", 3 if owner == "torch" else 2)
+    given = members(passed.value) if passed is not None else ()
+    number = bool(given) and all(isinstance(each, Const) and isinstance(each.value, (int, float)) for each in given)
+    return f"{owner}.scatter.value" if number else event.name
 
 
 def _is_given_weights(event: Event) -> bool:

@@ -41,7 +41,7 @@ from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
-from turbofix.program.losses import called_in, loss_of
+from turbofix.program.losses import called_in, loss_of, qualname_of
 from turbofix.program.microbatches import counting, fixed_sizes, joined
 from turbofix.program.model import (
     Biases,
@@ -531,7 +531,7 @@ def _with_escapes(
     unfit: dict[tuple[Site, Site | None], Called] = {}
     for event in facts.of("call", "sync"):
         values = [event.receiver] if event.kind == "sync" else []
-        raises = event.kind == "call" and unfit_for_half(event.name) is not None
+        raises = event.kind == "call" and unfit_for_half(qualname_of(event)) is not None
         if event.kind == "call" and (raises or is_foreign(event.name)) and event.arguments is not None:
             values = [*event.arguments.values(), *([event.receiver] if raises else ())]
         elif event.kind == "sync" and (event.name != "numpy" or id(event) in inside):
