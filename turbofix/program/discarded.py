@@ -526,10 +526,13 @@ class Search:
         path = _path(frames)
         for event in self.facts.events:
             own = self.facts.frames(event)
-            if len(own) < depth or _path(own[:depth]) != path or own[depth - 1].scope is not frames[-1].scope:
+            if len(own) < depth or own[depth - 1].scope is not frames[-1].scope:
+                continue
+            whole = _path(own)
+            if whole[:depth] != path:
                 continue
             for count in range(depth, len(own) + 1):
-                self.events.setdefault((_path(own[:count]), id(own[count - 1].anchor)), []).append(event)
+                self.events.setdefault((whole[:count], id(own[count - 1].anchor)), []).append(event)
 
     def run(self) -> bool:
         """Walk through the function; whether all of it could be followed."""
