@@ -269,6 +269,11 @@ def one_number(argument: Argument) -> int | None:
     return None
 
 
+def is_on(argument: Argument) -> bool:
+    """Whether a flag may be set."""
+    return argument.state != "absent" and (not argument.known or any(argument.values))
+
+
 def place(loader: Loader) -> Site:
     """Where a person would change the batch size."""
     batch = loader.argument("batch_size")
@@ -350,6 +355,9 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
         return "several losses are sent backward in one step"
     if not whole and any(is_inside(each.loop.site, step.loop.site) for each in program.evaluations):
         return "the loop evaluates every so many small batches, and would do so less often"
+    length, drops = loader.dataset.length, loader.argument("drop_last")
+    if length is not None and length < size * factor_of(size, one_number(many) or 1) and is_on(drops):
+        return f"{length} samples are less than one larger batch, and `drop_last` would leave out all of them"
     if loader.together or len(step.loaders) != 1:
         return "the batches of several loaders are read side by side"
     reason = why_read(program, step, accumulation, loader)

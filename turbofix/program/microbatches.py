@@ -70,7 +70,7 @@ _PER_SAMPLE_CALLS = frozenset(
         relu relu_ gelu silu elu selu leaky_relu tanh sigmoid softplus hardswish mish dropout dropout1d dropout2d exp
         log log1p sqrt rsqrt abs sin cos pow square clamp neg add sub mul div linear conv1d conv2d conv3d embedding
         expm1 max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d
-        eq ne lt gt le ge logical_not logical_and logical_or masked_fill scaled_dot_product_attention
+        eq ne lt gt le ge logical_not logical_and logical_or masked_fill
         adaptive_max_pool2d interpolate pad ones_like zeros_like to cuda float double long int bool type_as contiguous
         clone detach size dim len range enumerate zip isinstance autocast no_grad str print reversed getattr hasattr
         """
@@ -90,6 +90,10 @@ _FLUSHING = frozenset({"sys.stdout.flush", "sys.stderr.flush"})
 
 _REACHED = "weights or gradients are gone through with every small batch"
 _RATES = "the loop sets the learning rate with every small batch"
+
+
+_WITH_HEADS = 4
+"""Dimensions of what an attention computes with: samples, positions, heads, and the width of each."""
 
 
 class _Apart(Exception):  # noqa: N818  (an outcome)
@@ -425,7 +429,12 @@ class _Reading:
         for above in places.ancestors(node, module):
             if isinstance(above, ast.Call) and any(each.kind == "show" for each in self.analysis.facts.at(above)):
                 return True
-            if isinstance(above, ast.BinOp) and isinstance(above.op, ast.Div) and child is above.right:
+            if (
+                isinstance(above, ast.BinOp)
+                and isinstance(above.op, ast.Div)
+                and child is above.right
+                and loaded(above.left)
+            ):
                 return self._is_mean(places.statement(above, module))
             if isinstance(above, ast.If) and child is above.test and self._only_shows(above):
                 return True
@@ -545,9 +554,12 @@ class _Reading:
         written: dict[str, ast.AST] = {}
         over = self.loop.target if isinstance(self.loop, (ast.For, ast.AsyncFor)) else None
         taken = {each.id for each in walk(over) if isinstance(each, ast.Name)} if over is not None else set()
+        for part in (each for statement in self.body for each in walk(statement)):
+            if isinstance(part, ast.comprehension):
+                taken |= {each.id for each in walk(part.target) if isinstance(each, ast.Name)}
         for node in _in_order(self.body):
             name = dotted(node)
-            if name is None or name in taken:  # the loop itself sets it anew
+            if name is None or name in taken:  # the loop itself, or a comprehension, sets it anew
                 continue
             first.setdefault(name, node)
             if not isinstance(getattr(node, "ctx", None), ast.Load) and not self._is_update(node, self.module):
@@ -666,7 +678,10 @@ class _Reading:
         attends = self._is_attention(scope, module)
         for node in _nodes(scope):
             if isinstance(node, ast.Call) and not (
-                self._is_each(node, sizes) or sizes.make(node) or (attends and _is_of_heads(node))
+                self._is_each(node, sizes)
+                or sizes.make(node)
+                or (attends and _is_of_heads(node))
+                or _is_fused_attention(node, scope)
             ):
                 return node
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
@@ -958,6 +973,22 @@ def _is_all_sizes(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args
     return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _is_fused_attention(call: ast.Call, scope: ast.AST) -> bool:
+    """Torch's attention in a function that views its input by samples, positions, heads and their widths.
+
+    With two dimensions it would go over the samples.
+    """
+    if (dotted(call.func) or "").rpartition(".")[2] != "scaled_dot_product_attention":
+        return False
+    return any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr in ("view", "reshape")
+        and len(each.args) >= _WITH_HEADS
+        for each in _nodes(scope)
+    )
 
 
 def _is_of_heads(call: ast.Call) -> bool:
