@@ -579,7 +579,8 @@ def indexes(node: ast.expr, key: Value) -> bool:
     if isinstance(node, ast.Tuple) and isinstance(key, Sequence) and key.items is not None:
         return any(indexes(each, item) for each, item in zip(node.elts, key.items, strict=False))
     return any(
-        isinstance(member, Tensor) or (isinstance(member, Unknown) and not member.number) for member in members(key)
+        isinstance(member, (Tensor, Opaque)) or (isinstance(member, Unknown) and not member.number)
+        for member in members(key)
     )
 
 

@@ -161,6 +161,7 @@ _FLOAT32 = words(
     Softmax LogSoftmax Softmin Softplus LayerNorm GroupNorm CosineSimilarity PairwiseDistance Embedding
     """
 )
+_CASTS = frozenset({"float", "double"})
 _HALF = words(
     """
     matmul mm bmm baddbmm addmm addmv addbmm addr chain_matmul mv einsum tensordot linear bilinear __matmul__ prelu
@@ -217,6 +218,12 @@ def precision_of(name: str, *, half: bool) -> bool:
     """
     last = name.rpartition(".")[2]
     return last in _HALF or (half and last not in _FLOAT32)
+
+
+def is_widened(name: str) -> bool:
+    """Whether autocast lets an operation of torch compute in 32 bits; outside of it the operands' 16 bits stay."""
+    owner, _, last = name.rpartition(".")
+    return owner in ("torch", "Tensor", "torch.nn.functional") and last in _FLOAT32 - _CASTS
 
 
 _SEVERAL = words(

@@ -38,7 +38,7 @@ from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations, passes
 from turbofix.program.layouts import layouts
-from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, unfit_for_half, words
+from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of, qualname_of
@@ -529,6 +529,7 @@ def _with_escapes(
     foreign: set[Site] = set()
     later: dict[Site, list[Site]] = {}
     unfit: dict[tuple[Site, Site | None], Called] = {}
+    widened: dict[tuple[Site, Site | None], Called] = {}
     for event in facts.of("call", "sync"):
         values = [event.receiver] if event.kind == "sync" else []
         raises = event.kind == "call" and unfit_for_half(qualname_of(event)) is not None
@@ -539,32 +540,51 @@ def _with_escapes(
         for member in (each for value in values for each in flatten(value)):
             if not isinstance(member, Tensor) or not member.roles & {"output", "maybe_output"}:
                 continue
-            if "loss" in member.roles or (raises and not member.half):
+            if "loss" in member.roles:
                 continue
             site = facts.site(event)
             if id(event) not in inside and (member.origin is None or facts.inside(event, loop)):
                 continue
             origin = None if id(event) in inside else facts.origin_site(member.origin) or site
             if raises:
-                unfit[site, origin] = Called(event.name, site)
+                (unfit if member.half else widened)[site, origin] = Called(event.name, site)
             elif origin is None:
                 foreign.add(site)
             else:
                 later.setdefault(origin, []).append(site)
-    return tuple(
-        replace(
-            region,
-            escapes=tuple(
-                sorted(foreign | {site for origin, sites in later.items() if _within(origin, region) for site in sites})
-            ),
-            unfit=tuple(
-                called
-                for (site, origin), called in sorted(unfit.items(), key=lambda each: each[0][0])
-                if (not _within(site, region) if origin is None else _within(origin, region))
-            ),
+    found: list[Region] = []
+    for region in regions:
+        raising = unfit | widened if widened and _leaves_narrow(analysis, events, region) else unfit
+        found.append(
+            replace(
+                region,
+                escapes=tuple(
+                    sorted(
+                        foreign | {site for origin, sites in later.items() if _within(origin, region) for site in sites}
+                    )
+                ),
+                unfit=tuple(
+                    called
+                    for (site, origin), called in sorted(raising.items(), key=lambda each: each[0][0])
+                    if (not _within(site, region) if origin is None else _within(origin, region))
+                ),
+            )
         )
-        for region in regions
-    )
+    return tuple(found)
+
+
+def _leaves_narrow(analysis: Analysis, events: list[Event], region: Region) -> bool:
+    """Whether what autocast computes in 32 bits is computed of the model's output behind the region: in 16 there."""
+    facts = analysis.facts
+    for event in events:
+        if event.kind != "call" or event.arguments is None or not is_widened(event.name):
+            continue
+        operands = [each for value in (event.receiver, *event.arguments.values()) for each in flatten(value)]
+        if any(isinstance(each, Tensor) and each.half and "loss" not in each.roles for each in operands) and not any(
+            _within(facts.places.site(frame.anchor, frame.module), region) for frame in facts.frames(event)
+        ):
+            return True
+    return False
 
 
 def _within(site: Site, region: Region) -> bool:
