@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from turbofix.records import dataclass
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\d:])")
+# not the 5 of `Acc@5`, which is part of a name
+NUMBER = re.compile(r"(?<![\w.@])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\d:])")
 CLOCK = re.compile(r"\d+:\d\d(?::\d\d)?(?:[.,]\d+)?")
 # what stands around a number that is a time, a speed or a size of memory
 TIMING = re.compile(
@@ -132,7 +133,10 @@ def _is_timing(line: Line, position: int) -> bool:
 def _is_decision(line: Line, position: int) -> bool:
     pieces = line.wording.split("#")
     whole = line.numbers[position].lstrip("+-").isdigit()
-    return whole or pieces[position + 1].lstrip().startswith("%") or bool(DECISION.search(pieces[position]))
+    if whole or pieces[position + 1].lstrip().startswith("%") or DECISION.search(pieces[position]):
+        return True
+    # the average behind it, in brackets: `Acc@1 87.50 (33.52)`
+    return position > 0 and pieces[position].strip() == "(" and _is_decision(line, position - 1)
 
 
 def _show(line: Line) -> str:

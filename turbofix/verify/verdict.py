@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from turbofix.records import dataclass
-from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance, distance, severity
+from turbofix.verify.probe.thresholds import BESIDE_WEIGHTS, CLOSE, ROUNDED, Tolerance, distance, severity
 
 Row = Mapping[str, Any]
 Log = Mapping[str, Any]
@@ -20,6 +21,9 @@ STRAY_SHARE = 0.25
 
 # how far off a single number's gradient is that is zero: too far, but where rounding may stray
 ZEROED = 2.0
+
+# steps to either side whose disturbance stands for a step's own: one number alone goes by chance
+NEAR = 3
 
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
@@ -61,20 +65,122 @@ def first_inequality(original: Log, again: Log) -> str | None:
     return None
 
 
-def first_difference(original: Log, candidate: Log, tolerance: Tolerance, *, exact: bool) -> str | None:
+@dataclass(frozen=True)
+class Floor:
+    """What rounding alone does to the gradients of one optimizer: bounds no narrower than that.
+
+    ``parameters`` holds, by name, the bounds of 1 - cosine and of |ln(norm ratio)|; ``farthest`` is the 1 - cosine that
+    the whole gradient may reach in a few steps.
+    """
+
+    tolerance: Tolerance
+    parameters: Mapping[str, tuple[float, float]]
+    farthest: float
+
+
+def floors(original: Log, control: Log, tolerance: Tolerance) -> dict[tuple[int, int], Floor]:
+    """Tolerances for steps in which rounding changes more than usual, by the numbers of optimizer and step.
+
+    ``control`` is a run of the original with its weights disturbed by as much as bfloat16 rounds them. At the start of
+    a deep residual network with BatchNorm its gradients point elsewhere, and so do those of 16 bits; both learn.
+    """
+    scale = _typical([abs(_sum(row)) for row in original["rows"]])
+    disturbed: dict[int, list[tuple[int, _Disturbed]]] = {}
+    for old, new in zip(original["rows"], control["rows"], strict=False):
+        compare = new.get("compare")
+        if old["step"] and compare and not compare["mismatch"]:  # before the first step nothing is disturbed
+            loss = abs(_sum(new) - _sum(old)) / max(abs(_sum(old)), scale / 10, 1e-30)
+            disturbed.setdefault(old["optimizer"], []).append((old["step"], _Disturbed(compare, loss)))
+    return {
+        (row["optimizer"], row["step"]): _floor(near, tolerance)
+        for row in original["rows"]
+        if (near := [each for step, each in disturbed.get(row["optimizer"], ()) if abs(step - row["step"]) <= NEAR])
+    }
+
+
+def may_be_rounding(original: Log, candidate: Log) -> bool:
+    """Whether nothing but gradients, losses and buffers differ: a run of the control may tell whether that is much."""
+    unbounded = replace(
+        ROUNDED,
+        gradient_angle=math.inf,
+        gradient_ratio=math.inf,
+        loss=math.inf,
+        parameter_angle=math.inf,
+        parameter_ratio=math.inf,
+        buffer=math.inf,
+    )
+    return first_difference(original, candidate, unbounded, exact=False) is None
+
+
+def turned(control: Log) -> float:
+    """1 - the cosine by which disturbing the weights turns the gradient, in the typical step."""
+    compared = [row["compare"] for row in control["rows"] if row["step"] and row.get("compare")]
+    return _typical([each["gradient"]["angle"] for each in compared if not each["mismatch"]])
+
+
+@dataclass(frozen=True)
+class _Disturbed:
+    """A step of the control: how its gradients compare with the original's, and its loss, relatively."""
+
+    compare: Mapping[str, Any]
+    loss: float
+
+
+def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
+    lengths, angles = BESIDE_WEIGHTS, BESIDE_WEIGHTS**2
+    compared = [each.compare for each in steps]
+    by_name: dict[str, list[tuple[float, float]]] = {}
+    for compare in compared:
+        for name, angle, ratio, _, _ in compare["parameters"]:
+            by_name.setdefault(name, []).append((angle, distance(ratio)))
+    parameters = {
+        name: (
+            max(tolerance.parameter_angle, min(1.0, angles * max(angle for angle, _ in found))),
+            max(tolerance.parameter_ratio, lengths * max(off for _, off in found)),
+        )
+        for name, found in by_name.items()
+    }
+    gradient_angle = min(1.0, angles * _typical([compare["gradient"]["angle"] for compare in compared]))
+    gradient_ratio = lengths * max(distance(compare["gradient"]["ratio"]) for compare in compared)
+    buffer = lengths * _typical([max((off for _, off in compare["buffers"]), default=0.0) for compare in compared])
+    return Floor(
+        replace(
+            tolerance,
+            gradient_angle=max(tolerance.gradient_angle, gradient_angle),
+            gradient_ratio=max(tolerance.gradient_ratio, gradient_ratio),
+            loss=max(tolerance.loss, lengths * max(each.loss for each in steps)),
+            buffer=max(tolerance.buffer, buffer),
+        ),
+        parameters,
+        max(usual_farthest(tolerance), min(1.0, 2 * gradient_angle)),
+    )
+
+
+def usual_farthest(tolerance: Tolerance) -> float:
+    """How far the whole gradient may stray in single steps."""
+    return tolerance.stray * tolerance.gradient_angle
+
+
+def first_difference(
+    original: Log, candidate: Log, tolerance: Tolerance, *, exact: bool, control: Log | None = None
+) -> str | None:
     """What the candidate does differently, in a sentence; None when it learns the same.
 
     With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``. Where that
     allows for strays, a measure may be past its bound by so much in a few steps: rounding does that where sums cancel,
-    and a wrong rule does it in every step of its kind.
+    and a wrong rule does it in every step of its kind. With a ``control`` the bounds are
+    no narrower than its ``floors``.
     """
+    usual = Floor(tolerance, {}, usual_farthest(tolerance))
+    floor_of = floors(original, control, tolerance) if control is not None else {}
     loss_scale = _typical([abs(_sum(row)) for row in original["rows"]])
     old_rows, new_rows = original["rows"], candidate["rows"]
     strays: dict[tuple[int, str], list[str]] = {}
     for old, new in zip(old_rows, new_rows, strict=False):
-        for deviation in _deviations(old, new, tolerance, loss_scale):
+        floor = floor_of.get((old["optimizer"], old["step"]), usual)
+        for deviation in _deviations(old, new, floor, loss_scale):
             sentence = f"{_where(old, old_rows)} {deviation.sentence}"
-            if not deviation.severity <= tolerance.stray:
+            if not deviation.severity <= floor.tolerance.stray:
                 return sentence
             strays.setdefault((old["optimizer"], deviation.measure), []).append(sentence)
         inexact = _inexact(old, new) if exact else None
@@ -137,8 +243,9 @@ def _systematic(strays: Mapping[tuple[int, str], Sequence[str]], rows: Sequence[
     return None
 
 
-def _deviations(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> Iterator[Deviation]:
+def _deviations(old: Row, new: Row, floor: Floor, loss_scale: float) -> Iterator[Deviation]:
     """What is off in a step, the most telling first."""
+    tolerance = floor.tolerance
     yield from _plainly(_structure(old, new))
     compare = new.get("compare")
     if compare and compare["mismatch"]:
@@ -153,7 +260,7 @@ def _deviations(old: Row, new: Row, tolerance: Tolerance, loss_scale: float) -> 
     yield from _losses(old, new, tolerance, loss_scale)
     if not compare or skipped:
         return
-    yield from _gradients(compare, tolerance)
+    yield from _gradients(compare, floor)
     for name, error in compare["buffers"]:
         # a count of batches follows the batches
         counts = name.endswith("num_batches_tracked") and old["batches"] != new["batches"]
@@ -189,9 +296,16 @@ def _broken_off(compare: Mapping[str, Any]) -> Iterator[str]:
         yield f"the weights differ before the step, by {compare['drift']:.2g} of their size"
 
 
-def _gradients(compare: Mapping[str, Any], tolerance: Tolerance) -> Iterator[Deviation]:
-    whole = compare["gradient"]
-    severities = [severity(angle, ratio, share, tolerance) for _, angle, ratio, share, _ in compare["parameters"]]
+def _gradients(compare: Mapping[str, Any], floor: Floor) -> Iterator[Deviation]:
+    whole, tolerance = compare["gradient"], floor.tolerance
+    bounds = [
+        floor.parameters.get(name, (tolerance.parameter_angle, tolerance.parameter_ratio))
+        for name, _, _, _, _ in compare["parameters"]
+    ]
+    severities = [
+        severity(angle, ratio, share, replace(tolerance, parameter_angle=angles, parameter_ratio=ratios))
+        for (_, angle, ratio, share, _), (angles, ratios) in zip(compare["parameters"], bounds, strict=True)
+    ]
     worst = [(row, off) for row, off in zip(compare["parameters"], severities, strict=True) if not off <= 1]
     if whole["norm"] or whole["ratio"]:
         name = f"; of `{worst[0][0][0]}` {_times(worst[0][0][2])}" if worst else ""
@@ -199,9 +313,12 @@ def _gradients(compare: Mapping[str, Any], tolerance: Tolerance) -> Iterator[Dev
         yield from _past("gradient ratio", distance(whole["ratio"]), tolerance.gradient_ratio, sentence)
     name = f", most of all that of `{worst[0][0][0]}`" if worst else ""
     turned = f"the gradient points elsewhere (1 - cosine = {whole['angle']:.2g}){name}"
+    if whole["angle"] > floor.farthest:
+        yield from _plainly([turned])
     yield from _past("gradient angle", whole["angle"], tolerance.gradient_angle, turned)
     for (name, angle, ratio, _, _), off in worst:
-        if distance(ratio) > tolerance.parameter_ratio:
+        _, ratios = floor.parameters.get(name, (0.0, tolerance.parameter_ratio))
+        if distance(ratio) > ratios:
             yield Deviation(f"gradient of {name}", off, f"the gradient of `{name}` is {_times(ratio)} the original's")
         else:
             sentence = f"the gradient of `{name}` points elsewhere (1 - cosine = {angle:.2g})"

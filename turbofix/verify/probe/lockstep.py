@@ -127,8 +127,8 @@ def match(reference: Sequence[str], candidate: Sequence[str]) -> tuple[list[tupl
     return pairs, f"the optimizer has {len(candidate)} parameters instead of {len(reference)}{example}"
 
 
-def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
-    """What differs at this step, in numbers that JSON can hold."""
+def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dict[str, Any]:
+    """What differs at this step, in numbers that JSON can hold: of the worst parameters, or of ``every`` one."""
     pairs, mismatch = match(reference.names, candidate.names)
     for ours, theirs in pairs:
         before, after = reference.before[ours], candidate.before[theirs]
@@ -167,7 +167,7 @@ def compare(reference: Moment, candidate: Moment) -> dict[str, Any]:
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
-        "parameters": worst[:3],
+        "parameters": worst if every else worst[:3],
         "lost": lost[:3],
         "lost_count": len(lost),
         "zeroed": zeroed,
@@ -264,6 +264,16 @@ def reset(optimizer: Any, names: Sequence[str], buffers: dict[str, Tensor], refe
             value = reference.buffers.get(name)
             if value is not None and value.shape == buffer.shape:
                 buffer.copy_(value)
+
+
+def disturb(optimizer: Any, step: int) -> None:
+    """Move every weight by as much as rounding it to bfloat16 may: at most 2⁻⁹ of itself, at random."""
+    with torch.no_grad():
+        for place, parameter in enumerate(parameters_of(optimizer)):
+            if parameter.is_floating_point():
+                chance = torch.Generator().manual_seed(step * 100_003 + place)  # the script's own stays where it is
+                noise = torch.rand(parameter.shape, generator=chance).mul_(2).sub_(1).mul_(thresholds.ROUNDING)
+                parameter.add_(parameter * noise.to(parameter.device, parameter.dtype))
 
 
 def advance(optimizer: Any, names: Sequence[str], reference: Moment) -> None:

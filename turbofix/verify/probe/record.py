@@ -91,6 +91,7 @@ class Recorder:
         self.started_processes: list[str] = []
         self.parameters: dict[int, list[str]] = {}
         self._replaying = order["replay"]
+        self._disturbing = order.get("disturb", False)
         self._store = store.Store(order["tensors"], order["tensor_bytes"])
         # what is compared by its losses alone is not to overwrite what others are compared with
         self._learning = order.get("learn")
@@ -232,8 +233,10 @@ class Recorder:
             if moment.skipped and not reference.skipped:
                 self._advance(optimizer, moment.names, reference)
             with self._apart():
-                row["compare"] = lockstep.compare(reference, moment)
+                row["compare"] = lockstep.compare(reference, moment, every=self._disturbing)
                 lockstep.reset(optimizer, moment.names, buffers, reference)
+                if self._disturbing:
+                    lockstep.disturb(optimizer, step)
         elif self._storing and not self._replaying:
             self._storing = self._store.write(number, moment)
         row["recorded"] = self._storing

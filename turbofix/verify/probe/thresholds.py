@@ -40,6 +40,14 @@ CLOSE = Tolerance(0.001, 0.005, 0.05, 0.05, 0.001, 0.002, 0.01, 0.001, 0.01, 0.0
 NOISE_SHARE = 1e-4
 
 
+# What rounding to bfloat16 moves a number by at most, as a share of it.
+ROUNDING = 2.0**-9
+
+# What 16 bits do to a gradient beside what disturbed weights do to it: they round each activation too, and each
+# gradient of one. A difference is that many times as long, and 1 - cosine goes with its square.
+BESIDE_WEIGHTS = 3.0
+
+
 def distance(ratio: float) -> float:
     """|ln(ratio)|, infinite for a ratio that is zero, negative or not a number."""
     return abs(math.log(ratio)) if ratio > 0 and math.isfinite(ratio) else math.inf
