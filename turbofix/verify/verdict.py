@@ -25,6 +25,9 @@ ZEROED = 2.0
 # steps to either side whose disturbance stands for a step's own: one number alone goes by chance
 NEAR = 3
 
+# the |ln(norm ratio)| that is more than rounding in any case: half the length, or twice, is ln 2 = 0.69
+WIDEST = 0.6
+
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
@@ -88,7 +91,8 @@ def floors(original: Log, control: Log, tolerance: Tolerance) -> dict[tuple[int,
     disturbed: dict[int, list[tuple[int, _Disturbed]]] = {}
     for old, new in zip(original["rows"], control["rows"], strict=False):
         compare = new.get("compare")
-        if old["step"] and compare and not compare["mismatch"]:  # before the first step nothing is disturbed
+        # before the first step nothing is disturbed, and where a scaler leaves one out the gradients are no numbers
+        if old["step"] and compare and not compare["mismatch"] and not (old["skipped"] or new["skipped"]):
             loss = abs(_sum(new) - _sum(old)) / max(abs(_sum(old)), scale / 10, 1e-30)
             disturbed.setdefault(old["optimizer"], []).append((old["step"], _Disturbed(compare, loss)))
     return {
@@ -136,12 +140,12 @@ def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
     parameters = {
         name: (
             max(tolerance.parameter_angle, min(1.0, angles * max(angle for angle, _ in found))),
-            max(tolerance.parameter_ratio, lengths * max(off for _, off in found)),
+            max(tolerance.parameter_ratio, min(WIDEST, lengths * max(off for _, off in found))),
         )
         for name, found in by_name.items()
     }
     gradient_angle = min(1.0, angles * _typical([compare["gradient"]["angle"] for compare in compared]))
-    gradient_ratio = lengths * max(distance(compare["gradient"]["ratio"]) for compare in compared)
+    gradient_ratio = min(WIDEST, lengths * max(distance(compare["gradient"]["ratio"]) for compare in compared))
     buffer = lengths * _typical([max((off for _, off in compare["buffers"]), default=0.0) for compare in compared])
     return Floor(
         replace(
