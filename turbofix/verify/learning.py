@@ -305,12 +305,12 @@ class Original:
             found.append("epoch end not seen")
         if not self._reaches_end():
             found.append("the end of the training was not seen")
-        recorded = sum(row["recorded"] for row in rows)
         if self._widened and self._disturbed is not None:
             found.append(
                 "rounding its weights to bfloat16 alone turns the gradients of the script as it is (1 - cosine "
                 f"{verdict.turned(self._disturbed):.1g} in the typical step): the bounds were widened to what that does"
             )
+        recorded = sum(row["recorded"] for row in rows)
         if recorded < len(rows):
             found.append(
                 f"gradients were compared in {recorded} of {len(rows)} steps: the rest did not fit on the disk"

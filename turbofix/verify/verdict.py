@@ -27,6 +27,8 @@ NEAR = 3
 
 # the |ln(norm ratio)| that is more than rounding in any case: half the length, or twice, is ln 2 = 0.69
 WIDEST = 0.6
+# and of a loss: a tenth more or less in every step is another loss
+WIDEST_LOSS = 0.05
 
 HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
@@ -152,8 +154,8 @@ def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
             tolerance,
             gradient_angle=max(tolerance.gradient_angle, gradient_angle),
             gradient_ratio=max(tolerance.gradient_ratio, gradient_ratio),
-            loss=max(tolerance.loss, lengths * max(each.loss for each in steps)),
-            buffer=max(tolerance.buffer, buffer),
+            loss=max(tolerance.loss, min(WIDEST_LOSS, lengths * max(each.loss for each in steps))),
+            buffer=max(tolerance.buffer, min(WIDEST, buffer)),
         ),
         parameters,
         max(usual_farthest(tolerance), min(1.0, 2 * gradient_angle)),
@@ -172,8 +174,8 @@ def first_difference(
 
     With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``. Where that
     allows for strays, a measure may be past its bound by so much in a few steps: rounding does that where sums cancel,
-    and a wrong rule does it in every step of its kind. With a ``control`` the bounds are
-    no narrower than its ``floors``.
+    and a wrong rule does it in every step of its kind. With a ``control`` the bounds are no narrower
+    than its ``floors``.
     """
     usual = Floor(tolerance, {}, usual_farthest(tolerance))
     floor_of = floors(original, control, tolerance) if control is not None else {}
