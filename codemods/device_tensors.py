@@ -23,6 +23,20 @@ Use instead
     ``torch.arange(n, device=device).unsqueeze(0)``. Where ``torch.cat`` or ``torch.stack`` puts several together, all
     of which are made in their places in its list, each is made on the device.
 
+    Numbers that are picked out of a short table of the host (the noise schedule of a diffusion) are picked on the
+    device, where the indices are, instead of waiting for these to come to the host. ::
+
+        out = a.gather(-1, t.cpu())
+        return out.reshape(batch_size, 1, 1, 1).to(t.device)
+
+    becomes ::
+
+        out = a.to(t.device, non_blocking=True).gather(-1, t)
+        return out.reshape(batch_size, 1, 1, 1)
+
+    The table itself stays on the host for all others that read it: its copy is so short that the driver takes it at
+    once, and nobody waits.
+
 When refused
     It speaks of ``zeros``, ``ones``, ``full``, ``empty``, ``eye``, ``arange``, ``linspace``, ``logspace``, their
     ``..._like`` and of ``rand``, ``randn``, ``randint``, ``randperm`` and ``normal``, where one expression makes the
@@ -44,6 +58,10 @@ When refused
     it, the host to a factory), where what it is copied to may be something else than a device, and where the call
     unpacks a mapping that may hold the device already.
 
+    A look-up is known where ``gather``, ``index_select`` or an index takes ``t.cpu()``, and what it gives goes to the
+    device through views alone. It is refused where the table is long (more than 64 KB), or its length is not known from
+    the text: it would be copied in every step.
+
 Risk
     exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than
     the host's, and ``linspace`` and ranges of fractions may be rounded differently there: these are equivalent. On a
@@ -61,14 +79,14 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Step, TrainingProgram
+from turbofix.program.model import Evaluation, Guard, Lookup, Step, TrainingProgram
 from turbofix.records import dataclass
 
 codemod = Codemod(
     __name__,
     group="sync",
     risk=Risk.EXACT,
-    unlocks=("pin-memory", "non-blocking"),
+    unlocks=("pin-memory", "non-blocking", "defer-item"),
     known_as=("tensors made on the device",),
 )
 
@@ -99,6 +117,14 @@ class Drawn:
     unused: Site | None
 
 
+@dataclass(frozen=True)
+class Picked:
+    """Numbers to be picked on the device, and whether this may be neither the CPU nor a CUDA GPU."""
+
+    lookup: Lookup
+    may_be_another: bool
+
+
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Tensors that steps and evaluations make on the host and copy at once."""
@@ -108,7 +134,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     for loop in loops:
         for made in loop.creations:
-            if made.site in told or not made.to.reaches_cuda or is_seldom(made):
+            if made.site in told or not made.to.reaches_cuda or is_seldom(made.guard, kept=made.kept):
                 continue
             told.add(made.site)
             name = made.qualname.rpartition(".")[2]
@@ -127,13 +153,31 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 if made.shape is not None and made.device is not None:
                     plan = Drawn(made.site, made.shape, made.device, made.unused)
                 yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen)
+    for each in program.lookups:
+        if is_seldom(each.guard):
+            continue
+        message = f"the host waits for `{each.name}` in every training step, to pick numbers on the host by it"
+        loop_seen = Evidence("the training loop", each.loop.site)
+        there = of_device(each.to, each.back or each.site)
+        seen = (loop_seen, Evidence("brought to the host", each.brought), *there)
+        if each.why_not is not None:
+            yield codemod.refuse(each.site, message, each.why_not, evidence=seen)
+        else:
+            yield codemod.finding(each.site, message, plan=Picked(each, may_be_another(program, each)), evidence=seen)
 
 
-def is_seldom(made: Creation) -> bool:
+def may_be_another(program: TrainingProgram, each: Lookup) -> bool:
+    """Whether the step may run on a device that is neither the CPU nor a CUDA GPU."""
+    places = [model.device for model in program.models]
+    known = bool(places) and all(place.reaches_cuda and not place.mps for place in places)
+    return each.names_another or not known
+
+
+def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
     """Whether it happens in few steps: once, to be kept, in every tenth, or where something went wrong."""
-    if made.guard.kind == "every_n":
-        return made.guard.every is None or not 0 < made.guard.every < OFTEN  # every 0: only where an option asks for it
-    return made.guard.kind in ("rank", "except") or (made.guard.kind == "condition" and made.kept)
+    if guard.kind == "every_n":
+        return guard.every is None or not 0 < guard.every < OFTEN  # every 0: only where an option asks for it
+    return guard.kind in ("rank", "except") or (guard.kind == "condition" and kept)
 
 
 @codemod.rewrite
@@ -144,6 +188,15 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.replace(plan.made, f"{edit.name('torch.randn', plan.made)}({plan.shape}, device={plan.device})")
         if plan.unused is not None:
             edit.delete(plan.unused)
+        return
+    if isinstance(plan, Picked):
+        at = plan.lookup
+        # On Apple's GPUs a copy that does not block may be read too early.
+        late = f"{at.name}.is_cuda" if plan.may_be_another else "True"
+        edit.insert_after(at.table, f".to({at.name}.device, non_blocking={late})")
+        edit.cut(at.brought, at.index)
+        if at.back is not None and at.moved is not None:
+            edit.cut(at.back, at.moved)
         return
     assert isinstance(plan, Plan)
     for call in plan.calls:

@@ -93,7 +93,7 @@ def may_be_another(value: Value | None) -> bool:
             return True
         if isinstance(member, Const) and isinstance(member.value, str) and member.value.partition(":")[0] in OTHERS:
             return True
-        if isinstance(member, Option) and member.origin is not None and _names_mps(member.origin.module):
+        if isinstance(member, Option) and member.origin is not None and names_another(member.origin.module):
             return True  # the user may say so: `--device`, whose help names it
         if isinstance(member, Made) and member.kind == "device":
             given = list(member.arguments.values())
@@ -102,7 +102,7 @@ def may_be_another(value: Value | None) -> bool:
     return False
 
 
-def _names_mps(module: ModuleFile) -> bool:
+def names_another(module: ModuleFile) -> bool:
     """Whether a file's text names Apple's GPUs."""
     return kept(module.tree, "mps", lambda: _MPS.search(module.text) is not None)
 

@@ -41,6 +41,7 @@ from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
+from turbofix.program.lookups import lookups
 from turbofix.program.losses import called_in, loss_of, qualname_of
 from turbofix.program.microbatches import counting, fixed_sizes, joined
 from turbofix.program.model import (
@@ -175,6 +176,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
         scalings=scalings(analysis),
+        lookups=lookups(analysis, steps) if complete else (),
         averagings=averagings(analysis, steps) if complete else (),
         repeated=repeated(analysis, steps, read)
         if complete and framework is Framework.PYTORCH
