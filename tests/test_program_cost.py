@@ -7,6 +7,9 @@ from pathlib import Path
 from textwrap import dedent
 from types import FrameType
 
+import pytest
+
+from turbofix import pipeline
 from turbofix.nodes import parse
 from turbofix.program.model import Target
 from turbofix.program.steps import analyse
@@ -108,3 +111,17 @@ def test_names_that_are_set_from_one_another_again_and_again() -> None:
         return calls_of(TANGLED.replace("{lines}", f"\n{' ' * 8}".join([lines] * times)))
 
     assert cost(8) < 5 * cost(2), "each way through the assignments was followed apart"
+
+
+def test_old_programs_are_looked_through_when_enough_have_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what earlier programs have left is never counted one by one: that made each analysis slower than the last."""
+    looks: list[int] = []
+    monkeypatch.setattr(pipeline, "_left", 0)
+    monkeypatch.setattr(pipeline, "_MANY_OBJECTS", 1000)
+    monkeypatch.setattr(pipeline.gc, "collect", lambda: looks.append(pipeline._left))
+    monkeypatch.setattr(pipeline.gc, "get_freeze_count", lambda: pytest.fail("walks over everything that is frozen"))
+    for _ in range(8):
+        with pipeline.paused_gc():
+            made = [[number] for number in range(300)]
+        del made
+    assert len(looks) == 1 and 1000 < looks[0] < 1500

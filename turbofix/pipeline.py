@@ -564,18 +564,21 @@ def paused_gc() -> Iterator[None]:
     What programs leave is looked through when enough of it has come together, and never in a run over one program:
     with a million live objects that would be a tenth of the run.
     """
-    global _alive  # noqa: PLW0603  (there is one collector in a process, too)
+    global _left  # noqa: PLW0603  (there is one collector in a process, too)
     was_enabled = gc.isenabled()
     gc.disable()
-    if gc.get_freeze_count() > _alive + _MANY_OBJECTS:
+    if _left > _MANY_OBJECTS:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        _alive = gc.get_freeze_count()
+        _left = 0
+    before = gc.get_count()[0]
     try:
         yield
     finally:
         if was_enabled:
+            # `gc.get_freeze_count` would walk over all of them, each time
+            _left += max(0, gc.get_count()[0] - before)
             gc.freeze()
             gc.enable()
 
@@ -583,5 +586,5 @@ def paused_gc() -> Iterator[None]:
 _MANY_OBJECTS = 1_000_000
 """As many as some 20,000 lines leave; a look takes half a second."""
 
-_alive = 0
-"""How many objects the last look left alive."""
+_left = 0
+"""How many objects the programs since the last look have left."""
