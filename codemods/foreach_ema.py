@@ -29,6 +29,9 @@ Use instead
         for (kept, p), averaged in zip(pairs, averages):
             kept.data = averaged
 
+    A sum that a function or method of the program computes for each pair (``kept.data = self.update_average(kept.data,
+    p.data)``) is the same, where the function returns it and does nothing else; the function stays.
+
     What the loop runs over stays as it is written, so that pairs, their order and their number are the same.
     (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your checkpoints.)
 

@@ -14,9 +14,20 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Averaging, Step
-from turbofix.program.names import dotted, reads_of, targets
-from turbofix.program.sites import LOOPS
-from turbofix.program.values import Computed, Const, Host, Option, Tensor, Unknown, flatten, members
+from turbofix.program.names import dotted, reads_of, stores, targets
+from turbofix.program.sites import COMPREHENSIONS, LOOPS
+from turbofix.program.values import (
+    Bound,
+    Computed,
+    Const,
+    Function,
+    Host,
+    Option,
+    Tensor,
+    Unknown,
+    flatten,
+    members,
+)
 from turbofix.records import dataclass
 
 _PLAIN = (Const, Option, Computed, Host)
@@ -38,6 +49,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
     facts = analysis.facts
     training = {step.loop.site for step in steps}
     found: dict[Site, Averaging] = {}
+    others: set[Site] = set()  # loops that are something else on some way
     for event in facts.of("call") if training else ():
         if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_"):
             continue
@@ -56,7 +68,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
             found[site] = read
     for event in facts.of("iterate") if training else ():
         loop = event.node
-        if not isinstance(loop, ast.For) or loop.orelse or len(loop.body) != 1 or not _is_renewal(loop.body[0]):
+        if not isinstance(loop, ast.For) or loop.orelse or not _is_renewal(loop.body[-1]):
             continue
         gone_through = [each for each in flatten(event.receiver) if isinstance(each, Tensor)]
         if not gone_through or not all("param" in each.roles for each in gone_through):
@@ -65,11 +77,16 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
             continue
         site = facts.places.site(loop, event.module)
         read = _averaging(analysis, event, loop, facts.frames(event))
-        if read is not None and read.why_not is None and _gives_weights_a_type(analysis):
+        if read is None:
+            others.add(site)
+            continue
+        if read.why_not is None and _gives_weights_a_type(analysis):
             read = replace(read, why_not=_RETYPED)
-        if read is not None and (site not in found or read.why_not):
+        if site in found and (read.scale, read.weight) != (found[site].scale, found[site].weight):
+            others.add(site)
+        if site not in found or read.why_not:
             found[site] = read
-    return tuple(found[site] for site in sorted(found))
+    return tuple(found[site] for site in sorted(found) if site not in others)
 
 
 _RETYPED = "the program gives weights another type, and an assignment to `.data` may do so, too"
@@ -83,8 +100,11 @@ def _gives_weights_a_type(analysis: Analysis) -> bool:
 def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Frame, ...]) -> Averaging | None:
     facts, module = analysis.facts, event.module
     own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
-    formula = _formula(loop.body, own)
-    if formula is None or not frames:
+    if not frames:
+        return None
+    body = _inlined(analysis, loop.body, own, frames)
+    formula = _formula(body, own)
+    if formula is None:
         return None
     numbers = [each for each in (formula.scale, formula.weight) if each is not None]
     pure = all(
@@ -94,10 +114,14 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         return None
     if not _is_place(formula.base) or not _is_place(formula.other) or not _names(formula.other) & own:
         return None
-    if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in own):
+    inside = {name for each in loop.body for name, _ in stores(each) if "." not in name}
+    if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in own | inside):
         return None
 
     def text(node: ast.expr) -> str:
+        """The source of what stands in the loop; what was put together of several places is written anew."""
+        if body is not loop.body and loop not in facts.places.ancestors(node, module):
+            return ast.unparse(node)
         return " ".join(facts.places.text(node, module).split())
 
     why = None
@@ -199,6 +223,137 @@ def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[
                         yield "state"
                     elif part is not loop.iter or isinstance(facts.places.parent(node, frame.module), ast.Subscript):
                         yield "other"
+
+
+# --- what stands elsewhere -----------------------------------------------------------------------------------------
+
+
+def _inlined(analysis: Analysis, body: list[ast.stmt], own: set[str], frames: tuple[Frame, ...]) -> list[ast.stmt]:
+    """``kept.data = kept.data * d + p.data * (1 - d)`` for a body that names its tensors first (``old, new =
+    kept.data, p.data``), or has a function of the program compute the sum; any other body as it is."""
+    *named, last = body
+    if not isinstance(last, ast.Assign) or not _is_renewal(last):
+        return body
+    places: dict[str, ast.expr] = {}
+    for statement in named:
+        for name, place in _pairs(statement):
+            if name is None or name in places or name in own or not _is_place(place) or not _names(place) & own:
+                return body
+            places[name] = place
+    computed = last.value
+    if isinstance(computed, ast.Call):
+        returned = _returned(analysis, computed, frames, set(places) | own)
+        if returned is None:
+            return body
+        computed = returned
+    elif not named:
+        return body
+    summed = _Placed(places).visit(computed)
+    return [ast.copy_location(ast.Assign(last.targets, summed), last)] if isinstance(summed, ast.expr) else body
+
+
+def _pairs(statement: ast.stmt) -> Iterator[tuple[str | None, ast.expr]]:
+    """The names that a plain assignment binds, each with what it is bound to; no name for anything else."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        yield None, ast.Constant(None)
+        return
+    target, value = statement.targets[0], statement.value
+    several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
+    bound = zip(target.elts, value.elts, strict=True) if several else [(target, value)]  # type: ignore[attr-defined]
+    for name, given in bound:
+        yield (name.id if isinstance(name, ast.Name) else None), given
+
+
+class _Placed(ast.NodeTransformer):
+    """Puts expressions in the place of names, in new nodes: the tree of the program stays as it is."""
+
+    def __init__(self, places: dict[str, ast.expr]) -> None:
+        self.places = places
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Name):
+            return self.places.get(node.id, node)
+        fields = {
+            name: [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
+            if isinstance(value, list)
+            else self.visit(value)
+            if isinstance(value, ast.AST)
+            else value
+            for name, value in ast.iter_fields(node)
+        }
+        return ast.copy_location(type(node)(**fields), node)
+
+
+def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...], tensors: set[str]) -> ast.expr | None:
+    """The sum that a function of the program returns for the tensors of a pair, in the words of the caller."""
+    function = _called(analysis, call, frames)
+    if function is None or call.keywords or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    node = function.node
+    assert isinstance(node, ast.FunctionDef)
+    given = [*node.args.posonlyargs, *node.args.args]
+    if node.args.vararg or node.args.kwarg or node.args.kwonlyargs or node.decorator_list:
+        return None
+    passed = list(call.args)
+    if function.cls is not None:
+        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
+            return None
+        passed.insert(0, call.func.value)
+    if len(passed) != len(given):
+        return None
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    told = dict(zip((each.arg for each in given), passed, strict=True))
+    *tests, last = body
+    # `if old is None: return new`: what the loop hands over is a tensor
+    if not isinstance(last, ast.Return) or last.value is None:
+        return None
+    if not all(
+        _asks_for_none(each, {name for name, value in told.items() if _names(value) & tensors}) for each in tests
+    ):
+        return None
+    bindings, module = analysis.facts.bindings, function.module
+    for name in (each for each in walk(last.value) if isinstance(each, ast.Name) and each.id not in told):
+        if module is not frames[-1].module or bindings.owner(name.id, name, module) is not module.tree:
+            return None
+        if bindings.is_local(name.id, frames[-1].scope):
+            return None  # another thing by that name in the loop
+    if any(isinstance(each, (ast.Lambda, *COMPREHENSIONS)) for each in walk(last.value)):
+        return None
+    found = _Placed(told).visit(last.value)
+    return found if isinstance(found, ast.expr) else None
+
+
+def _called(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> Function | None:
+    """The one function of the program that a call runs."""
+    found = {
+        id(each.node): each
+        for each in (
+            value.function if isinstance(value, Bound) else value
+            for value in members(analysis.facts.evaluate(call.func, frames))
+        )
+        if isinstance(each, Function)
+    }
+    values = members(analysis.facts.evaluate(call.func, frames))
+    if len(found) != 1 or not all(isinstance(each, (Function, Bound)) for each in values):
+        return None
+    (only,) = found.values()
+    return only if isinstance(only.node, ast.FunctionDef) else None
+
+
+def _asks_for_none(statement: ast.stmt, tensors: set[str]) -> bool:
+    """``if old is None: return new``, of a parameter that is given a tensor."""
+    return (
+        isinstance(statement, ast.If)
+        and not statement.orelse
+        and isinstance(statement.test, ast.Compare)
+        and isinstance(statement.test.left, ast.Name)
+        and statement.test.left.id in tensors
+        and len(statement.test.ops) == 1
+        and isinstance(statement.test.ops[0], ast.Is)
+        and isinstance(statement.test.comparators[0], ast.Constant)
+        and statement.test.comparators[0].value is None
+        and all(isinstance(each, ast.Return) for each in statement.body)
+    )
 
 
 # --- the formula --------------------------------------------------------------------------------------------------
