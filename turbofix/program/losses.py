@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -336,7 +335,8 @@ def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
 
 def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
-    found: dict[tuple[Site, str], Called] = {}
+    constants: dict[tuple[Site, str], list[object]] = {}
+    of_weights: set[tuple[Site, str]] = set()
     for event in (*events, *inside_models(analysis, events)):
         if event.kind not in ("call", "forward", "criterion"):
             continue
@@ -349,19 +349,21 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         name = qualname_of(event) if event.kind == "call" else name
         if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
             continue
-        site = analysis.facts.site(event)
-        constants: tuple[object, ...] = ()
-        if event.arguments is not None:
-            constants = tuple(
-                member.value
-                for value in event.arguments.values()
-                for member in members(value)
-                if isinstance(member, Const)
-            )
-        known = found.setdefault((site, name), Called(name, site, constants))
-        if not known.of_weights and _is_given_weights(event):
-            found[site, name] = replace(known, of_weights=True)
-    return tuple(found[key] for key in sorted(found))
+        key = analysis.facts.site(event), name
+        given = constants.setdefault(key, [])
+        given += [each for each in _constants_of(event) if each not in given]  # another caller may pass others
+        if key not in of_weights and _is_given_weights(event):
+            of_weights.add(key)
+    return tuple(
+        Called(name, site, tuple(constants[site, name]), of_weights=(site, name) in of_weights)
+        for site, name in sorted(constants)
+    )
+
+
+def _constants_of(event: Event) -> tuple[object, ...]:
+    """The constants among the arguments of a call."""
+    passed = event.arguments.values() if event.arguments is not None else ()
+    return tuple(member.value for value in passed for member in members(value) if isinstance(member, Const))
 
 
 def qualname_of(event: Event) -> str:
