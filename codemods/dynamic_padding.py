@@ -32,8 +32,10 @@ When refused
     model is called or replaced, hooks hang on it, or the tokenizer is changed.
 
     A data set that pads each sample by itself is refused, too: leave the padding to the loader, as in
-    ``collate_fn=DataCollatorWithPadding(tokenizer)``. Nothing is said of programs for TPUs, of exported models, of
-    streams, and where ``padding_side`` is chosen: positions count from the front. Padding by hand is not looked for.
+    ``collate_fn=DataCollatorWithPadding(tokenizer)``. So are samples that a data set or a collate function pads by
+    hand to a length that is written down or an option (``ids + [0] * (length - len(ids))``): what the script's own
+    model and loss make of padding is not known. Nothing is said of programs for TPUs, of exported models, of
+    streams, and where ``padding_side`` is chosen: positions count from the front.
 
 Risk
     equivalent: masked positions count for nothing, so that losses differ by rounding, and dropout draws for fewer
@@ -78,6 +80,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(padding.site, "batches are padded to their own longest text")
             continue
         what = "every batch of texts" if padding.of == "batch" else "every text"
+        if padding.by_hand:
+            what = "every sample"
         message = f"{what} is padded to a fixed length, and the model computes for the padding, too"
         seen = (Evidence("padded here", padding.site),)
         if padding.why_not is not None:

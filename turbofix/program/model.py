@@ -930,7 +930,8 @@ class Padding:
     ``of``: the texts of one ``batch``, of one ``item`` at a time, or (``map``) of a data set whose batches the
     ``trainer`` of transformers makes, where the program calls the tokenizer ``tokenizer``, and ``imports`` is a
     statement of its file that brings names of transformers. ``value`` is the argument that says so, ``in_eights``: the
-    fixed length is a known multiple of eight. ``why_not`` is what may count padding.
+    fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but the program. ``why_not`` is what
+    may count padding.
     """
 
     site: Site
@@ -941,6 +942,7 @@ class Padding:
     trainer: Site | None = None
     tokenizer: str | None = None
     imports: Site | None = None
+    by_hand: bool = False
     why_not: str | None = None
 
 

@@ -18,7 +18,7 @@ from turbofix.program.model import Padding, Step
 from turbofix.program.names import body_of, dotted, loaded, parameters, targets, walk_here
 from turbofix.program.objects import models_in, outermost
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
-from turbofix.program.values import Bound, Const, Function, Iterated, Made, Value, members
+from turbofix.program.values import Bound, Const, Function, Instance, Iterated, Made, Value, members
 
 _WORD = re.compile(r"\bpadding\b")
 _FIXED_SHAPES = re.compile(
@@ -64,15 +64,91 @@ _PASSED_ON = ("to", "cuda", "items", "values", "keys", "update")
 def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]:
     """The calls that pad texts for a training, in the order of the text."""
     modules = list(analysis.execution.modules.values())
-    if not any(map(_pads, modules)):
-        return ()
     if any(_FIXED_SHAPES.search(module.text) for module in modules):
         return ()
-    return tuple(sorted(_Search(analysis, steps).found(), key=lambda each: each.site))
+    found = {each.site: each for each in _by_hand(analysis, steps)}
+    if any(map(_pads, modules)):
+        found.update((each.site, each) for each in _Search(analysis, steps).found())
+    return tuple(found[site] for site in sorted(found))
 
 
 def _pads(module: ModuleFile) -> bool:
     return kept(module.tree, "pads", lambda: _WORD.search(module.text) is not None)
+
+
+_TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
+_PADDED = "torch.nn.functional.pad"
+_BY_HAND = (
+    "it is written out, and what the model and its loss make of padding is not known: where they leave it out, "
+    "pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
+)
+
+
+def _by_hand(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[Padding]:
+    """What a training's loaders pad without a tokenizer: to the longest of a batch, or sample by sample."""
+    facts, places = analysis.facts, analysis.facts.places
+    trained = {site for step in steps for site in step.loaders}
+    collating: set[int] = set()
+    getting: set[int] = set()
+    for event in facts.of("make"):
+        if event.name != "torch.utils.data.DataLoader" or event.arguments is None or facts.site(event) not in trained:
+            continue
+        collate, data = event.arguments.get("collate_fn", 7), event.arguments.get("dataset", 0)
+        collating.update(id(each.node) for each in _functions(collate.value if collate is not None else None))
+        for each in members(data.value) if data is not None else ():
+            if isinstance(each, Instance):
+                getting.update(id(method.node) for method in _functions(each.cls.find("__getitem__")))
+    if not collating and not getting:
+        return
+    told: set[int] = set()
+    for event in facts.of("call"):
+        if event.name in _TO_THE_LONGEST and any(id(frame.scope) in collating for frame in facts.frames(event)):
+            yield Padding(facts.site(event), "batch", dynamic=True)
+    for event in facts.of("return"):
+        frames = facts.frames(event)
+        if not frames or id(frames[-1].scope) in told or frames[-1].function is None:
+            continue
+        within = {id(frame.scope) for frame in frames}
+        if within & (collating | getting):
+            told.add(id(frames[-1].scope))
+            for node in _written_out(analysis, frames):
+                yield Padding(places.site(node, frames[-1].module), "item", by_hand=True, why_not=_BY_HAND)
+
+
+def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.expr]:
+    """What a function pads to a length that is the same for all batches: ``ids + [0] * (length - len(ids))``."""
+    for node in walk(frames[-1].scope):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for listed, count in ((node.left, node.right), (node.right, node.left)):
+                one = isinstance(listed, ast.List) and len(listed.elts) == 1
+                if one and _is_missing(analysis, count, frames):
+                    yield node
+        elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], (ast.Tuple, ast.List)):
+            names = {event.name for event in analysis.facts.at(node) if event.kind == "call"}
+            ends = node.args[1].elts  # two: of the last dimension alone, where pictures have more
+            if names == {_PADDED} and len(ends) == 2 and any(_is_missing(analysis, each, frames) for each in ends):
+                yield node
+
+
+def _is_missing(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
+    """Whether it is how many are missing to a length that the text or an option says."""
+    if isinstance(node, ast.Name):
+        scope = frames[-1].scope
+        writes = analysis.facts.bindings.writes(scope, node.id)
+        (only,) = writes if len(writes) == 1 else (None,)
+        if not isinstance(only, ast.Assign) or not isinstance(only.targets[0], ast.Name):
+            return False
+        node = only.value
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        return False
+    long, short = node.left, node.right
+    counted = isinstance(short, ast.Call) and dotted(short.func) == "len"
+    sized = isinstance(short, ast.Call) and isinstance(short.func, ast.Attribute) and short.func.attr == "size"
+    shaped = isinstance(short, ast.Subscript) and isinstance(short.value, ast.Attribute) and short.value.attr == "shape"
+    if not (counted or sized or shaped):
+        return False
+    found = list(constants(analysis.facts.evaluate(long, frames)))
+    return len(found) == 1 and type(found[0]) is int and found[0] > 1
 
 
 class _Search:
