@@ -18,15 +18,17 @@ from turbofix.program.facts import unwrapped
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import Loader, Preload
-from turbofix.program.names import dotted, loads, targets
-from turbofix.program.sites import FUNCTIONS
+from turbofix.program.names import dotted, loads, parameters, targets
+from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.values import (
     Bound,
     Class,
     External,
     Function,
+    Instance,
     Iterated,
     Made,
+    Opaque,
     Tensor,
     Value,
     flatten,
@@ -59,9 +61,11 @@ class _Use:
 
 def preloads(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ...]:
     """The tensors that are copied to a GPU batch by batch, in the order of the text."""
+    loaders = tuple(loaders)
+    taken = _taken_by_own(analysis, loaders)
     known = {loader.site: loader for loader in loaders if loader.dataset.kind == "tensors"}
     if not known:
-        return ()
+        return taken
     uses: dict[int, list[_Use]] = {}
     data: dict[int, Made] = {}
     for event in analysis.facts.of("make"):
@@ -80,7 +84,85 @@ def preloads(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ..
     above: dict[Path, Site] = {}
     for each in kept:
         above[each.data.path] = min(each.helper, above.get(each.data.path, each.helper))
-    return tuple(replace(each, helper=above[each.data.path]) for each in kept)
+    return (*(replace(each, helper=above[each.data.path]) for each in kept), *taken)
+
+
+# --- data sets of the program's own -------------------------------------------------------------------------------
+
+_SAME_FOR_MANY = words(
+    """
+    float double half long int short bool to type astype copy clone contiguous unsqueeze squeeze view reshape
+    """
+)
+"""Methods that do to a batch what they do to each of its samples, when told so."""
+_TENSORS_OF = frozenset(("torch.from_numpy", "torch.tensor", "torch.as_tensor"))
+_NOT_IN_MEMORY = ("memmap", "load", "open")
+
+
+def _taken_by_own(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ...]:
+    """The data sets of the program's own that only take their samples out of arrays in memory: none is rewritten."""
+    known = {loader.site: loader for loader in loaders if any(copy.to.reaches_cuda for copy in loader.copies)}
+    found: dict[Site, Preload] = {}
+    for event in analysis.facts.of("make"):
+        loader = known.get(analysis.facts.site(event))
+        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+        if loader is None or passed is None or loader.argument("collate_fn").state != "absent" or loader.subclass:
+            continue
+        data = members(passed.value)
+        if not data or not all(isinstance(each, Instance) and _only_takes(analysis, each) for each in data):
+            continue
+        name = next(each.cls.node.name for each in data if isinstance(each, Instance))
+        why = (
+            f"the script's own `{name}.__getitem__` takes them one by one: only the batches of a `TensorDataset` are "
+            "taken as a whole"
+        )
+        site = loader.site
+        found[site] = Preload(site, "", None, ((site, None),), site, why_not=why)
+    return tuple(found[site] for site in sorted(found))
+
+
+def _only_takes(analysis: Analysis, data: Instance) -> bool:
+    """Whether ``__getitem__`` does nothing but to take a sample out of arrays in memory, at its index."""
+    function = data.cls.find("__getitem__")
+    if not isinstance(function, Function) or not isinstance(function.node, ast.FunctionDef) or function.decorators:
+        return False
+    node, given = function.node, [each.arg for each in parameters(function.node)]
+    if len(given) != 2:
+        return False
+    *statements, last = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not isinstance(last, ast.Return) or last.value is None:
+        return False
+    if not all(isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) for each in statements):
+        return False
+    taken: set[str] = set()
+    for part in (part for each in (*statements, last) for part in walk(each)):
+        if isinstance(part, ast.Call):
+            if _names_of_call(analysis, part) & _TENSORS_OF:
+                continue
+            if not isinstance(part.func, ast.Attribute) or part.func.attr not in _SAME_FOR_MANY:
+                return False
+        elif isinstance(part, ast.Subscript) and dotted(part.value) is not None:
+            name = dotted(part.value) or ""
+            if name.startswith(f"{given[0]}.") and name.count(".") == 1:
+                taken.add(name.partition(".")[2])
+        elif isinstance(part, (ast.IfExp, ast.Lambda, *COMPREHENSIONS, ast.Await, ast.Yield, ast.NamedExpr)):
+            return False
+    return bool(taken) and all(
+        _is_in_memory(each) for name in taken for each in members(data.attributes.get(name)) or (None,)
+    )
+
+
+def _names_of_call(analysis: Analysis, call: ast.Call) -> set[str]:
+    return {event.name for event in analysis.facts.at(call) if event.kind == "call"}
+
+
+def _is_in_memory(value: Value | None) -> bool:
+    """Whether a value is a tensor of the host, or an array that numpy makes there."""
+    if isinstance(value, Tensor):
+        return value.device == "cpu"
+    if not isinstance(value, Opaque) or not value.name.startswith("numpy."):
+        return False
+    return not any(word in value.name for word in _NOT_IN_MEMORY)
 
 
 def _tensors_of(value: Value, depth: int = 3) -> Made | None:
