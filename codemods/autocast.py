@@ -257,6 +257,10 @@ UNSAFE = (
 )
 """Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
 
+PERIODIC = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name in ("sin", "cos", "sin_", "cos_"))
+"""Sines of what a layer gave with a factor of some tens (SIREN), or of positions from a matrix product (rotary
+embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits hold those to 1 or 2."""
+
 FILLS = ("Tensor.masked_fill", "torch.masked_fill")
 FLOAT16_MAX = 65504.0
 ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
@@ -833,6 +837,9 @@ def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
         why = unfit_for_half(call.qualname)
         why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
         if why is not None and call.constants != ("custom_fwd",):
+            return f"{call.qualname} on {call.site.line_from(here)} {why}"
+        if call.of_halves and call.qualname in PERIODIC:
+            why = "takes what a product gave: its phase is lost in 16 bits"
             return f"{call.qualname} on {call.site.line_from(here)} {why}"
         if half == "float16" and call.qualname.startswith(FILLS):
             numbers = [value for value in call.constants if isinstance(value, (int, float))]

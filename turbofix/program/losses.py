@@ -17,7 +17,18 @@ from turbofix.program.names import targets
 from turbofix.program.objects import models_in
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Const, External, Function, Instance, Made, Opaque, Tensor, Unknown, members
+from turbofix.program.values import (
+    Const,
+    External,
+    Function,
+    Instance,
+    Made,
+    Opaque,
+    Tensor,
+    Unknown,
+    Value,
+    members,
+)
 
 
 def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
@@ -337,6 +348,7 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
     constants: dict[tuple[Site, str], list[object]] = {}
     of_weights: set[tuple[Site, str]] = set()
+    of_halves: set[tuple[Site, str]] = set()
     for event in (*events, *inside_models(analysis, events)):
         if event.kind not in ("call", "forward", "criterion"):
             continue
@@ -354,9 +366,11 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         given += [each for each in _constants_of(event) if each not in given]  # another caller may pass others
         if key not in of_weights and _is_given_weights(event):
             of_weights.add(key)
+        if key not in of_halves and _is_given_halves(event):
+            of_halves.add(key)
     return tuple(
-        Called(name, site, tuple(constants[site, name]), of_weights=(site, name) in of_weights)
-        for site, name in sorted(constants)
+        Called(key[1], key[0], tuple(constants[key]), of_weights=key in of_weights, of_halves=key in of_halves)
+        for key in sorted(constants)
     )
 
 
@@ -378,8 +392,16 @@ def qualname_of(event: Event) -> str:
 
 
 def _is_given_weights(event: Event) -> bool:
-    passed = event.arguments.values() if event.arguments is not None else ()
-    given = (each for value in (event.receiver, *passed) for each in members(value))
     return any(
-        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown)) for each in given
+        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown))
+        for each in _given(event)
     )
+
+
+def _is_given_halves(event: Event) -> bool:
+    return any(isinstance(each, Tensor) and each.half for each in _given(event))
+
+
+def _given(event: Event) -> Iterator[Value]:
+    passed = event.arguments.values() if event.arguments is not None else ()
+    return (each for value in (event.receiver, *passed) for each in members(value))
