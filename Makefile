@@ -15,6 +15,9 @@ demo: $(READY)
 	@echo
 	$(BIN)/turbofix verify $(DEMO) -- --epochs 2
 
+# Where no bytecode is written, each of the many processes that the tests start compiles the whole package anew.
+demo test lint docs: export PYTHONDONTWRITEBYTECODE =
+
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
