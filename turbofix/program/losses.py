@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -26,7 +27,6 @@ from turbofix.program.values import (
     Opaque,
     Tensor,
     Unknown,
-    Value,
     members,
 )
 
@@ -349,7 +349,7 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     constants: dict[tuple[Site, str], list[object]] = {}
     of_weights: set[tuple[Site, str]] = set()
     of_halves: set[tuple[Site, str]] = set()
-    for event in (*events, *inside_models(analysis, events)):
+    for event in dict.fromkeys((*events, *inside_models(analysis, events))):
         if event.kind not in ("call", "forward", "criterion"):
             continue
         name = event.name
@@ -362,22 +362,17 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
             continue
         key = analysis.facts.site(event), name
-        given = constants.setdefault(key, [])
-        given += [each for each in _constants_of(event) if each not in given]  # another caller may pass others
-        if key not in of_weights and _is_given_weights(event):
+        given = _given(event)
+        known = constants.setdefault(key, [])
+        known += [each for each in given.constants if each not in known]  # another caller may pass others
+        if given.weights:
             of_weights.add(key)
-        if key not in of_halves and _is_given_halves(event):
+        if given.halves:
             of_halves.add(key)
     return tuple(
         Called(key[1], key[0], tuple(constants[key]), of_weights=key in of_weights, of_halves=key in of_halves)
         for key in sorted(constants)
     )
-
-
-def _constants_of(event: Event) -> tuple[object, ...]:
-    """The constants among the arguments of a call."""
-    passed = event.arguments.values() if event.arguments is not None else ()
-    return tuple(member.value for value in passed for member in members(value) if isinstance(member, Const))
 
 
 def qualname_of(event: Event) -> str:
@@ -391,17 +386,25 @@ def qualname_of(event: Event) -> str:
     return f"{owner}.scatter.value" if number else event.name
 
 
-def _is_given_weights(event: Event) -> bool:
-    return any(
-        "param" in each.roles if isinstance(each, Tensor) else isinstance(each, (Opaque, Unknown))
-        for each in _given(event)
-    )
+class _Given(NamedTuple):
+    """What a call is given: its literals, and whether weights or numbers of 16 bits are among the rest."""
+
+    constants: tuple[object, ...]
+    weights: bool
+    halves: bool
 
 
-def _is_given_halves(event: Event) -> bool:
-    return any(isinstance(each, Tensor) and each.half for each in _given(event))
-
-
-def _given(event: Event) -> Iterator[Value]:
+def _given(event: Event) -> _Given:
     passed = event.arguments.values() if event.arguments is not None else ()
-    return (each for value in (event.receiver, *passed) for each in members(value))
+    constants: list[object] = []
+    weights = halves = False
+    for value in (event.receiver, *passed):
+        for each in members(value):
+            if isinstance(each, Tensor):
+                weights = weights or "param" in each.roles
+                halves = halves or each.half
+            elif isinstance(each, Const):
+                constants.append(each.value)
+            elif isinstance(each, (Opaque, Unknown)):
+                weights = True
+    return _Given(tuple(constants), weights, halves)
