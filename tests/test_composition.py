@@ -14,6 +14,7 @@ from turbofix.findings import Risk
 from turbofix.verify import Request, Stage
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 SAMPLE = SCRIPTS / "tabular_mlp.py"
 

@@ -22,6 +22,7 @@ from turbofix.project import plan_comparison
 from turbofix.verify import Options, verify
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 ASKED = {
     "missing zero_grad", "no division", "wrong divisor", "missing unscale_", "learning rate × 2",

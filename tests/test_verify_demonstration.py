@@ -13,6 +13,7 @@ import pytest
 from commands import Run, runner
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 SHORT = ("--accumulation-steps", "2")  # as many updates of a quarter of the samples
 SCRIPT = Path(__file__).parents[1] / "fixtures" / "scripts" / "seq2seq.py"

@@ -92,6 +92,7 @@ def test_the_users_tree_is_what_it_was_and_the_level_is_told(project: Path, leve
     assert any("weak" in note for note in found.notes) == (level == GUARD)
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_a_write_outside_is_named(project: Path) -> None:
     pytest.importorskip("torch")
     script = project / "outside.py"
@@ -102,6 +103,7 @@ def test_a_write_outside_is_named(project: Path) -> None:
     assert not (project.parent / "out.txt").exists()
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_each_run_starts_from_the_users_files(project: Path) -> None:
     """What one run wrote is not there for the next: the second run of the original would differ."""
     pytest.importorskip("torch")
@@ -114,6 +116,7 @@ def test_each_run_starts_from_the_users_files(project: Path) -> None:
         assert any("kept.txt" in note and "as it was" in note for note in found.notes)
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_the_scratch_folder_is_kept_on_request(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -169,6 +172,7 @@ def test_without_forks_there_is_no_warden_and_a_run_still_ends(
         assert walls.left(lease.root) == []
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_what_the_weak_level_cannot_hold_is_told(project: Path) -> None:
     """Another program can write where it likes; what it did is seen at least."""
     pytest.importorskip("torch")
@@ -181,6 +185,7 @@ def test_what_the_weak_level_cannot_hold_is_told(project: Path) -> None:
     assert any("were changed" in note and "kept.txt" in note for note in found.notes), found.notes
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_what_a_layer_cannot_do_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     walls.demand("overlay-for-users")
@@ -293,6 +298,7 @@ def test_levels_are_demanded_by_name() -> None:
         isolation.demand("glass")
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 def test_a_level_that_fails_in_the_end_runs_nothing(project: Path) -> None:
     pytest.importorskip("torch")
     walls.demand("overlay-for-users")

@@ -17,12 +17,15 @@ from pathlib import Path
 
 import pytest
 import walls
+import warm
 
 from turbofix import project
 from turbofix.verify import Options, limits, verify
+from turbofix.verify.isolation import Held
 from turbofix.verify.lease import scratch_folder, sweep
 from turbofix.verify.limits import Limits
 from turbofix.verify.probe import guard, landlock, processes
+from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.runner import Child, Ended
 from turbofix.verify.scratch import Scratch
 
@@ -378,6 +381,13 @@ if phase == "importing torch":
 if phase == "cleaning up":
     remove = lease.warden.remove
     lease.warden = types.SimpleNamespace(remove=lambda folder: (os.kill(os.getpid(), number), remove(folder)))
+if sys.argv[4:]:
+    # a fork of an interpreter that has imported torch, see `warm`
+    import socket, subprocess, warm
+    from turbofix.verify import runner
+    control = socket.socket(fileno=int(sys.argv[4]))
+    def fork(command, **given): return warm.Forked(control, command[1:], given["env"], given)
+    runner.subprocess = types.SimpleNamespace(**{**vars(subprocess), "Popen": fork})
 verify(walls.request(Path("script.py").absolute(), steps=6, isolation=level), advance)
 """
 
@@ -395,14 +405,25 @@ PHASES = (
 SLOW_TRAINING = walls.TRAINING.replace("    optimizer.step()", "    optimizer.step(); import time; time.sleep(0.05)")
 
 
-def turbofix_ended(project: Path, scratches: Path, number: int, phase: str, level: str) -> int:
+def turbofix_ended(  # noqa: PLR0913
+    project: Path, scratches: Path, number: int, phase: str, level: str, kept: warm.Kept
+) -> int:
     """Verify in a process of its own that gets the signal ``number`` in ``phase``; its exit status."""
     tests = Path(__file__).parent
     program = PROGRAM.replace("TESTS", repr(str(tests)))
-    environment = {**os.environ, "TMPDIR": str(scratches), "PYTHONPATH": str(tests.parent)}
     command = [sys.executable, "-c", program, str(number), phase, level]
+    control = ()
+    if phase != "importing torch":
+        environment = Child(Scratch(scratches, (), Held(GUARD)), project, (), project, Options())._environment()
+        control = (kept.control(sys.executable, environment).fileno(),)
     return subprocess.run(
-        command, cwd=project, env=environment, timeout=120, stderr=subprocess.DEVNULL, check=False
+        [*command, *map(str, control)],
+        cwd=project,
+        env={**os.environ, "TMPDIR": str(scratches), "PYTHONPATH": str(tests.parent)},
+        timeout=120,
+        stderr=subprocess.DEVNULL,
+        pass_fds=control,
+        check=False,
     ).returncode
 
 
@@ -435,12 +456,17 @@ ENDS += [
 
 
 @pytest.mark.parametrize(("number", "phase", "level"), ENDS)
-def test_an_end_from_outside_leaves_nothing_behind(
-    project: Path, scratches: Path, number: signal.Signals, phase: str, level: str
+def test_an_end_from_outside_leaves_nothing_behind(  # noqa: PLR0913
+    project: Path,
+    scratches: Path,
+    number: signal.Signals,
+    phase: str,
+    level: str,
+    kept_interpreters: warm.Kept,
 ) -> None:
     walls.demand(level if level != "overlay" else strongest())
     before = walls.tree_hash(project.parent)
-    status = turbofix_ended(project, scratches, number, phase, level)
+    status = turbofix_ended(project, scratches, number, phase, level, kept_interpreters)
     undisturbed = phase == "cleaning up" and number != signal.SIGKILL
     expected = {signal.SIGINT: -2, signal.SIGTERM: 143, signal.SIGKILL: -9}
     assert status == (0 if undisturbed else expected[number])

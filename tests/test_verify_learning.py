@@ -19,6 +19,7 @@ from turbofix.verify.learning import Original
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 PAIRS = Path(__file__).parent / "verify_scripts" / "pairs.py"
 NETWORK = Path(__file__).parent / "verify_scripts" / "network.py"

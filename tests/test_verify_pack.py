@@ -13,6 +13,7 @@ from turbofix.verify import speed
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 TRAINING = """\
 import torch

@@ -20,6 +20,8 @@ from turbofix.verify.recipes import Recipes
 from turbofix.verify.result import UNVERIFIED, Judgement
 from turbofix.verify.runner import Ended
 
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
+
 # --- numbers
 
 

@@ -23,6 +23,7 @@ from turbofix.verify.learning import Original
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 # The seeds are the script's own and nothing is drawn in the loop, so that neutralising chance changes nothing.
 START = """

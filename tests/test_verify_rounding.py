@@ -9,6 +9,7 @@ import pytest
 from commands import Run, runner
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 # a residual network with BatchNorm as it is initialised, and arguments that make it small
 NAIVE = Path(__file__).parents[1] / "benchmarks" / "training" / "naive" / "resnet50.py"

@@ -16,6 +16,7 @@ from turbofix.verify.learning import Original
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from turbofix.findings import Risk
 from turbofix.verify import Options, Progress, Request, Stage, Verification, verify
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 # what a tiny training needs: (set-up, loop); one epoch of four batches
 TINY = """\

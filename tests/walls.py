@@ -110,12 +110,13 @@ def request(script: Path, **options: object) -> Request:
 
 
 def lives(word: str) -> list[int]:
-    """The processes whose command line holds ``word``."""
+    """The processes whose command line or environment holds ``word``, but for this one."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if word.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+            words = path.joinpath("cmdline").read_bytes() + path.joinpath("environ").read_bytes()
+            if word.encode() in words and int(path.name) != os.getpid():
+                found.append(int(path.name))
     return found
 
 
