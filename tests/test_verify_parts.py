@@ -130,6 +130,24 @@ def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:
     assert changes.first_not_run({path: OLD}, {path: new}, {}) == (path, 3)
 
 
+def test_the_other_branch_must_run_where_one_keeps_what_was_there() -> None:
+    path = Path("/p/train.py")
+    old = b"o = Adam(\n    p,\n)\no.step()\n"
+    new = (
+        b"try:\n    import b\nexcept Exception:\n    b = None\n"
+        b"if b:\n    o = b.Adam8(p)\nelse:\n    o = Adam(\n        p,\n    )\no.step()\n"
+    )
+    assert changes.first_not_run({path: old}, {path: new}, {path: {1, 2, 3, 4, 5, 8, 11}}) == (path, 6)
+    assert changes.first_not_run({path: old}, {path: new}, {path: {1, 2, 5, 6, 11}}) is None
+    turned = b"if not b:\n    o = Adam(\n        p,\n    )\nelse:\n    o = b.Adam8(p)\no.step()\n"
+    assert changes.first_not_run({path: old}, {path: turned}, {path: {1, 2, 7}}) == (path, 6)
+    # both branches are new, or both are old: one that ran speaks for the other
+    both = b"if b:\n    o = b.Adam8(p)\nelse:\n    o = Adam(p, fused=True)\no.step()\n"
+    assert changes.first_not_run({path: old}, {path: both}, {path: {1, 4, 5}}) is None
+    same = b"if b:\n    o = Adam(\n        p,\n    )\nelse:\n    o = Adam(\n        p,\n    )\no.step()\n"
+    assert changes.first_not_run({path: old}, {path: same}, {path: {1, 6, 9}}) is None
+
+
 def test_lines_of_a_stage_are_found_in_the_last_text() -> None:
     middle = b"a = 1\nb = 2\nc = 3\n"
     last = b"import x\na = 1\nb = x(2)\nc = 3\n"

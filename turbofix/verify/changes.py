@@ -14,31 +14,48 @@ def changed_statements(old: bytes, new: bytes) -> tuple[range, ...]:
     """For each run of changed lines, the lines of the statements that it touches; lines count from 1.
 
     A compound statement counts with its header alone. Comments, blank lines and pure deletions have no statement.
+    Where a new ``if`` keeps the old statements in one of its branches, the other branch is told for itself.
     """
     before, after = _lines(old), _lines(new)
     try:
-        statements = _statements(new)
+        tree = ast.parse(new)
     except SyntaxError:
         return ()
+    statements = _statements(tree)
     found: list[range] = []
-    for tag, _, _, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for tag, old_start, old_end, start, end in difflib.SequenceMatcher(
+        None, before, after, autojunk=False
+    ).get_opcodes():
         if tag in ("equal", "delete"):
             continue
         touched = {s for line in range(start + 1, end + 1) for s in [statements.get(line)] if s is not None}
         # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
         if touched:
             found.append(range(min(s.start for s in touched), max(s.stop for s in touched)))
+        # But where what was there stays, for when the test says so, it is no sign of the change that it ran.
+        found += _instead(tree, after, range(start + 1, end + 1), {line.strip() for line in before[old_start:old_end]})
     return tuple(found)
+
+
+def _instead(tree: ast.Module, after: list[str], added: range, old: set[str]) -> Iterator[range]:
+    """The branches, of two in an added ``if``, beside those that hold nothing but lines that were there before."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.If) or not node.orelse or node.lineno not in added:
+            continue
+        branches = [range(each[0].lineno, (each[-1].end_lineno or 0) + 1) for each in (node.body, node.orelse)]
+        stays = [all(after[line - 1].strip() in {*old, ""} for line in each) for each in branches]
+        if any(stays) and not all(stays):
+            yield branches[stays.index(False)]
 
 
 def _lines(text: bytes) -> list[str]:
     return text.decode("utf-8", "replace").splitlines()
 
 
-def _statements(text: bytes) -> dict[int, range]:
+def _statements(tree: ast.Module) -> dict[int, range]:
     """The innermost statement that covers each line, as the lines of its header."""
     covered: dict[int, range] = {}
-    for node in _walk(ast.parse(text)):
+    for node in _walk(tree):
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         last = node.end_lineno or node.lineno
         body = getattr(node, "body", None)
