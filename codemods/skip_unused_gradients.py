@@ -1,4 +1,4 @@
-"""End the backward pass where nobody uses the gradients behind it.
+"""End the backward pass where nobody uses the gradients behind it, and leave out those that nobody uses.
 
 Why slow
     A discriminator's step that is given what the generator has just made goes back through the discriminator, and then
@@ -25,6 +25,11 @@ Use instead
     The same goes for what any model gives to another one or to a criterion: the features of an encoder that no
     optimizer trains, the answers of a teacher.
 
+    A generator's step has to go back through the discriminator, but the gradients of the discriminator's own weights
+    are cleared before anything uses them. The backward pass is told whose are wanted, and computes no others::
+
+        bce(discriminator(generator(z)), ones).backward(inputs=[*generator.parameters()])
+
 When refused
     Nothing is said
 
@@ -41,8 +46,12 @@ When refused
 
     It is refused where the generator's loss is made of the same result (then its gradients are needed), where
     ``torch.autograd.grad`` takes a gradient through it, as gradient penalties do, where the backward pass comes to that
-    model by another way, too, and where the program reads a gradient by itself. The discriminator's own gradients in
-    the generator's step are thrown away as well; nothing is said of them, since the backward pass has to go through it.
+    model by another way, too, and where the program reads a gradient by itself.
+
+    A backward pass is told whose gradients are wanted only where these models are called by name in the same function,
+    consist of torch's layers and make no weight that takes no gradients (torch raises then), where no other optimizer
+    could use a gradient of that pass (a penalty on the weights of a model that is not called), and where nothing is
+    compiled: a compiled backward pass computes all that it was compiled for.
 
 Risk
     exact: the same forward passes, and the same gradients wherever a step uses them. Where models are compiled it is
@@ -86,6 +95,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if found.backward in told:
                 continue
             told.add(found.backward)
+            if found.kept and is_compiled(program, step):
+                continue  # a compiled backward pass computes all that it was compiled for
             if found.done:
                 yield codemod.in_place(found.backward, f"goes back no further than {code(found.names)}")
             elif found.why_not is not None:
@@ -98,6 +109,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def message(found: ThrownAway) -> str:
     """What is computed in vain."""
+    if found.kept:
+        return f"computes gradients of the weights of {code(found.models)}, which are cleared before a step uses them"
     fate = "whose gradients are cleared before a step uses them" if found.cleared else "which no optimizer trains"
     return f"goes back through {code(found.names)} into {code(found.models)}, {fate}"
 
@@ -123,5 +136,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Detach what the next model is given."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    for site in plan.found.cuts:
+    found = plan.found
+    if found.kept:
+        edit.argument(found.backward, "inputs", f"[{', '.join(f'*{each}.parameters()' for each in found.kept)}]")
+    for site in found.cuts:
         edit.insert_after(site, ".detach()")

@@ -306,6 +306,7 @@ class Uses:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         self.trained: dict[int, frozenset[int]] = {}  # optimizer -> the modules whose parameters it is given
+        self.owners: dict[int, Value] = {}  # the models whose parameters an optimizer or a clip is given
         self.uses: list[tuple[Event, frozenset[int], int | None]] = []
         self.known = self._read()
 
@@ -318,6 +319,7 @@ class Uses:
             owners = self._given(passed.node if passed is not None else None, facts.frames(event))
             if owners is None or not optimizer.qualname.startswith("torch.optim."):
                 return False
+            self.owners.update((id(each), each) for each in owners)
             known = self.trained.get(id(optimizer), frozenset())
             self.trained[id(optimizer)] = known.union(*map(_parts, owners))
         for event in facts.of("step", "unscale"):
@@ -337,6 +339,7 @@ class Uses:
             owners = self._given(passed.node if passed is not None else None, facts.frames(event))
             if owners is None:
                 return False
+            self.owners.update((id(each), each) for each in owners)
             self.uses.append((event, frozenset().union(*map(_parts, owners)), None))
         return bool(self.trained)
 
@@ -515,6 +518,7 @@ class Search:
         self.escaped: set[Key] = set()
         self.differentiated: dict[Key, Site] = {}  # where a gradient is taken through an expression, or by it
         self.called: dict[int, str] = {}  # how the program calls a model
+        self.calls: dict[Key, ast.Call] = {}  # the calls of models
         self.followed = 0
         self.visited: set[int] = set()  # the calls of models that were followed
         self.reached: list[tuple[Event, Marks]] = []
@@ -888,6 +892,7 @@ class Search:
             if event.kind == "forward":
                 self.visited.add(id(event))
         quiet = all(no_grad(event) for event in forwards) or self._gives_no_graph(node, forwards)
+        self.calls[_path(self.frames), id(node)] = node
         for event in forwards:
             for each in members(event.receiver):
                 self.called.setdefault(id(each), dotted(node.func) or "the model")
@@ -1117,8 +1122,86 @@ class Judgement:
                 together.setdefault(event.node, []).append((event, marks))
         for pairs in together.values():
             found = self._of([event for event, _ in pairs], frozenset().union(*(marks for _, marks in pairs)))
+            if found is None:
+                found = self._on_the_way(pairs)
             if found is not None:
                 yield found
+
+    # --- weights that lie on the way
+
+    def _on_the_way(self, pairs: list[tuple[Event, Marks]]) -> ThrownAway | None:
+        """What a backward pass computes for the weights of models that it only has to go through."""
+        modules = self.analysis.execution.modules.values()
+        if any(_FREEZING.search(each.text) or _makes_frozen_weights(each.tree) for each in modules):
+            return None
+        found: set[tuple[str, ...]] = set()
+        passed: dict[int, Value] = {}
+        for event, marks in pairs:
+            node = event.node
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or _is_special(event):
+                return None
+            if event.arguments is None or event.arguments.open or event.arguments.star:
+                return None
+            if node.func.attr != "backward" or event.name == "torch.autograd.backward":
+                return None
+            if not members(event.receiver) or not all(map(_is_plain_tensor, members(event.receiver))):
+                return None  # an object's own `backward` may take no such argument
+            lost, kept = self._shares(event, marks)
+            names = [self._name_at(event, model, marks) for model in kept]
+            if not lost or not kept or None in names:
+                return None
+            found.add(tuple(sorted({name for name in names if name is not None})))
+            passed.update((id(model), model) for model in lost)
+        if len(found) != 1:
+            return None
+        site = self.facts.site(pairs[0][0])
+        models = passed.values()
+        called = sorted({self.search.called.get(id(model), "a model") for model in models})
+        cleared = sorted({clear for model in models if (clear := self.uses.clearing(model)) is not None})
+        read = next(gradient_reads(self.analysis), None)
+        why = None if read is None else f"a gradient is read on {read.line_from(site.path)}"
+        return ThrownAway(site, (), (), tuple(called), tuple(cleared), why, kept=found.pop())
+
+    def _shares(self, event: Event, marks: Marks) -> tuple[list[Value], list[Value]]:
+        """The models whose gradients of a backward pass are lost though some optimizer has them, and those whose are
+        not; none where that is not known of all."""
+        reached = {each.model for each in _without(self.search, marks, set()) if not each.quiet}
+        if None in reached:
+            return [], []
+        models = [model for model in reached if model is not None and self._has_weights(model)]
+        kept = [model for model in models if not self.uses.are_lost(model, event)]
+        lost = [model for model in models if model not in kept]
+        own = frozenset().union(*map(_parts, kept))
+        # a penalty on weights reaches a model that is not called
+        others = (each for each in self.uses.owners.values() if not self.uses.are_lost(each, event))
+        if not all(_parts(each) <= own for each in others) or any(_parts(each) & own for each in lost):
+            return [], []
+        if not all(_gives_all_parameters(model) and _is_all_torch(model) for model in kept):
+            return [], []
+        return [model for model in lost if self.uses.is_trained(model)], kept
+
+    def _name_at(self, event: Event, model: Value, marks: Marks) -> str | None:
+        """What a model is called where a backward pass starts: as it was when it was called in the same function."""
+        frames = self.facts.frames(event)
+        scope, module = frames[-1].scope, frames[-1].module
+        for mark in sorted(_without(self.search, marks, set()), key=lambda each: each.call[1]):
+            call = self.search.calls.get(mark.call)
+            if mark.model is not model or call is None or mark.call[0] != _path(frames):
+                continue
+            name = dotted(call.func)
+            if name is None:
+                continue
+            head, dot, rest = name.partition(".")
+            if any(each.arg == head for each in parameters(scope)):
+                written = len(self.facts.bindings.writes(scope, head)) == 0
+            else:
+                owner = self.facts.bindings.owner(head, call, module)
+                written = len(self.facts.bindings.writes(owner, head)) == 1
+            if dot:
+                written = written and "." not in rest and len(self.facts.attribute_writes(rest)) == 1
+            if written:
+                return name
+        return None
 
     def _of(self, events: list[Event], marks: Marks) -> ThrownAway | None:
         search = self.search
@@ -1188,6 +1271,29 @@ class Judgement:
         if not called:
             called = sorted({search.called.get(id(model), "a model") for model in models})
         return ThrownAway(site, tuple(sorted(names)), sites, tuple(called), tuple(cleared), why_not)
+
+
+_FREEZING = re.compile(r"\bfreeze|\bfrom_pretrained\b")
+
+
+@once_per_node
+def _makes_frozen_weights(tree: ast.Module) -> bool:
+    """Whether a file may make weights that take no gradients: a backward pass may not be told to compute theirs."""
+    return any(
+        (dotted(call.func) or "").rpartition(".")[2].endswith("Parameter")
+        and (len(call.args) > 1 or bool(call.keywords) or any(isinstance(each, ast.Starred) for each in call.args))
+        for call in every(ast.Call, tree)
+    )
+
+
+def _is_all_torch(model: Value) -> bool:
+    """Whether all modules in a model are torch's layers or the program's own: all their weights take gradients."""
+    return all(
+        isinstance(each, Instance)
+        or (isinstance(each, Made) and each.qualname.startswith("torch.nn."))
+        or (isinstance(each, Opaque) and each.name.endswith("<layer>"))  # one of them, as ``apply`` gives it
+        for each in _modules(model)
+    )
 
 
 def _is_special(event: Event) -> bool:

@@ -607,7 +607,8 @@ class ThrownAway:
     ``cuts`` are the expressions at which it could end, tensors that a model or a criterion is given, ``names`` their
     sources. ``models`` is what the program calls those models, ``cleared`` where it clears their gradients (nowhere, if
     no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
-    not go on into them, since what they gave is detached already.
+    not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
+    gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
     """
 
     backward: Site
@@ -617,6 +618,7 @@ class ThrownAway:
     cleared: tuple[Site, ...] = ()
     why_not: str | None = None
     done: bool = False
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
