@@ -78,7 +78,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, TrainingProgram
+from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._guard import changed_in, left_behind, on_gpu_above
@@ -93,7 +93,7 @@ from ._loaders import (
     node_of,
     whole,
 )
-from ._trainers import LOADING
+from ._trainers import LOADING, on_gpu
 from ._trainers import evidence as settings
 from ._trainers import why_not as why_not_setting
 
@@ -327,9 +327,15 @@ def is_worthwhile(program: TrainingProgram, loader: Loader) -> bool:
         return False
     if data.kind != "map":
         return not (loader.role == "evaluation" and loader.built_in_loop)
-    if not waits and (not program.device.reaches_cuda or (data.length is not None and data.length <= HANDFUL)):
+    reaches_gpu = program.device.reaches_cuda or any(on_gpu(each) for each in under_lightning(program))
+    if not waits and (not reaches_gpu or (data.length is not None and data.length <= HANDFUL)):
         return False
     return any(kind in WORK for kind in data.work) or "." in (data.qualname or "")
+
+
+def under_lightning(program: TrainingProgram) -> tuple[Training, ...]:
+    """The trainings of Lightning, which takes model and batches to a GPU by itself where there is one."""
+    return program.trainings if program.framework is Framework.LIGHTNING else ()
 
 
 def has_several(workers: Argument) -> bool:
