@@ -59,8 +59,8 @@ When refused
     unpacks a mapping that may hold the device already.
 
     A look-up is known where ``gather``, ``index_select`` or an index takes ``t.cpu()``, and what it gives goes to the
-    device through views alone. It is refused where the table is long (more than 64 KB), or its length is not known from
-    the text: it would be copied in every step.
+    device through views alone, as the type that it is. It is refused where the table is long (more than 64 KB), or its
+    length is not known from the text: it would be copied in every step.
 
 Risk
     exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than

@@ -80,9 +80,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(padding.site, "batches are padded to their own longest text")
             continue
         what = "every batch of texts" if padding.of == "batch" else "every text"
-        if padding.by_hand:
-            what = "every sample"
         message = f"{what} is padded to a fixed length, and the model computes for the padding, too"
+        if padding.by_hand:
+            message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
         if padding.why_not is not None:
             one_by_one = padding.of == "item" and padding.why_not.startswith(("it pads", "the samples"))

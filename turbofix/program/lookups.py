@@ -105,8 +105,9 @@ def _lookup(analysis: Analysis, event: Event, picking: _Picking, step: Step, loo
     way = _way(analysis, picking.whole, module)
     if way is None:
         return None
-    places = [analysis.devices.of_transfer(each) for each in facts.at(way.copy) if each.kind == "transfer"]
-    if not places or not all(place.reaches_cuda for place in places):
+    copies = [each for each in facts.at(way.copy) if each.kind == "transfer"]
+    places = [analysis.devices.of_transfer(each) for each in copies]
+    if not places or not all(place.reaches_cuda for place in places) or not all(map(_only_moves, copies)):
         return None
     lengths = _Lengths(analysis)
     longest = [lengths.of_value(each) for each in tables]
@@ -146,6 +147,16 @@ def _lookup(analysis: Analysis, event: Event, picking: _Picking, step: Step, loo
         guard=analysis.guards.guard(event, loop),
         why_not=why,
     )
+
+
+def _only_moves(copy: Event) -> bool:
+    """Whether a copy names a device alone: another type of numbers may be the only one that the device has."""
+    given = copy.arguments
+    if given is None or given.open or given.star or len(given.positions) > 1:
+        return False
+    if not given.keywords.keys() <= {"device", "non_blocking"}:
+        return False
+    return not any(isinstance(each, Tensor) for value in given.values() for each in members(value))
 
 
 def _is_settled(analysis: Analysis, name: ast.Name, module: ModuleFile) -> bool:
