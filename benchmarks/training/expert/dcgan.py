@@ -168,11 +168,11 @@ class Training:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batchSize", type=int, default=128)
-    parser.add_argument("--images", type=int, default=25600)
+    parser.add_argument("--images", type=int, default=200000)
     parser.add_argument("--nz", type=int, default=100)
     parser.add_argument("--ngf", type=int, default=64)
     parser.add_argument("--ndf", type=int, default=64)
-    parser.add_argument("--niter", type=int, default=20)
+    parser.add_argument("--niter", type=int, default=25)
     parser.add_argument("--lr", type=float, default=0.0002)
     parser.add_argument("--beta1", type=float, default=0.5)
     parser.add_argument("--manualSeed", type=int, default=999)

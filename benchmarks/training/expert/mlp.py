@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--batch_size", type=int, default=1024)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -107,13 +107,13 @@ class ResNet(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", default=3, type=int)
+    parser.add_argument("--epochs", default=90, type=int)
     parser.add_argument("--batch-size", default=256, type=int)
     parser.add_argument("--lr", default=0.1, type=float)
     parser.add_argument("--momentum", default=0.9, type=float)
     parser.add_argument("--wd", default=1e-4, type=float)
-    parser.add_argument("--train-images", default=8192, type=int)
-    parser.add_argument("--val-images", default=512, type=int)
+    parser.add_argument("--train-images", default=131072, type=int)
+    parser.add_argument("--val-images", default=5120, type=int)
     parser.add_argument("--image-size", default=224, type=int)
     parser.add_argument("--classes", default=1000, type=int)
     parser.add_argument("--width", default=64, type=int)

@@ -85,7 +85,7 @@ def dice_coeff(masks, target, epsilon=1e-6):
 
 def get_args():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", "-e", type=int, default=5)
+    parser.add_argument("--epochs", "-e", type=int, default=300)
     parser.add_argument("--batch-size", "-b", type=int, default=16)
     parser.add_argument("--learning-rate", "-l", type=float, default=1e-4, dest="lr")
     parser.add_argument("--pictures", type=int, default=1760)

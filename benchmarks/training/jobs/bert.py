@@ -14,9 +14,11 @@ def flops(layers: int, width: int, length: float) -> float:
     return 6 * 12 * layers * width**2 + 12 * layers * width * length
 
 
+FULL = ("--train_reviews", "3840", "--eval_reviews", "512", "--epochs", "2")
 TINY = (
     *("--train_reviews", "96", "--eval_reviews", "16", "--max_length", "48", "--vocab_size", "2000"),
     *("--hidden_size", "32", "--layers", "2", "--heads", "2", "--batch_size", "8", "--lr", "5e-3"),
+    *("--epochs", "2"),
 )
 
 JOB = Job(
@@ -25,7 +27,7 @@ JOB = Job(
     sample="token",
     source="6 N + 12 · layers · width · length a real token, as PaLM's appendix B counts (N without embeddings; the "
     "length is the mean square over the mean, since a token meets those of its own review)",
-    full=Setting(Load((), steps=120, samples=64 * MEAN), flops(12, 768, SQUARED)),
+    full=Setting(Load(FULL, steps=120, samples=64 * MEAN), flops(12, 768, SQUARED)),
     tiny=Setting(
         Load(TINY, steps=24, samples=8 * TINY_MEAN),
         flops(2, 32, TINY_SQUARED),

@@ -20,6 +20,7 @@ def flops(latent: int, width: int) -> float:
     return 2 * (3 * generator + 8 * discriminator)
 
 
+FULL = ("--images", "25600", "--niter", "20")
 TINY = ("--batchSize", "8", "--images", "96", "--nz", "16", "--ngf", "8", "--ndf", "8", "--niter", "2")
 
 JOB = Job(
@@ -28,7 +29,7 @@ JOB = Job(
     sample="image",
     source="two for each multiplication of the convolutions, in as many passes as the two updates need; an image is "
     "one real and one made picture",
-    full=Setting(Load((), steps=4000, samples=128), flops(100, 64)),
+    full=Setting(Load(FULL, steps=4000, samples=128), flops(100, 64)),
     tiny=Setting(
         Load(TINY, steps=24, samples=8),
         flops(16, 8),

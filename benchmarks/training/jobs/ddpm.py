@@ -38,6 +38,7 @@ def flops(size: int, width: int) -> float:
     return 3 * (total + block(2 * width, width, size) + conv(width, 3, size, 1))
 
 
+FULL = ("--epochs", "6", "--images", "12800", "--ema_start", "100")
 TINY = (
     *("--epochs", "2", "--batch_size", "8", "--images", "96", "--image_size", "16", "--dim", "16", "--lr", "1e-3"),
     *("--ema_start", "6", "--print_every", "4", "--samples", "2", "--sample_steps", "3"),
@@ -48,7 +49,7 @@ JOB = Job(
     title="DDPM's U-Net at 32 pixels, attention written by hand, an average of the weights, batches of 128",
     sample="image",
     source="two for each multiplication (8.9 billion forward by torch.utils.flop_counter), times three",
-    full=Setting(Load((), steps=600, samples=128), flops(32, 128)),
+    full=Setting(Load(FULL, steps=600, samples=128), flops(32, 128)),
     tiny=Setting(
         Load(TINY, steps=24, samples=8),
         flops(16, 16),

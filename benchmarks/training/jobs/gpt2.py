@@ -10,13 +10,14 @@ def flops(layers: int, width: int, length: int, vocabulary: int) -> float:
     return 6 * (12 * layers * width**2 + vocabulary * width) + 12 * layers * width * length
 
 
+FULL = ("--train-windows", "1920", "--val-windows", "64", "--epochs", "1")
 JOB = Job(
     name="gpt2",
     title="GPT-2 124M, attention and GELU written by hand, 1024 tokens, batches of 16",
     sample="token",
     source="6 N + 12 · layers · width · length a token, as PaLM's appendix B counts (N with the tied output layer, "
     "without embeddings)",
-    full=Setting(Load((), steps=120, samples=16 * 1024), flops(12, 768, 1024, 50304)),
+    full=Setting(Load(FULL, steps=120, samples=16 * 1024), flops(12, 768, 1024, 50304)),
     tiny=Setting(
         Load(
             (

@@ -12,6 +12,7 @@ def flops(features: int, hidden: int) -> float:
     return 6 * (features * hidden + hidden**2 + hidden * (hidden // 2) + hidden // 2)
 
 
+FULL = ("--epochs", "3")
 TINY = Load(
     ("--rows", "2000", "--features", "8", "--hidden", "32", "--batch_size", "128", "--epochs", "2", "--lr", "1e-2"),
     steps=30,
@@ -22,7 +23,7 @@ JOB = Job(
     title="three hidden layers with BatchNorm on a million rows of 64 numbers in memory, batches of 1024",
     sample="row",
     source="six for each weight and row",
-    full=Setting(Load((), steps=3 * 879, samples=900_000 / 879, warm_up=900), flops(64, 512)),
+    full=Setting(Load(FULL, steps=3 * 879, samples=900_000 / 879, warm_up=900), flops(64, 512)),
     tiny=Setting(TINY, flops(8, 32), own={"library": replace(TINY, arguments=(*TINY.arguments, "--workers", "0"))}),
     loss=r"test loss (\d+\.\d+)",
     compile=(

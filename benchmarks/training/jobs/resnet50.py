@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from benchmarks.training.job import Job, Load, Setting
 
+FULL = ("--epochs", "3", "--train-images", "8192", "--val-images", "512")
 TINY = Load(
     (
         *("--train-images", "192", "--val-images", "32", "--batch-size", "16", "--epochs", "3", "--lr", "0.01"),
@@ -20,7 +21,7 @@ JOB = Job(
     sample="image",
     source="three times the forward pass of 4.09 billion multiply-adds (torchvision's table of models)",
     # the first validation compiles, too
-    full=Setting(Load((), steps=96, samples=256, warm_up=36), 3 * 2 * 4.09e9),
+    full=Setting(Load(FULL, steps=96, samples=256, warm_up=36), 3 * 2 * 4.09e9),
     tiny=Setting(TINY, 3 * 2 * 1e6, own={"library": replace(TINY, arguments=(*TINY.arguments, "--workers", "0"))}),
     loss=r"[Vv]al loss (\d+\.\d+)",
     compile=(("args.classes).to(device)", "args.classes).to(device)\n    model = torch.compile(model)"),),

@@ -16,10 +16,11 @@ def flops(layers: int, width: int, hidden: int, source: int, target: int) -> flo
     return 6 * (encoder + decoder) + 12 * attention
 
 
+FULL = ("--train_size", "2560", "--val_size", "128", "--epochs", "2")
 TINY = Load(
     (
         *("--train_size", "384", "--val_size", "32", "--d_model", "32", "--num_heads", "2", "--num_layers", "1"),
-        *("--d_ff", "64", "--lr", "3e-3", "--dropout", "0.1"),
+        *("--d_ff", "64", "--lr", "3e-3", "--dropout", "0.1", "--epochs", "2"),
     ),
     steps=24,
     samples=32,
@@ -29,7 +30,7 @@ JOB = Job(
     title="encoder-decoder transformer, 6 + 6 layers of 512, texts of 64 characters to 17, 8 batches of 4 to a step",
     sample="pair",
     source="6 for each weight and token, 12 · width for each pair of tokens in attention",
-    full=Setting(Load((), steps=160, samples=32), flops(6, 512, 2048, 64, 17)),
+    full=Setting(Load(FULL, steps=160, samples=32), flops(6, 512, 2048, 64, 17)),
     tiny=Setting(
         TINY, flops(1, 32, 64, 64, 17), own={"library": replace(TINY, arguments=(*TINY.arguments, "--workers", "0"))}
     ),

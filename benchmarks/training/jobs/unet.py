@@ -20,6 +20,7 @@ def flops(size: int, width: int) -> float:
     return 3 * total
 
 
+FULL = ("--epochs", "5")
 TINY = (
     *("--epochs", "2", "--batch-size", "4", "--pictures", "53", "--size", "32", "--width", "4"),
     *("--learning-rate", "3e-3", "--log-every", "5"),
@@ -31,7 +32,7 @@ JOB = Job(
     sample="image",
     source="two for each multiplication of the convolutions (96.3 billion forward by torch.utils.flop_counter), times "
     "three",
-    full=Setting(Load((), steps=495, samples=16), flops(256, 64)),
+    full=Setting(Load(FULL, steps=495, samples=16), flops(256, 64)),
     tiny=Setting(
         Load(TINY, steps=24, samples=4),
         flops(32, 4),

@@ -13,6 +13,7 @@ def flops(size: int, patch: int, width: int, depth: int, classes: int) -> float:
     return 3 * (depth * block + 2 * patches * 3 * patch**2 * width + 2 * width * classes)
 
 
+FULL = ("--epochs", "5", "--train-images", "8192", "--val-images", "1024", "--warmup-steps", "20")
 TINY = (
     *("--batch-size", "8", "--epochs", "2", "--train-images", "96", "--val-images", "16", "--num-classes", "10"),
     *("--img-size", "32", "--patch-size", "8", "--embed-dim", "32", "--depth", "2", "--num-heads", "2"),
@@ -25,7 +26,7 @@ JOB = Job(
     sample="image",
     source="twice the multiplications of the forward pass (4.6 billion at 224 pixels, as in the DeiT paper's table of "
     "models), times three",
-    full=Setting(Load((), steps=160, samples=256), flops(224, 16, 384, 12, 1000)),
+    full=Setting(Load(FULL, steps=160, samples=256), flops(224, 16, 384, 12, 1000)),
     tiny=Setting(
         Load(TINY, steps=24, samples=8),
         flops(32, 8, 32, 2, 10),

@@ -35,7 +35,7 @@ class BertConfig:
 
 @dataclass
 class TrainConfig:
-    num_epochs: int = 2
+    num_epochs: int = 3
     batch_size: int = 64
     learning_rate: float = 5e-5
     weight_decay: float = 0.01
@@ -284,14 +284,14 @@ class Trainer:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--train_reviews", type=int, default=3840)
-    parser.add_argument("--eval_reviews", type=int, default=512)
+    parser.add_argument("--train_reviews", type=int, default=25000)
+    parser.add_argument("--eval_reviews", type=int, default=5000)
     parser.add_argument("--max_length", type=int, default=512)
     parser.add_argument("--vocab_size", type=int, default=30522)
     parser.add_argument("--hidden_size", type=int, default=768)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=5e-5)
     parser.add_argument("--workers", type=int, default=4)

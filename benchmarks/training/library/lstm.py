@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--nlayers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=20)
     parser.add_argument("--clip", type=float, default=0.25)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch_size", type=int, default=20)
     parser.add_argument("--bptt", type=int, default=35)
     parser.add_argument("--dropout", type=float, default=0.5)

@@ -175,8 +175,8 @@ class Transformer(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--train_size", type=int, default=2560)
-    parser.add_argument("--val_size", type=int, default=128)
+    parser.add_argument("--train_size", type=int, default=100000)
+    parser.add_argument("--val_size", type=int, default=1024)
     parser.add_argument("--max_src_len", type=int, default=64)
     parser.add_argument("--d_model", type=int, default=512)
     parser.add_argument("--num_heads", type=int, default=8)
@@ -185,7 +185,7 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--batch_size", type=int, default=4)
     parser.add_argument("--accumulation_steps", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--output_dir", type=str, default="checkpoints")

@@ -9,11 +9,11 @@ import torch.utils.data
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--batchSize', type=int, default=128, help='input batch size')
-parser.add_argument('--images', type=int, default=25600, help='number of training pictures')
+parser.add_argument('--images', type=int, default=200000, help='number of training pictures')
 parser.add_argument('--nz', type=int, default=100, help='size of the latent z vector')
 parser.add_argument('--ngf', type=int, default=64)
 parser.add_argument('--ndf', type=int, default=64)
-parser.add_argument('--niter', type=int, default=20, help='number of epochs to train for')
+parser.add_argument('--niter', type=int, default=25, help='number of epochs to train for')
 parser.add_argument('--lr', type=float, default=0.0002, help='learning rate, default=0.0002')
 parser.add_argument('--beta1', type=float, default=0.5, help='beta1 for adam. default=0.5')
 parser.add_argument('--manualSeed', type=int, default=999, help='manual seed')

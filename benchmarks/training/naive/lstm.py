@@ -13,7 +13,7 @@ parser.add_argument('--nhid', type=int, default=650, help='number of hidden unit
 parser.add_argument('--nlayers', type=int, default=2, help='number of layers')
 parser.add_argument('--lr', type=float, default=20, help='initial learning rate')
 parser.add_argument('--clip', type=float, default=0.25, help='gradient clipping')
-parser.add_argument('--epochs', type=int, default=1, help='upper epoch limit')
+parser.add_argument('--epochs', type=int, default=40, help='upper epoch limit')
 parser.add_argument('--batch_size', type=int, default=20, metavar='N', help='batch size')
 parser.add_argument('--bptt', type=int, default=35, help='sequence length')
 parser.add_argument('--dropout', type=float, default=0.5, help='dropout applied to layers (0 = no dropout)')

@@ -9,14 +9,14 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser(description='ResNet-50 image classification')
-parser.add_argument('--epochs', default=3, type=int, metavar='N', help='number of total epochs to run')
+parser.add_argument('--epochs', default=90, type=int, metavar='N', help='number of total epochs to run')
 parser.add_argument('-b', '--batch-size', default=256, type=int, metavar='N')
 parser.add_argument('--lr', '--learning-rate', default=0.1, type=float, metavar='LR', dest='lr')
 parser.add_argument('--momentum', default=0.9, type=float, metavar='M')
 parser.add_argument('--wd', '--weight-decay', default=1e-4, type=float, metavar='W', dest='weight_decay')
 parser.add_argument('-p', '--print-freq', default=10, type=int, metavar='N')
-parser.add_argument('--train-images', default=8192, type=int)
-parser.add_argument('--val-images', default=512, type=int)
+parser.add_argument('--train-images', default=131072, type=int)
+parser.add_argument('--val-images', default=5120, type=int)
 parser.add_argument('--image-size', default=224, type=int)
 parser.add_argument('--classes', default=1000, type=int)
 parser.add_argument('--width', default=64, type=int, help='channels of the first stage')

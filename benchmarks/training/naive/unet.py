@@ -245,7 +245,7 @@ def train_model(model, device, args):
 
 def get_args():
     parser = argparse.ArgumentParser(description='Train the UNet on images and target masks')
-    parser.add_argument('--epochs', '-e', type=int, default=5, help='Number of epochs')
+    parser.add_argument('--epochs', '-e', type=int, default=300, help='Number of epochs')
     parser.add_argument('--batch-size', '-b', dest='batch_size', type=int, default=16, help='Batch size')
     parser.add_argument('--learning-rate', '-l', type=float, default=1e-4, help='Learning rate', dest='lr')
     parser.add_argument('--pictures', type=int, default=1760, help='Number of pictures')
