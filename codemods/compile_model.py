@@ -281,7 +281,8 @@ def of_sizes(program: TrainingProgram, model: Model, steps: list[Step]) -> str |
             loader = program.loader(site)
             last = loader.argument("drop_last") if loader is not None else None
             if loader is None or last is None or not (loader.divides or last.values == (True,)):
-                return "the last batch of a pass is smaller, and would be compiled anew: pass `drop_last=True`"
+                smaller = "is" if loader is not None and loader.divides is False else "may be"
+                return f"the last batch of a pass {smaller} smaller, and would be compiled anew: pass `drop_last=True`"
         if not step.loaders or step.source != "loader":
             return "its batches come from elsewhere than a loader, and are not known to have one size"
     loops = (other_sizes(program, each, "compiled") for each in program.evaluations if uses(program, each, (model,)))

@@ -9,11 +9,10 @@ from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
-from turbofix.program.lengths import length_of
+from turbofix.program.lengths import Lengths
 from turbofix.program.libraries import WEIGHED, words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
@@ -32,7 +31,6 @@ from turbofix.program.values import (
     Made,
     Mapping,
     Opaque,
-    Option,
     Partial,
     Sequence,
     Tensor,
@@ -108,7 +106,6 @@ _RANDOM_TRANSFORMS = (
     "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur",
     "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
-_BY_ROWS = {f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "empty", "randint_like")}
 _IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
 _WRAPPERS = {
     "torch.utils.data.Subset",
@@ -209,7 +206,8 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
     passed = [each.value for each in value.arguments.positions]
     if value.qualname == "torch.utils.data.TensorDataset":
         tensors = [each for one in passed for each in flatten(one) if isinstance(each, Tensor)]
-        return Dataset("tensors", site, value.qualname, any(each.device in ("cuda", "conditional") for each in tensors))
+        on_device = any(each.device in ("cuda", "conditional") for each in tensors)
+        return Dataset("tensors", site, value.qualname, on_device, length=lengths(analysis).of_data(value))
     if value.qualname in _WRAPPERS:
         inner = value.inner or (passed[0] if passed else None)
         found = [
@@ -259,14 +257,6 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         for keyword in ("transform", "pre_transform"):
             given = value.arguments.keywords.get(keyword)
             _transform(work, given.value if given is not None else None)
-    length = None
-    if name == "FakeData":
-        size = value.arguments.get("size", 0)
-        count = settled(size.value) if size is not None else 1000
-        length = count if isinstance(count, int) else None
-    if value.qualname in _LENGTHS:
-        split = value.arguments.get("split", 1)
-        length = _LENGTHS[value.qualname].get(settled(split.value) if split is not None else "train")
     return Dataset(
         "iterable" if iterable else "map",
         site,
@@ -275,7 +265,7 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         work.random,
         False,
         _ordered(work.kinds),
-        length,
+        _library_length(value),
         work.unpicklable,
         changed_globals(analysis, work.globals),
         work.generator,
@@ -284,6 +274,23 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         work.graph or _graph(work),
         set_later(analysis, work.globals, work.classes) if work.seen else (),
     )
+
+
+def lengths(analysis: Analysis) -> Lengths:
+    """What tells how many samples data have."""
+    return Lengths(analysis, _library_length)
+
+
+def _library_length(value: Made) -> int | None:
+    """How many samples a library's data set has by its own arguments, or as it was published."""
+    if value.qualname == "torchvision.datasets.FakeData":
+        size = value.arguments.get("size", 0)
+        count = settled(size.value) if size is not None else 1000
+        return count if isinstance(count, int) else None
+    if value.qualname in _LENGTHS:
+        split = value.arguments.get("split", 1)
+        return _LENGTHS[value.qualname].get(settled(split.value) if split is not None else "train")
+    return None
 
 
 # --- datasets of the project --------------------------------------------------------------------------------------
@@ -331,7 +338,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         work.random,
         work.worker_aware,
         _ordered(work.kinds),
-        _length(analysis, value),
+        lengths(analysis).of_data(value),
         work.unpicklable,
         _stateful(analysis, value) or changed_globals(analysis, work.globals),
         None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
@@ -597,97 +604,6 @@ def _only_indexes(function: Function, instance: Instance) -> bool:
                 return False
             picked = True
     return picked
-
-
-def _length(analysis: Analysis, instance: Instance) -> int | None:
-    """What ``__len__`` returns, where it is a literal, an attribute that is one, or the length of a known list."""
-    function = _function(instance.cls.find("__len__"))
-    if function is None or not isinstance(function.node, ast.FunctionDef):
-        return None
-    last = function.node.body[-1]
-    if not isinstance(last, ast.Return) or last.value is None or len(function.node.body) > 2:
-        return None
-    node = last.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
-        held = _attribute_value(instance, node.args[0])
-        if isinstance(held, Sequence) and held.items is not None:
-            return len(held.items)
-        built = _built_length(analysis, instance, dotted(node.args[0]))
-        return built if built is not None else _given_length(analysis, instance, dotted(node.args[0]) or "")
-    found = settled(_attribute_value(instance, node))
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-
-def _built_length(analysis: Analysis, instance: Instance, text: str | None) -> int | None:
-    """The length of an attribute that ``__init__`` builds: a comprehension over ``range(n)``, a tensor of n rows."""
-    init = _function(instance.cls.find("__init__"))
-    if init is None or text is None:
-        return None
-    writes = analysis.facts.bindings.writes(init.node, text)
-    if len(writes) != 1 or not isinstance(writes[0], ast.Assign):
-        return None
-    name = text.rpartition(".")[2]
-    if any(name in _resized(module.tree) for module in analysis.execution.modules.values()):
-        return None
-    return _length_of(writes[0].value, init, instance)
-
-
-_RESIZING = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
-
-
-@once_per_node
-def _resized(tree: ast.Module) -> frozenset[str]:
-    """The attributes of a file, by their last name, that a method makes longer or shorter."""
-    calls = (each.func for each in by_type(tree).get(ast.Call, ()) if isinstance(each, ast.Call))
-    return frozenset(
-        func.value.attr
-        for func in calls
-        if isinstance(func, ast.Attribute) and func.attr in _RESIZING and isinstance(func.value, ast.Attribute)
-    )
-
-
-def _length_of(value: ast.expr, init: Function, instance: Instance) -> int | None:
-    size: ast.expr | None = None
-    if isinstance(value, ast.ListComp) and len(value.generators) == 1 and not value.generators[0].ifs:
-        iterated = value.generators[0].iter
-        if isinstance(iterated, ast.Call) and dotted(iterated.func) == "range" and len(iterated.args) == 1:
-            size = iterated.args[0]
-    elif isinstance(value, ast.Call) and (dotted(value.func) or "") in _BY_ROWS and value.args:
-        size = value.args[0]
-    elif isinstance(value, (ast.List, ast.Tuple)):
-        return len(value.elts) if not any(isinstance(each, ast.Starred) for each in value.elts) else None
-    if isinstance(size, ast.Tuple) and size.elts:
-        size = size.elts[0]
-    if isinstance(size, ast.Constant):
-        return size.value if isinstance(size.value, int) else None
-    if isinstance(size, ast.Name) and instance.arguments is not None:
-        names = [each.arg for each in parameters(init.node)][1:]
-        if size.id in names:
-            passed = instance.arguments.get(size.id, names.index(size.id))
-            found = settled(passed.value) if passed is not None and not isinstance(passed.value, Option) else None
-            return found if isinstance(found, int) else None
-    return None
-
-
-def _given_length(analysis: Analysis, instance: Instance, attribute: str) -> int | None:
-    """The length of a list that a dataset is given and keeps: ``self.pairs = pairs`` in its ``__init__``."""
-    init = _function(instance.cls.find("__init__"))
-    call = instance.origin.node if instance.origin is not None else None
-    if init is None or not isinstance(call, ast.Call) or instance.origin is None:
-        return None
-    kept = [
-        node.value
-        for node in walk(init.node)
-        if isinstance(node, ast.Assign) and [dotted(target) for target in node.targets] == [attribute]
-    ]
-    names = [each.arg for each in parameters(init.node)][1:]
-    if len(kept) != 1 or not isinstance(kept[0], ast.Name) or kept[0].id not in names:
-        return None
-    position = names.index(kept[0].id)
-    given = [each.value for each in call.keywords if each.arg == kept[0].id]
-    if position < len(call.args) and not any(isinstance(each, ast.Starred) for each in call.args):
-        given = [call.args[position]]
-    return length_of(analysis, given[0], instance.origin.module) if given else None
 
 
 def _attribute_value(instance: Instance, node: ast.expr) -> Value | None:

@@ -6,7 +6,7 @@ import ast
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.datasets import dataset_of
+from turbofix.program.datasets import dataset_of, lengths
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.facts import Frame, constants, settled
 from turbofix.program.sites import LOOPS
@@ -128,12 +128,28 @@ def _number(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -> ob
 
 def batches_of(analysis: Analysis, loader: Made) -> int | None:
     """How many batches one pass over a loader gives."""
-    data, size = loader.arguments.get("dataset", 0), loader.arguments.get("batch_size", 1)
-    length = _samples(analysis, data.value) if data is not None else None
+    size = loader.arguments.get("batch_size", 1)
+    length = samples_of(analysis, loader)
     batch = settled(size.value) if size is not None else 1
     if length is None or type(batch) is not int or batch < 1:
         return None
     return length // batch
+
+
+def samples_of(analysis: Analysis, loader: Made) -> int | None:
+    """How many samples a loader's data hold: all of what it is given, or the part of it that its argument names."""
+    data = loader.arguments.get("dataset", 0)
+    known = _samples(analysis, data.value) if data is not None else None
+    return known if known is not None else written_samples(analysis, loader)
+
+
+def written_samples(analysis: Analysis, loader: Made) -> int | None:
+    """How many samples the expression stands for that a loader is given."""
+    data = loader.arguments.get("dataset", 0)
+    asking = lengths(analysis)
+    place = asking.where_made(loader)
+    size = asking.of(data.node, place) if data is not None and data.node is not None and place is not None else None
+    return size.count if size is not None else None
 
 
 def _samples(analysis: Analysis, value: Value) -> int | None:
@@ -149,9 +165,15 @@ def _samples(analysis: Analysis, value: Value) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-def divides(analysis: Analysis, loader: Made) -> bool:
-    """Whether all batches of a pass are full, the last one too."""
-    data, size = loader.arguments.get("dataset", 0), loader.arguments.get("batch_size", 1)
-    length = _samples(analysis, data.value) if data is not None else None
+_CHOOSING = ("sampler", "batch_sampler")
+
+
+def divides(analysis: Analysis, loader: Made) -> bool | None:
+    """Whether all batches of a pass are full, the last one too; not known where a sampler says how many there are."""
+    samplers = [loader.arguments.keywords[name] for name in _CHOOSING if name in loader.arguments.keywords]
+    if any(list(constants(each.value)) != [None] for each in samplers):
+        return None
+    size = loader.arguments.get("batch_size", 1)
+    length = samples_of(analysis, loader)
     batch = settled(size.value) if size is not None else None
-    return length is not None and type(batch) is int and batch > 0 and length % batch == 0
+    return length % batch == 0 if length is not None and type(batch) is int and batch > 0 else None

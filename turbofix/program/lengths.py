@@ -1,136 +1,799 @@
-"""How long a list is that the program fills in plain sight."""
+"""How many items a list, an array or a data set has, as far as literals, defaults of options and the code that makes it
+tell.
+
+An expression is followed to where its value is made: a list that is filled in a loop of a known count, an array of a
+known first dimension, a part of either, what a function of the program returns. Nothing is concluded where something
+else may make it longer or shorter.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import field
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import settled
-from turbofix.program.names import parameters
-from turbofix.program.values import Function, members
+from turbofix.program.facts import Frame, argument_for, attribute, settled, settled_name
+from turbofix.program.names import default_of, dotted, parameters
+from turbofix.program.values import (
+    Bound,
+    Class,
+    Function,
+    Instance,
+    Made,
+    Option,
+    Sequence,
+    Value,
+    flatten,
+    join_all,
+    members,
+)
+from turbofix.records import dataclass
 
-Known = Mapping[str, int]
-"""Parameters of the function at hand whose number is known."""
+_DEPTH = 24
+"""How many steps an expression is followed; each costs little, and a script's numbers come a long way."""
 
-_DEPTH = 8
+_OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_ROUNDING: dict[str, Callable[[float], float]] = {
+    "builtins.int": int,
+    "builtins.round": round,
+    "math.floor": math.floor,
+    "math.ceil": math.ceil,
+}
+
+_RANDOM = {
+    **dict.fromkeys(("integers", "randint", "normal", "uniform", "lognormal"), 2),
+    **dict.fromkeys(("zipf", "poisson", "exponential", "choice"), 1),
+    **dict.fromkeys(("random", "random_sample", "standard_normal", "rand", "randn", "permutation"), 0),
+}
+"""Where numpy's generators are given the size of what they draw (``rand`` and ``randn``: its first dimension)."""
+_GENERATORS = frozenset(("numpy.random.default_rng", "numpy.random.RandomState"))
+_ROWS = {
+    **{f"torch.{name}": 0 for name in ("empty", "zeros", "ones", "rand", "randn", "randperm", "full")},
+    **{f"numpy.{name}": 0 for name in ("empty", "zeros", "ones", "full")},
+    **{f"numpy.random.{name}": position for name, position in _RANDOM.items()},
+}
+"""Where a function is given the shape of the array that it makes."""
+_KEYWORDS = ("size", "shape", "n")
+_SAME_ROWS = frozenset(
+    (
+        *(f"torch.{name}_like" for name in ("zeros", "ones", "empty", "rand", "randn", "full", "randint")),
+        *(f"numpy.{name}_like" for name in ("zeros", "ones", "empty", "full")),
+        *("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.FloatTensor", "torch.LongTensor"),
+        *("numpy.array", "numpy.asarray", "numpy.ascontiguousarray"),
+        *(
+            f"{library}.{name}"
+            for library in ("torch", "numpy")
+            for name in ("abs", "exp", "log", "sqrt", "sin", "cos")
+        ),
+    )
+)
+"""What gives as many rows as its first argument has."""
+_ELEMENTWISE = frozenset(("numpy.minimum", "numpy.maximum", "numpy.clip", "torch.minimum", "torch.maximum"))
+_LISTS = frozenset(("builtins.list", "builtins.tuple", "builtins.sorted"))
+_SAME_METHODS = frozenset(
+    (
+        *("astype", "copy", "clone", "float", "long", "int", "double", "half", "bool", "to", "cpu", "cuda", "numpy"),
+        *("detach", "contiguous", "type", "clip", "clamp", "round", "abs", "exp", "log", "sqrt", "tolist"),
+    )
+)
+"""Methods of an array that give one with as many rows."""
+
+_RESIZING = frozenset(("append", "clear", "extend", "insert", "pop", "remove", "resize", "resize_", "set_"))
+_READING = frozenset(("index", "count", "copy", "sort", "reverse"))
+_READERS = ("builtins.", "numpy.", "torch.tensor", "torch.stack", "torch.cat", "torch.as_tensor", "random.")
+"""What reads a list without keeping it."""
+_BARS = ("tqdm.", "rich.progress.track")
 
 
-def length_of(
-    analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known | None = None, depth: int = _DEPTH
-) -> int | None:
-    """The length of what an expression gives, where the text leaves no doubt."""
-    if depth < 0:
-        return None
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return None if any(isinstance(each, ast.Starred) for each in node.elts) else len(node.elts)
-    if isinstance(node, ast.ListComp):
-        only = node.generators[0]
-        return (
-            _iterations(analysis, only.iter, module, known, depth)
-            if len(node.generators) == 1 and not only.ifs
-            else None
-        )
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        return _sliced(length_of(analysis, node.value, module, known, depth - 1), node.slice)
-    if isinstance(node, ast.Name):
-        bindings = analysis.facts.bindings
-        writes = bindings.writes(bindings.owner(node.id, node, module), node.id)
-        if len(writes) == 1 and isinstance(writes[0], ast.Assign) and isinstance(writes[0].targets[0], ast.Name):
-            value = writes[0].value
-            if isinstance(value, ast.List):  # it may be filled later on
-                return None
-            return length_of(analysis, value, module, known, depth - 1)
-        return None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return _returned(analysis, node, module, known, depth)
-    return None
+@dataclass(frozen=True)
+class Size:
+    """How many items something has. ``filled``: it is a list, which grows by a method and adds up by ``+``."""
+
+    count: int
+    filled: bool
 
 
-def _sliced(length: int | None, part: ast.Slice) -> int | None:
-    bounds: list[int | None] = []
-    for bound in (part.lower, part.upper, part.step):
-        if bound is None:
-            bounds.append(None)
-            continue
-        try:
-            bounds.append(ast.literal_eval(bound))
-        except ValueError:
+@dataclass(eq=False)
+class Place:
+    """Where an expression stands.
+
+    ``given`` are the parameters of its function, as far as they are known, by values or by expressions elsewhere;
+    ``frames`` are those of its call, where that was executed; ``instance`` is the object whose method it is.
+    """
+
+    scope: ast.AST
+    module: ModuleFile
+    given: Mapping[str, Value | tuple[ast.expr, Place]] = field(default_factory=dict)
+    frames: tuple[Frame, ...] = ()
+    instance: Instance | None = None
+
+
+@dataclass(eq=False)
+class Lengths:
+    """Follows expressions. ``of_library`` says how long a data set is that a library made by itself.
+
+    ``options`` are those whose defaults an answer rests on.
+    """
+
+    analysis: Analysis
+    of_library: Callable[[Made], int | None]
+    options: dict[str, None] = field(default_factory=dict)
+    _asked: set[int] = field(default_factory=set)
+
+    # --- where an expression stands
+
+    def at(self, event: Event) -> Place | None:
+        """The place of an event's expression."""
+        frames = self.analysis.facts.frames(event)
+        return Place(frames[-1].scope, frames[-1].module, frames=frames) if frames else None
+
+    def where_made(self, value: Made | Instance) -> Place | None:
+        """The place of the call that made something; None where it was made in more than one call."""
+        events = [
+            each
+            for each in self.analysis.facts.at(value.origin.node)
+            if any(member is value for member in members(each.result))
+        ]
+        return self.at(events[0]) if len(events) == 1 else None
+
+    def in_method(self, instance: Instance, name: str) -> Place | None:
+        """The body of an object's method; that of ``__init__`` with what the object was made of."""
+        found = instance.cls.find(name)
+        function = found.function if isinstance(found, Bound) else found
+        if not isinstance(function, Function) or not isinstance(function.node, ast.FunctionDef):
             return None
-    return None if length is None else len(range(length)[slice(*bounds)])
+        given: dict[str, Value | tuple[ast.expr, Place]] = {}
+        passed = instance.arguments
+        if name == "__init__" and passed is not None:
+            own = instance.origin.node
+            outside = self.where_made(instance)
+            for index, each in enumerate(parameters(function.node)[1:]):
+                one = passed.get(each.arg, index)
+                expression = argument_of(own, each.arg, index) if isinstance(own, ast.Call) else None
+                if one is not None and (settled(one.value) is not None or outside is None or expression is None):
+                    given[each.arg] = one.value
+                elif outside is not None and expression is not None:
+                    given[each.arg] = (expression, outside)
+                elif not (passed.open or passed.star) and (default := default_of(function.node, each.arg)) is not None:
+                    given[each.arg] = (default, Place(function.module.tree, function.module))
+        return Place(function.node, function.module, given, instance=instance)
+
+    # --- data sets
+
+    def of_data(self, value: Value) -> int | None:
+        """How many samples a data set has, but for parts of one (see ``of``)."""
+        if id(value) in self._asked:
+            return None
+        self._asked.add(id(value))
+        try:
+            if isinstance(value, Instance):
+                return self.of_instance(value)
+            if not isinstance(value, Made) or value.kind != "dataset":
+                return None
+            known = self.of_library(value)
+            place = self.where_made(value) if known is None and isinstance(value.origin.node, ast.Call) else None
+            if place is None or not isinstance(value.origin.node, ast.Call):
+                return known
+            size = self._made(value.origin.node, place, _DEPTH, by_value=False)
+            return size.count if size is not None else None
+        finally:
+            self._asked.discard(id(value))
+
+    def of_instance(self, instance: Instance) -> int | None:
+        """What an object's ``__len__`` returns."""
+        place = self.in_method(instance, "__len__")
+        body = place.scope.body if place is not None and isinstance(place.scope, ast.FunctionDef) else []
+        statements = body[1:] if body and is_docstring(body[0]) else body
+        if place is None or len(statements) != 1 or not isinstance(statements[0], ast.Return):
+            return None
+        return whole(self.number(statements[0].value, place))
+
+    # --- numbers
+
+    def number(self, node: ast.expr | None, place: Place, depth: int = _DEPTH) -> float | None:
+        """The number that an expression is, options counting with their defaults."""
+        if depth < 0 or node is None:
+            return None
+        if isinstance(node, ast.Constant):
+            number = node.value
+            return number if isinstance(number, (int, float)) and not isinstance(number, bool) else None
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self.number(node.operand, place, depth - 1)
+            return -inner if inner is not None else None
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            left, right = self.number(node.left, place, depth - 1), self.number(node.right, place, depth - 1)
+            if left is None or right is None or (right == 0 and isinstance(node.op, (ast.Div, ast.FloorDiv, ast.Mod))):
+                return None
+            return _OPERATIONS[type(node.op)](left, right)
+        if isinstance(node, ast.Call):
+            return self._called_number(node, place, depth)
+        if isinstance(node, ast.Subscript):  # x.shape[0]
+            if isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and is_zero(node.slice):
+                return self._count(node.value.value, place, depth)
+            return None
+        value = self.value(node, place, depth - 1)
+        known = settled(value)
+        if isinstance(known, (int, float)) and not isinstance(known, bool):
+            self.options.update((each.name, None) for each in flatten(value, 0) if isinstance(each, Option))
+            return known
+        followed = self._followed(node, place, depth)
+        return self.number(*followed, depth - 1) if followed is not None else None
+
+    def _called_number(self, node: ast.Call, place: Place, depth: int) -> float | None:
+        name = self._offered(node.func, place)
+        if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+            return None
+        if name == "builtins.len":
+            return self._count(node.args[0], place, depth)
+        if name in _ROUNDING:
+            number = self.number(node.args[0], place, depth - 1)
+            return _ROUNDING[name](number) if number is not None and math.isfinite(number) else None
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and is_zero(node.args[0]):
+            return self._count(node.func.value, place, depth)
+        return None
+
+    def _count(self, node: ast.expr, place: Place, depth: int) -> int | None:
+        size = self.of(node, place, depth - 1)
+        return size.count if size is not None else None
+
+    def value(self, node: ast.AST, place: Place, depth: int) -> Value | None:
+        """What a name or an attribute can be, as far as the execution tells."""
+        if depth < 0:
+            return None
+        if isinstance(node, ast.Name):
+            owner = self._owner(node, place)
+            if isinstance(owner, ast.Module):  # what it is at the end, which is what it was if it is set once
+                once = len(self.analysis.facts.bindings.writes(owner, node.id)) <= 1
+                return settled_name(place.module.scope.names.get(node.id)) if once else None
+            if owner is not place.scope:
+                return None
+            given = self._given(node.id, place)
+            if isinstance(given, Value):
+                return given
+            if given is not None:
+                return self.value(given[0], given[1], depth - 1)
+            return self.analysis.facts.evaluate(node, place.frames) if place.frames else None
+        if isinstance(node, ast.Attribute):
+            held = self._own(node, place)
+            if held is not None:
+                return place.instance.attributes.get(held) if place.instance is not None else None
+            base = self.value(node.value, place, depth - 1)
+            return join_all(attribute(each, node.attr) for each in members(base))
+        if isinstance(node, ast.Call) and place.frames:
+            return self.analysis.facts.evaluate(node, place.frames)
+        return None
+
+    # --- how many items
+
+    def of(self, node: ast.expr, place: Place, depth: int = _DEPTH) -> Size | None:
+        """How many items what an expression gives has."""
+        if depth < 0:
+            return None
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return None if any(isinstance(each, ast.Starred) for each in node.elts) else Size(len(node.elts), True)
+        if isinstance(node, ast.ListComp):
+            only = node.generators[0]
+            if len(node.generators) > 1 or only.ifs or only.is_async:
+                return None
+            count = self.rounds(only.iter, place, depth - 1)
+            return Size(count, True) if count is not None else None
+        if isinstance(node, ast.Subscript):
+            return self._part(node, place, depth)
+        if isinstance(node, (ast.BinOp, ast.Compare)):
+            return self._operated(node, place, depth)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Invert)):
+            return self.of(node.operand, place, depth - 1)
+        if isinstance(node, ast.IfExp):
+            sizes = {self.of(node.body, place, depth - 1), self.of(node.orelse, place, depth - 1)}
+            return sizes.pop() if len(sizes) == 1 else None
+        if isinstance(node, ast.Call):
+            return self._made(node, place, depth)
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return None
+        return self._named(node, place, depth)
+
+    def rounds(self, node: ast.expr, place: Place, depth: int = _DEPTH) -> int | None:
+        """How often a loop over an expression runs."""
+        if depth < 0:
+            return None
+        if not isinstance(node, ast.Call):
+            return self._count(node, place, depth)
+        name = self._offered(node.func, place) or ""
+        if any(isinstance(each, ast.Starred) for each in node.args):
+            return None
+        if name == "builtins.range":
+            return self._range(node, place, depth)
+        if name in ("tqdm.trange", "tqdm.auto.trange") and len(node.args) == 1:
+            count = whole(self.number(node.args[0], place, depth - 1))
+            return max(count, 0) if count is not None else None
+        if name == "builtins.zip" and node.args:
+            counts = [self.rounds(each, place, depth - 1) for each in node.args]
+            found = [each for each in counts if each is not None]
+            return min(found) if len(found) == len(counts) else None
+        if (name in ("builtins.enumerate", "builtins.reversed") or name.startswith(_BARS)) and node.args:
+            return self.rounds(node.args[0], place, depth - 1)
+        return self._count(node, place, depth)
+
+    def _range(self, node: ast.Call, place: Place, depth: int) -> int | None:
+        """How many numbers a call of ``range`` gives, or of an ``arange`` of whole numbers."""
+        bounds = [whole(self.number(each, place, depth - 1)) for each in node.args]
+        known = [each for each in bounds if each is not None]
+        if not known or len(known) != len(bounds) or 0 in known[2:]:
+            return None
+        return (
+            None if any(each.arg in ("start", "stop", "end", "step") for each in node.keywords) else len(range(*known))
+        )
+
+    def _part(self, node: ast.Subscript, place: Place, depth: int) -> Size | None:
+        """A slice; of an array perhaps one of several dimensions."""
+        cut = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+        if not isinstance(cut, ast.Slice):
+            return None
+        size = self.of(node.value, place, depth - 1)
+        if size is None or (size.filled and cut is not node.slice):
+            return None
+        bounds: list[int | None] = []
+        for bound in (cut.lower, cut.upper, cut.step):
+            number = whole(self.number(bound, place, depth - 1)) if bound is not None else None
+            if bound is not None and (number is None or (bound is cut.step and number == 0)):
+                return None
+            bounds.append(number)
+        return Size(len(range(size.count)[slice(*bounds)]), size.filled)
+
+    def _operated(self, node: ast.BinOp | ast.Compare, place: Place, depth: int) -> Size | None:
+        """What arithmetic gives: lists are put together and repeated, arrays computed item by item."""
+        if isinstance(node, ast.Compare):
+            sizes = [self.of(each, place, depth - 1) for each in (node.left, *node.comparators)]
+            if len(node.ops) > 1 or any(each is not None and each.filled for each in sizes):
+                return None
+            return self._itemwise([node.left, *node.comparators], place, depth)
+        if isinstance(node.op, ast.MatMult):
+            return None
+        left, right = self.of(node.left, place, depth - 1), self.of(node.right, place, depth - 1)
+        if not (left is not None and left.filled) and not (right is not None and right.filled):
+            return self._itemwise([node.left, node.right], place, depth)
+        if isinstance(node.op, ast.Add) and left is not None and right is not None and left.filled and right.filled:
+            return Size(left.count + right.count, True)
+        if isinstance(node.op, ast.Mult) and (left is None) != (right is None):
+            times = whole(self.number(node.right if left is not None else node.left, place, depth - 1))
+            size = left or right
+            return Size(size.count * max(times, 0), True) if times is not None and size is not None else None
+        return None
+
+    def _itemwise(self, nodes: list[ast.expr], place: Place, depth: int) -> Size | None:
+        """Arrays of one length, and numbers: nothing else, since it might be broadcast."""
+        counts: set[int] = set()
+        for node in nodes:
+            size = self.of(node, place, depth - 1)
+            if size is not None:
+                counts.add(size.count)
+            elif self.number(node, place, depth - 1) is None:
+                return None
+        return Size(counts.pop(), False) if len(counts) == 1 else None
+
+    def _made(self, node: ast.Call, place: Place, depth: int, *, by_value: bool = True) -> Size | None:
+        """What a call gives: an array of a known shape, a copy, a data set, what a function of the program returns."""
+        if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+            return None
+        name = self._offered(node.func, place) or ""
+        first = node.args[0] if node.args else None
+        if name in _ROWS:
+            return self._rows(node, name, place, depth)
+        if name == "torch.randint":
+            named = next((each.value for each in node.keywords if each.arg == "size"), None)
+            shape = named if named is not None or not node.args else node.args[-1]
+            return self._shaped(shape, place, depth) if isinstance(shape, (ast.Tuple, ast.List)) else None
+        if name in ("torch.arange", "numpy.arange", "builtins.range"):
+            counted = self._range(node, place, depth)
+            return Size(counted, False) if counted is not None else None
+        if name in _LISTS and len(node.args) == 1:
+            counted = self.rounds(node.args[0], place, depth - 1)
+            return Size(counted, True) if counted is not None else None
+        if name in _SAME_ROWS and first is not None:
+            size = self.of(first, place, depth - 1)
+            return Size(size.count, False) if size is not None else None
+        if name in _ELEMENTWISE:
+            return self._itemwise(node.args, place, depth)
+        if name == "torch.utils.data.Subset" and len(node.args) == 2:
+            return self.of(node.args[1], place, depth - 1)
+        if name == "torch.utils.data.TensorDataset" and first is not None:
+            return self.of(first, place, depth - 1)
+        if isinstance(node.func, ast.Attribute) and not name:
+            return self._by_method(node, node.func, place, depth)
+        return self._returned(node, place, depth) or (self._of_value(node, place, depth) if by_value else None)
+
+    def _rows(self, node: ast.Call, name: str, place: Place, depth: int) -> Size | None:
+        """An array whose shape its call says."""
+        position = _ROWS[name]
+        shape = next((each.value for each in node.keywords if each.arg in _KEYWORDS), None)
+        if shape is None and position < len(node.args):
+            shape = node.args[position]
+        if name.endswith(".permutation") and shape is not None and self.of(shape, place, depth - 1) is not None:
+            return self.of(shape, place, depth - 1)
+        return self._shaped(shape, place, depth)
+
+    def _shaped(self, shape: ast.expr | None, place: Place, depth: int) -> Size | None:
+        """An array of a shape, by its first dimension."""
+        if isinstance(shape, (ast.Tuple, ast.List)):
+            shape = shape.elts[0] if shape.elts else None
+        count = whole(self.number(shape, place, depth - 1)) if shape is not None else None
+        return Size(count, False) if count is not None and count >= 0 else None
+
+    def _by_method(self, node: ast.Call, func: ast.Attribute, place: Place, depth: int) -> Size | None:
+        """What a method gives of an array, or draws as a generator of numpy."""
+        if func.attr in _RANDOM and self._is_generator(func.value, place, depth):
+            return self._rows(node, f"numpy.random.{func.attr}", place, depth)
+        if func.attr not in _SAME_METHODS:
+            return None
+        size = self.of(func.value, place, depth - 1)
+        if size is None or (size.filled and func.attr != "copy"):
+            return None
+        if func.attr in ("clip", "clamp"):
+            return self._itemwise([func.value, *node.args], place, depth) if not node.keywords else None
+        return Size(size.count, size.filled or func.attr == "tolist")
+
+    def _is_generator(self, node: ast.expr, place: Place, depth: int) -> bool:
+        if isinstance(node, ast.Call):
+            return self._offered(node.func, place) in _GENERATORS
+        followed = self._followed(node, place, depth) if depth > 0 else None
+        return followed is not None and self._is_generator(*followed, depth - 1)
+
+    def _returned(self, call: ast.Call, place: Place, depth: int) -> Size | None:
+        """What a function of the program returns, where it does so once, at its end."""
+        found = members(self.value(call.func, place, depth - 1))
+        function = found[0] if len(found) == 1 else None
+        if not isinstance(function, Function) or not isinstance(function.node, ast.FunctionDef) or function.decorators:
+            return None
+        last = function.node.body[-1]
+        inside = [each for each in walk(function.node) if isinstance(each, (ast.Return, ast.Yield, ast.YieldFrom))]
+        if inside != [last] or not isinstance(last, ast.Return) or last.value is None or function.cls is not None:
+            return None
+        given: dict[str, Value | tuple[ast.expr, Place]] = {}
+        for index, each in enumerate(parameters(function.node)):
+            expression = argument_of(call, each.arg, index)
+            if expression is not None:
+                given[each.arg] = (expression, place)
+            elif (default := default_of(function.node, each.arg)) is not None:
+                given[each.arg] = (default, Place(function.module.tree, function.module))
+        return self.of(last.value, Place(function.node, function.module, given), depth - 1)
+
+    def _of_value(self, node: ast.expr, place: Place, depth: int) -> Size | None:
+        """What the execution knows of a value: a list of known items, a data set."""
+        found = members(self.value(node, place, depth - 1))
+        only = found[0] if len(found) == 1 else None
+        if isinstance(only, Sequence) and only.items:  # (an empty one may be filled where nobody looks)
+            return Size(len(only.items), only.kind == "list")
+        if isinstance(only, (Made, Instance)):
+            count = self.of_data(only)
+            return Size(count, False) if count is not None else None
+        return None
+
+    # --- names
+
+    def _named(self, node: ast.Name | ast.Attribute, place: Place, depth: int) -> Size | None:
+        """What stands under a name: what it was set to, or the list that was filled under it."""
+        by_value = self._of_value(node, place, depth)
+        if by_value is not None:
+            return by_value
+        uses = self._uses(node, place)
+        given = self._given(node.id, place) if isinstance(node, ast.Name) else None
+        if uses is None:
+            return None
+        followed = given if isinstance(given, tuple) else uses.set_to()
+        if followed is None:
+            return self._part_of_split(uses, depth)
+        value, there = followed
+        if is_empty_list(value):
+            return self._filled(uses, there, depth)
+        size = self.of(value, there, depth - 1)
+        if size is None or (uses.appends() != [] if size.filled else uses.is_resized()):
+            return None
+        return size
+
+    def _part_of_split(self, uses: Uses, depth: int) -> Size | None:
+        """One of the names that parts of data are given by ``random_split``."""
+        write = uses.writes[0] if len(uses.writes) == 1 else None
+        if not isinstance(write, ast.Assign) or len(write.targets) != 1 or not isinstance(write.value, ast.Call):
+            return None
+        names, call = write.targets[0], write.value
+        if not isinstance(names, ast.Tuple) or self._offered(call.func, uses.place) != "torch.utils.data.random_split":
+            return None
+        index = next((i for i, each in enumerate(names.elts) if dotted(each) == uses.text), None)
+        lengths = argument_of(call, "lengths", 1)
+        if index is None or not isinstance(lengths, (ast.List, ast.Tuple)) or len(lengths.elts) != len(names.elts):
+            return None
+        numbers = [self.number(each, uses.place, depth - 1) for each in lengths.elts]
+        if all(type(each) is int for each in numbers):
+            return Size(int(numbers[index] or 0), False)
+        return None
+
+    def _filled(self, uses: Uses, place: Place, depth: int) -> Size | None:
+        """A list that begins empty and is appended to in loops of known counts."""
+        appends = uses.appends()
+        if appends is None:
+            return None
+        total = 0
+        for call in appends:
+            times = self._times(call, place, depth)
+            if times is None:
+                return None
+            total += times
+        return Size(total, True)
+
+    def _times(self, call: ast.Call, place: Place, depth: int) -> int | None:
+        """How often a statement of a function is executed in one call of it."""
+        times = 1
+        child: ast.AST = call
+        for above in self.analysis.facts.places.ancestors(call, place.module):
+            if above is place.scope:
+                return times
+            if isinstance(above, ast.For):
+                if any(isinstance(each, (ast.Break, ast.Continue, ast.Return)) for each in walk(above)):
+                    return None
+                rounds = (
+                    self.rounds(above.iter, place, depth - 1) if any(child is each for each in above.body) else None
+                )
+                if rounds is None:
+                    return None
+                times *= rounds
+            elif not isinstance(above, (ast.With, ast.Expr)):
+                return None
+            child = above
+        return None
+
+    def _followed(self, node: ast.expr, place: Place, depth: int) -> tuple[ast.expr, Place] | None:
+        """The expression that a name or attribute was set to, once, and where that stands."""
+        if depth < 0 or not isinstance(node, (ast.Name, ast.Attribute)):
+            return None
+        if isinstance(node, ast.Name) and self._owner(node, place) is place.scope:
+            given = self._given(node.id, place)
+            if isinstance(given, tuple):
+                return given
+        uses = self._uses(node, place)
+        return uses.set_to() if uses is not None else None
+
+    def _given(self, name: str, place: Place) -> Value | tuple[ast.expr, Place] | None:
+        """What a parameter is given, where its function does not set it itself."""
+        if all(each.arg != name for each in parameters(place.scope)):
+            return None
+        if self.analysis.facts.bindings.writes(place.scope, name):
+            return None
+        if name in place.given:
+            return place.given[name]
+        if len(place.frames) > 1 and isinstance(place.frames[-1].call, ast.Call):
+            expression = argument_for(name, place.frames[-1], place.frames[-1].call)
+            outer = place.frames[:-1]
+            if expression is not None:
+                return expression, Place(outer[-1].scope, outer[-1].module, frames=outer)
+        return None
+
+    def _own(self, node: ast.Attribute, place: Place) -> str | None:
+        """The name of an attribute of the object whose method an expression stands in."""
+        first = parameters(place.scope)[:1]
+        if place.instance is None or not first or not isinstance(node.value, ast.Name):
+            return None
+        return node.attr if node.value.id == first[0].arg else None
+
+    def _uses(self, node: ast.Name | ast.Attribute, place: Place) -> Uses | None:
+        """Everything that the program does with a name of a function or module, or with an attribute of an object."""
+        if isinstance(node, ast.Attribute):
+            init = self.in_method(place.instance, "__init__") if place.instance is not None else None
+            if self._own(node, place) is None or place.instance is None or init is None:
+                return None
+            return _of_attribute(self.analysis, place.instance, node.attr, init)
+        owner = self._owner(node, place)
+        if owner is place.scope:
+            there = place
+        elif isinstance(owner, ast.Module):
+            there = Place(owner, place.module)
+        else:
+            return None
+        if any(node.id in each.names for each in every(ast.Global, place.module.tree)):
+            return None
+        if any(node.id in each.names for each in every(ast.Nonlocal, place.module.tree)):
+            return None
+        occurrences = [
+            each
+            for each in every(ast.Name, place.module.tree)
+            if each.id == node.id and self.analysis.facts.bindings.owner(each.id, each, place.module) is owner
+        ]
+        writes = self.analysis.facts.bindings.writes(owner, node.id)
+        return Uses(self.analysis, node.id, there, writes, [(each, place.module) for each in occurrences])
+
+    def _owner(self, node: ast.Name, place: Place) -> ast.AST:
+        return self.analysis.facts.bindings.owner(node.id, node, place.module)
+
+    def _offered(self, node: ast.expr, place: Place) -> str | None:
+        return self.analysis.facts.offered(node, place.module)
 
 
-def _iterations(analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known | None, depth: int) -> int | None:
-    """How many times a loop over an expression runs."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
-        count = _number(analysis, node.args[0], module, known) if len(node.args) == 1 else None
-        return max(count, 0) if count is not None else None
-    return length_of(analysis, node, module, known, depth - 1)
+@dataclass(eq=False)
+class Uses:
+    """Where a name or an attribute is written and read."""
+
+    analysis: Analysis
+    text: str
+    place: Place
+    writes: list[ast.AST]
+    occurrences: list[tuple[ast.expr, ModuleFile]]
+
+    def set_to(self) -> tuple[ast.expr, Place] | None:
+        """The expression that it is set to by the only statement that sets it, and where that stands."""
+        setting = [each for each in self.writes if not self._into(each)]
+        if any(self.text == each.arg for each in parameters(self.place.scope)):
+            return None
+        only = setting[0] if len(setting) == 1 else None
+        if isinstance(only, (ast.Assign, ast.AnnAssign)) and only.value is not None:
+            targets = only.targets if isinstance(only, ast.Assign) else [only.target]
+            if [dotted(each) for each in targets] == [self.text]:
+                return only.value, self.place
+        return None
+
+    def _into(self, write: ast.AST) -> bool:
+        """Whether a statement sets items only, each in its place."""
+        if not isinstance(write, (ast.Assign, ast.AugAssign)):
+            return False
+        targets = write.targets if isinstance(write, ast.Assign) else [write.target]
+        return all(isinstance(each, ast.Subscript) for each in targets)
+
+    def is_resized(self) -> bool:
+        """Whether an array is made longer or shorter in place."""
+        return any(
+            isinstance(above, ast.Attribute) and above.attr in _RESIZING and above.value is node
+            for node, module in self.occurrences
+            for above in [self._above(node, module)]
+        )
+
+    def appends(self) -> list[ast.Call] | None:
+        """The calls that append to a list, where nothing else may change its length.
+
+        It may be read, and handed on once (kept by an object, returned, passed): whoever asks came that way.
+        """
+        found: list[ast.Call] = []
+        handed = 0
+        for node, module in self.occurrences:
+            above = self._above(node, module)
+            if isinstance(above, ast.Attribute):
+                called = self._above(above, module)
+                if not isinstance(called, ast.Call) or called.func is not above:
+                    return None
+                if above.attr == "append":
+                    found.append(called)
+                elif above.attr not in _READING:
+                    return None
+            elif isinstance(above, ast.Subscript) and above.value is node:
+                if isinstance(above.ctx, ast.Del) or (
+                    isinstance(above.ctx, ast.Store) and isinstance(above.slice, ast.Slice)
+                ):
+                    return None
+            elif isinstance(above, (ast.Return, ast.Assign)) and above.value is node:
+                handed += 1
+            elif isinstance(above, (ast.Call, ast.keyword)):
+                call = above if isinstance(above, ast.Call) else self._above(above, module)
+                if not isinstance(call, ast.Call):
+                    return None
+                name = self.analysis.facts.offered(call.func, module) or ""
+                if name.startswith(_READERS) and name != "builtins.setattr":
+                    continue
+                if not name.startswith("torch.utils.data.") and not self._makes_object(call):
+                    return None  # a function may fill it
+                handed += 1
+            elif not self._is_set(node, above) and not self._is_read(node, above):
+                return None
+        return found if handed <= 1 else None
+
+    def _is_set(self, node: ast.expr, above: ast.AST | None) -> bool:
+        return (isinstance(above, ast.Assign) and node in above.targets) or (
+            isinstance(above, ast.AnnAssign) and above.target is node
+        )
+
+    def _is_read(self, node: ast.expr, above: ast.AST | None) -> bool:
+        reading = (ast.For, ast.While, ast.comprehension, ast.Compare, ast.BoolOp, ast.If, ast.UnaryOp)
+        return isinstance(above, reading) and getattr(above, "target", None) is not node
+
+    def _makes_object(self, call: ast.Call) -> bool:
+        """Whether a call makes an object of a class of the program, which keeps what it is given."""
+        return any(
+            isinstance(member, Instance) and member.origin.node is call
+            for event in self.analysis.facts.at(call)
+            for member in members(event.result)
+        )
+
+    def _above(self, node: ast.AST, module: ModuleFile) -> ast.AST | None:
+        return next(self.analysis.facts.places.ancestors(node, module), None)
 
 
-def _number(analysis: Analysis, node: ast.expr, module: ModuleFile, known: Known | None) -> int | None:
-    if isinstance(node, ast.Constant):
-        return node.value if type(node.value) is int else None
-    if isinstance(node, ast.Name):
-        if known is not None and node.id in known:
-            return known[node.id]
-        bindings = analysis.facts.bindings
-        if bindings.owner(node.id, node, module) is module.tree and len(bindings.writes(module.tree, node.id)) == 1:
-            found = settled(module.scope.names.get(node.id))
-            return found if type(found) is int else None
-    return None
+def _of_attribute(analysis: Analysis, instance: Instance, name: str, init: Place) -> Uses | None:
+    """The uses of an object's attribute: those by its own class, and those of other objects, whoever they are."""
+    first = parameters(init.scope)[0].arg
+    if instance.cls.find(name) is not None:
+        return None  # what the class has where the object has none
+    own = {id(each.node) for each in instance.cls.mro() if isinstance(each, Class)}
+
+    def may_be_own(node: ast.AST, module: ModuleFile) -> bool:
+        base = node.value if isinstance(node, ast.Attribute) else None
+        cls = _class_of(analysis, node, module)
+        return not (isinstance(base, ast.Name) and base.id in ("self", first)) or cls is None or id(cls) in own
+
+    occurrences: list[tuple[ast.expr, ModuleFile]] = []
+    for module in analysis.execution.modules.values():
+        if name in module.text:
+            occurrences += [
+                (each, module)
+                for each in every(ast.Attribute, module.tree)
+                if each.attr == name and may_be_own(each, module)
+            ]
+            if any(is_set_by_name(each, name) for each in every(ast.Call, module.tree)):
+                return None
+    writes: list[ast.AST] = []
+    for write, scope, module in analysis.facts.attribute_writes(name):
+        cls = _class_of(analysis, write, module)
+        text = f"{first}.{name}"
+        stored = [each for each in walk(write) if isinstance(each, ast.Attribute) and each.attr == name]
+        if all(not may_be_own(each, module) for each in stored):
+            continue
+        inside = scope is init.scope and (cls is None or id(cls) in own)
+        if not inside and not all(
+            isinstance(each, (ast.Subscript,)) for each in getattr(write, "targets", [getattr(write, "target", None)])
+        ):
+            return None
+        if text in [dotted(each) for each in stored] or not inside:
+            writes.append(write)
+    return Uses(analysis, f"{first}.{name}", init, writes, occurrences)
 
 
-def _returned(analysis: Analysis, call: ast.Call, module: ModuleFile, known: Known | None, depth: int) -> int | None:
-    """The length of the list that a function of the project fills by one ``append`` per round of a loop."""
-    assert isinstance(call.func, ast.Name)
-    function = next(
-        (each for each in members(module.scope.names.get(call.func.id)) if isinstance(each, Function)), None
+def _class_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.ClassDef | None:
+    return next(
+        (each for each in analysis.facts.places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None
     )
-    if (
-        function is None
-        or not isinstance(function.node, ast.FunctionDef)
-        or any(isinstance(each, ast.Starred) for each in call.args)
-    ):
-        return None
-    numbers: dict[str, int] = {}
-    passed = [*zip((each.arg for each in parameters(function.node)), call.args, strict=False)]
-    passed += [(each.arg, each.value) for each in call.keywords if each.arg is not None]
-    for name, value in passed:
-        number = _number(analysis, value, module, known)
-        if number is not None and not analysis.facts.bindings.writes(function.node, name):
-            numbers[name] = number
-    last = function.node.body[-1]
-    returns = [each for each in walk(function.node) if isinstance(each, ast.Return)]
-    if returns != [last] or not isinstance(last, ast.Return) or not isinstance(last.value, ast.Name):
-        return None
-    name = last.value.id
-    uses = [each for each in walk(function.node) if isinstance(each, ast.Name) and each.id == name]
-    loops = [each for each in function.node.body if isinstance(each, ast.For) and _appends(each, name)]
-    starts = [
-        each
-        for each in function.node.body
-        if isinstance(each, ast.Assign)
-        and isinstance(each.value, ast.List)
-        and not each.value.elts
-        and [getattr(target, "id", None) for target in each.targets] == [name]
-    ]
-    if len(uses) != 3 or len(loops) != 1 or len(starts) != 1:  # set, appended to, returned: and nothing else
-        return None
-    if any(isinstance(each, (ast.Break, ast.Continue)) for each in walk(loops[0])) or loops[0].orelse:
-        return None
-    return _iterations(analysis, loops[0].iter, function.module, numbers, depth - 1)
 
 
-def _appends(loop: ast.For, name: str) -> bool:
-    """Whether each round of a loop appends once to a list: a statement of its body's own."""
-    return any(
-        isinstance(each, ast.Expr)
-        and isinstance(each.value, ast.Call)
-        and isinstance(each.value.func, ast.Attribute)
-        and each.value.func.attr == "append"
-        and getattr(each.value.func.value, "id", None) == name
-        for each in loop.body
-    )
+def is_set_by_name(call: ast.Call, name: str) -> bool:
+    """Whether an attribute is set, or may be, by ``setattr``."""
+    if not isinstance(call.func, ast.Name) or call.func.id != "setattr" or len(call.args) != 3:
+        return False
+    return not isinstance(call.args[1], ast.Constant) or call.args[1].value == name
+
+
+def argument_of(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    """The expression that a call passes for a parameter, unless something is unpacked in it."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return None
+    named = next((each.value for each in call.keywords if each.arg == name), None)
+    return named if named is not None or position >= len(call.args) else call.args[position]
+
+
+def whole(number: float | None) -> int | None:
+    """A number of items."""
+    return number if type(number) is int else None
+
+
+def is_zero(node: ast.expr) -> bool:
+    """The first dimension's index."""
+    return isinstance(node, ast.Constant) and node.value == 0 and type(node.value) is int
+
+
+def is_empty_list(node: ast.expr) -> bool:
+    """``[]`` and ``list()``."""
+    if isinstance(node, ast.List):
+        return not node.elts
+    return isinstance(node, ast.Call) and dotted(node.func) == "list" and not node.args and not node.keywords
+
+
+def is_docstring(statement: ast.stmt) -> bool:
+    """A text that stands by itself."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -14,7 +15,7 @@ from turbofix.program.datasets import collating, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
-from turbofix.program.lasting import divides
+from turbofix.program.lasting import divides, written_samples
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 from turbofix.program.names import dotted, parameters, targets
@@ -111,6 +112,8 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
     data = dataset_of(analysis, *_datasets(all_arguments, order))
+    if data.length is None and len(all_arguments) == 1:
+        data = replace(data, length=written_samples(analysis, made))
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
     subclass = None if made.qualname == _TORCH else made.qualname
@@ -331,8 +334,6 @@ def with_use(
     evaluations: tuple[Evaluation, ...],
 ) -> tuple[Loader, ...]:
     """The loaders with their roles, their copies to the device, and whether they are rebuilt in a loop."""
-    from dataclasses import replace
-
     result = []
     facts = analysis.facts
     read, run_through = _reads(analysis)

@@ -233,7 +233,7 @@ class Loader:
     fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
-    divides: bool = False  # the batch size is known to divide the number of its samples: no batch is smaller
+    divides: bool | None = None  # whether the batch size divides the number of its samples: no batch is smaller
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
