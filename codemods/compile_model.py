@@ -29,8 +29,8 @@ Use instead
 
 When refused
     Compiling takes a minute or more, for training and once more for evaluation, and must be earned back. It is done
-    where a training is known to take 20,000 steps or more, by literals, defaults of options and the sizes of published
-    data, and its model is known to have noticeable work in each: a ready-made network of torchvision or timm,
+    where a training is known to take 20,000 steps or more, by literals, defaults of options, the sizes of published
+    data and the code that makes the script's own, and its model is known to have noticeable work in each: a ready-made network of torchvision or timm,
     convolutions with 128 channels or more, or matrix products that take noticeable time (as for ``tf32``). That is 3
     milliseconds saved on each step for a minute of compiling. Shorter trainings, and models that are not known to
     have such work, are passed over in silence. Where the number of steps is not known (an ``ImageFolder``, a ``while``,
@@ -41,7 +41,7 @@ When refused
     - the forward pass does what breaks its graph, or has it compiled again: it reads a value on the host, prints, goes
       on as the data say, draws random numbers in Python, calls another library, keeps something in the model, loops
       as often as the data say, takes parts by a mask, enters contexts that are not known;
-    - sizes change: the batches are not known to have one size, or the last one of a pass is smaller (no
+    - sizes change: the batches are not known to have one size, or the last one of a pass is smaller, or may be (no
       ``drop_last=True``), for which a second graph is compiled that serves all sizes from then on, less well;
     - the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself: ``compile()`` compiles nothing there,
       as torch 2.13 was seen to do; or it is called by another method than as ``model(x)``;

@@ -152,6 +152,8 @@ def _make(interp: Interpreter, qualname: str, kind: str, arguments: Arguments, n
         parts = [passed.value for passed in arguments.positions if _is_layer(passed.value)]
         inner = Sequence(parts, interp.control) if parts else None
     made = interp.make(qualname, kind, arguments, node, inner)
+    if qualname == "torch.nn.ModuleDict" and len(arguments.positions) == 1:
+        _name_layers(made, arguments.positions[0].value)
     if kind in ("module", "criterion"):
         made.device = _device_passed(interp, arguments)
         if made.qualname.startswith("transformers.") and "device_map" in arguments.keywords:
@@ -189,6 +191,15 @@ def _layers(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.
         return Sequence(found or None, interp.control, interp.origin(node), "list", value.element)
     element = join_all(values) if arguments.star else access.iterate(interp, value, node)
     return Sequence(None, interp.control, interp.origin(node), "list", element)
+
+
+def _name_layers(made: Made, layers: Value) -> None:
+    """A ``ModuleDict``'s layers are its attributes, too: ``self.transformer.wte``."""
+    for each in members(layers):
+        if isinstance(each, Mapping):
+            for key, entry in each.entries.items():
+                if isinstance(key, str):
+                    made.attributes[key] = join(made.attributes.get(key), entry.value) or entry.value
 
 
 def _device_passed(interp: Interpreter, arguments: Arguments) -> Device:

@@ -29,6 +29,7 @@ from turbofix.program.values import (
     Made,
     Option,
     Sequence,
+    Unknown,
     Value,
     flatten,
     join_all,
@@ -133,6 +134,8 @@ class Lengths:
     of_library: Callable[[Made], int | None]
     options: dict[str, None] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
+    _sizes: dict[tuple[int, int], tuple[Place, Size | None]] = field(default_factory=dict)
+    _numbers: dict[tuple[int, int], tuple[Place, float | None]] = field(default_factory=dict)
 
     # --- where an expression stands
 
@@ -208,6 +211,13 @@ class Lengths:
         """The number that an expression is, options counting with their defaults."""
         if depth < 0 or node is None:
             return None
+        key = (id(node), id(place))
+        if key not in self._numbers:
+            self._numbers[key] = place, None
+            self._numbers[key] = place, self._number(node, place, depth)
+        return self._numbers[key][1]
+
+    def _number(self, node: ast.expr, place: Place, depth: int) -> float | None:
         if isinstance(node, ast.Constant):
             number = node.value
             return number if isinstance(number, (int, float)) and not isinstance(number, bool) else None
@@ -261,12 +271,11 @@ class Lengths:
                 return settled_name(place.module.scope.names.get(node.id)) if once else None
             if owner is not place.scope:
                 return None
+            known = self.analysis.facts.evaluate(node, place.frames) if place.frames else None
+            if known is not None and not isinstance(known, Unknown):
+                return known
             given = self._given(node.id, place)
-            if isinstance(given, Value):
-                return given
-            if given is not None:
-                return self.value(given[0], given[1], depth - 1)
-            return self.analysis.facts.evaluate(node, place.frames) if place.frames else None
+            return self.value(*given, depth - 1) if isinstance(given, tuple) else given
         if isinstance(node, ast.Attribute):
             held = self._own(node, place)
             if held is not None:
@@ -283,6 +292,13 @@ class Lengths:
         """How many items what an expression gives has."""
         if depth < 0:
             return None
+        key = (id(node), id(place))
+        if key not in self._sizes:  # what an operation is made of is asked for more than once
+            self._sizes[key] = place, None  # meanwhile: a name that is set from itself
+            self._sizes[key] = place, self._of(node, place, depth)
+        return self._sizes[key][1]
+
+    def _of(self, node: ast.expr, place: Place, depth: int) -> Size | None:
         if isinstance(node, (ast.List, ast.Tuple)):
             return None if any(isinstance(each, ast.Starred) for each in node.elts) else Size(len(node.elts), True)
         if isinstance(node, ast.ListComp):

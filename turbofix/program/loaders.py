@@ -113,7 +113,8 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
     data = dataset_of(analysis, *_datasets(all_arguments, order))
     if data.length is None and len(all_arguments) == 1:
-        data = replace(data, length=written_samples(analysis, made))
+        length, options = written_samples(analysis, made)
+        data = replace(data, length=length, counted_by=options)
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
     subclass = None if made.qualname == _TORCH else made.qualname
