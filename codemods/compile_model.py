@@ -30,11 +30,11 @@ Use instead
 When refused
     Compiling takes a minute or more, for training and once more for evaluation, and must be earned back. It is done
     where a training is known to take 20,000 steps or more, by literals, defaults of options, the sizes of published
-    data and the code that makes the script's own, and its model is known to have noticeable work in each: a ready-made network of torchvision or timm,
-    convolutions with 128 channels or more, or matrix products that take noticeable time (as for ``tf32``). That is 3
-    milliseconds saved on each step for a minute of compiling. Shorter trainings, and models that are not known to
-    have such work, are passed over in silence. Where the number of steps is not known (an ``ImageFolder``, a ``while``,
-    early stopping), it is refused, for whoever starts the training knows.
+    data and the code that makes the script's own, and its model is known to have noticeable work in each: a ready-made
+    network of torchvision or timm, convolutions with 128 channels or more, or matrix products that take noticeable
+    time (as for ``tf32``). That is 3 milliseconds saved on each step for a minute of compiling. Shorter trainings, and
+    models that are not known to have such work, are passed over in silence. Where the number of steps is not known (an
+    ``ImageFolder``, a ``while``, early stopping), it is refused, for whoever starts the training knows.
 
     It is refused where
 

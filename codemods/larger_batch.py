@@ -45,10 +45,10 @@ When refused
 
 Risk
     equivalent where the update is provably the mean over the same samples: the number of samples is known (perhaps by
-    the default of an option, which the finding names then) and divisible by the product, every layer and call between a batch and its loss is known to compute each sample by
-    itself, and the loss is a mean over samples. recipe everywhere else: under the ``Trainer``, with BatchNorm or a mean
-    along the batch, losses over unpadded tokens or pairs of samples, or an unknown number of samples (the last update
-    of an epoch then weighs its samples differently).
+    the default of an option, which the finding names then) and divisible by the product, every layer and call between
+    a batch and its loss is known to compute each sample by itself, and the loss is a mean over samples. recipe
+    everywhere else: under the ``Trainer``, with BatchNorm or a mean along the batch, losses over unpadded tokens or
+    pairs of samples, or an unknown number of samples (the last update of an epoch then weighs its samples differently).
 
 Measured
     12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU

@@ -54,7 +54,8 @@ class Job:
 
     ``loss`` finds a loss in what every column's program prints (its group 1): the first and the last one are shown.
     ``expects`` names the codemods whose changes the expert's program has, so that the table can say what turbofix did
-    about each. ``remarks`` says where the expert's job is another one than naive's, and why.
+    about each, and ``silent`` why it has reason to say nothing of some. ``remarks`` says where the expert's job is
+    another one than naive's, and why.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Job:
     expects: tuple[str, ...]
     anchor: str | None = None  # what an expert must reach on one H200
     remarks: tuple[str, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, column: str) -> Path:
         """Where a written column's program lies."""

@@ -193,7 +193,7 @@ def page(date: str, machine: Machine, setting: str, lines: Sequence[Line]) -> st
             "| --- | --- | --- | --- | --- | --- |",
             *(expected(line) for line in lines if line.rewrite is not None),
             "",
-            "Dropped and refused, with the reasons:",
+            "Dropped, refused and passed over, with the reasons:",
             "",
             *(reason for line in lines if line.rewrite is not None for reason in reasons(line)),
             "",
@@ -249,6 +249,10 @@ def reasons(line: Line) -> Iterator[str]:
     for name, at, why in dict.fromkeys(line.rewrite.left):
         if name in line.job.expects:
             yield f"- {line.job.name}: {name}, line {at}: {why}"
+    said = {name for name, *_ in (*line.rewrite.codemods, *line.rewrite.left)}
+    for name, why in line.job.silent.items():
+        if name not in said:
+            yield f"- {line.job.name}: {name}, of which nothing is said: {why}"
 
 
 def remarks(job: Job) -> Iterator[str]:

@@ -65,4 +65,7 @@ JOB = Job(
             "another, and attention knows where each begins), for batches of 64 reviews as well"
         ),
     ),
+    silent={
+        "compile-model": "1,170 steps by default do not earn a minute of compiling back",
+    },
 )

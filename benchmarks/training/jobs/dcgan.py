@@ -74,4 +74,7 @@ JOB = Job(
             "loss is the same as that of a sigmoid's results"
         ),
     ),
+    silent={
+        "compile-model": "a step trains two networks",
+    },
 )

@@ -81,4 +81,8 @@ JOB = Job(
         *("foreach-ema", "device-tensors", "defer-item", "loader-workers", "pin-memory", "non-blocking"),
     ),
     remarks=("the expert keeps the pictures and the schedule of the noise on the GPU",),
+    silent={
+        "compile-model": "the widths of its layers are computed in a list, so that their work is not known to be "
+        "noticeable",
+    },
 )
