@@ -415,6 +415,18 @@ for step in range(25):
 """
 
 
+SCORED = (
+    "for step in",
+    """
+def scored(x):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return model(x)
+
+
+for step in""",
+)
+
+
 def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
     """The compiler must not see what stands in for CUDA; that it compiled, the script itself makes sure of."""
     script = tmp_path / "compiled.py"
@@ -425,5 +437,7 @@ def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
     with watched(script) as original:
         assert difference(original, script, whole, checked) is None
         assert difference(original, script, method, checked) is None
+        autocast = ("model(x[step : step + 8])", "scored(x[step : step + 8])")
+        assert difference(original, script, method, checked, SCORED, autocast) is None
         found = difference(original, script, whole, checked, ("* scale", "* scale.div(2)"))
         assert found is not None and found.startswith("at step 1 ")

@@ -327,6 +327,19 @@ def _map_autocast() -> None:
 
         return ask
 
+    def set_for_cuda(original: Any) -> Callable[..., Any]:
+        def change(*given: Any, **named: Any) -> Any:
+            if not named:
+                device_type, value = given if len(given) == 2 else ("cuda", *given)  # the GPU's where no device is said
+                given = ("cpu" if _is_cuda(device_type) else device_type, value)
+            return original(*given, **named)
+
+        return change
+
+    # The compiler asks for the GPU's state before it traces, and sets what it was told when it is done.
+    wrap(torch, "set_autocast_enabled", set_for_cuda)
+    wrap(torch, "set_autocast_dtype", set_for_cuda)
+    wrap(torch, "set_autocast_gpu_dtype", lambda original: lambda dtype: torch.set_autocast_dtype("cpu", dtype))
     wrap(torch, "is_autocast_enabled", for_cuda)
     wrap(torch, "get_autocast_dtype", for_cuda)
     wrap(torch, "get_autocast_gpu_dtype", lambda original: lambda: torch.get_autocast_dtype("cpu"))
