@@ -81,6 +81,14 @@ def cases(*kinds: str) -> list[object]:
     return found
 
 
+def check_evidence(report: pipeline.FileReport, texts: dict[Path, str]) -> None:
+    """What is fixable says what it rests on, and what is said of a place is said of one that there is."""
+    for each in report.findings:
+        assert each.evidence or not each.fixable, f"line {each.site.line}: {each.message}"
+        for seen in (*each.evidence, *(step for one in each.evidence for step in one.steps)):
+            assert seen.site is None or seen.site.line <= len(texts[seen.site.path].splitlines())
+
+
 def rewrite(case: Case, texts: dict[Path, str]) -> pipeline.Rewriting:
     target, risk = case.target()
     rewriting = pipeline.apply(ENTRY, MemoryWorkspace(texts), [case.codemod], target, risk)
@@ -93,7 +101,9 @@ def rewrite(case: Case, texts: dict[Path, str]) -> pipeline.Rewriting:
 def test_rewrites_as_expected_and_only_once(case: Case) -> None:
     before = case.texts()
     expected = texts_of(case.expected)
-    after = before | dict(rewrite(case, before).texts)
+    rewriting = rewrite(case, before)
+    check_evidence(rewriting.report, before)
+    after = before | dict(rewriting.texts)
     assert after == expected, "\n" + "".join(differences(expected, after))
     assert after != before, "a rewriting fixture must rewrite"
     for path, text in after.items():
@@ -112,8 +122,10 @@ def test_leaves_alone(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases("refuse"))
 def test_refuses_with_the_reason(case: Case) -> None:
-    rewriting = rewrite(case, case.texts())
-    assert not rewriting.texts, "".join(differences(case.texts(), dict(rewriting.texts)))
+    texts = case.texts()
+    rewriting = rewrite(case, texts)
+    assert not rewriting.texts, "".join(differences(texts, dict(rewriting.texts)))
+    check_evidence(rewriting.report, texts)
     reasons = [each.why_not or "FIXABLE: " + each.message for each in rewriting.report.findings]
     expected = case.header("refuse")
     assert expected, "a refuse fixture names its reasons at its top"
@@ -199,14 +211,3 @@ def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str
             f"expected/{path.name}",
             f"got/{path.name}",
         )
-
-
-@pytest.mark.parametrize("case", cases("in", "refuse"))
-def test_says_what_it_rests_on(case: Case) -> None:
-    target, _ = case.target()
-    report = pipeline.analyze(ENTRY, MemoryWorkspace(case.texts()), [case.codemod], target)
-    texts = case.texts()
-    for each in report.findings:
-        assert each.evidence or not each.fixable, f"line {each.site.line}: {each.message}"
-        for seen in (*each.evidence, *(step for one in each.evidence for step in one.steps)):
-            assert seen.site is None or seen.site.line <= len(texts[seen.site.path].splitlines())

@@ -77,6 +77,6 @@ def test_the_float16_rewrite_passes_and_without_unscale_fails(run: Run, tmp_path
     code, answer = verified(run, "candidate.py", options=())
     assert (code, answer["verdict"]) == (0, "pass")
     candidate.write_text(text.replace("            scaler.unscale_(optimizer)\n", ""))
-    code, answer = verified(run, "candidate.py", options=())
+    code, answer = verified(run, "candidate.py", options=("--batch-size", "4", *SHORT))
     assert (code, answer["verdict"]) == (1, "fail")
     assert "clip_grad_norm_ sees a gradient norm" in str(answer["reason"])
