@@ -15,6 +15,7 @@ ROOT = Path("/project")
 HEAD = """
 import argparse
 import random
+from contextlib import suppress
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
@@ -80,6 +81,7 @@ def length(body: str, size: str, main: str = "", data: str = "Data(args.count)")
         ("y = np.arange(count)\nself.x = []\nfor a, b in zip(y, y.tolist()):\n    self.x.append(a)", "len(self.x)", 60),
         ("self.x = [i for i in range(count)] + [0] * 3", "len(self.x)", 63),
         ("self.n = count * 2", "self.n", 120),
+        ("self.x = []\nwith torch.no_grad():\n    for i in range(count):\n        self.x.append(i)", "len(self.x)", 60),
         ("n = int(count * args.share)\nself.x = list(range(n))", "len(self.x)", 15),
         ("self.x = torch.arange(3, count)", "len(self.x)", 57),
     ],
@@ -96,6 +98,7 @@ def test_what_the_code_says(body: str, size: str, expected: int) -> None:
         ("self.x = []\nfor i in range(count):\n    if i == 50:\n        break\n    self.x.append(i)", "len(self.x)"),
         ("self.x = []\nfor i in range(count):\n    if i == 5:\n        continue\n    self.x.append(i)", "len(self.x)"),
         ("self.x = []\nfor i in range(count):\n    with open(i):\n        if i: self.x.append(i)", "len(self.x)"),
+        ("self.x = []\nfor i in range(count):\n    with suppress(OSError):\n        self.x.append(i)", "len(self.x)"),
         ("self.x = []\ntry:\n    for i in range(count):\n        self.x.append(i)\nfinally:\n    pass", "len(self.x)"),
         ("n = count\nwhile n < 9999:\n    n = n * n + n * n\nself.x = np.zeros(n)", "len(self.x)"),
         ("self.x = []\nfor i in range(count):\n    for j in range(i):\n        self.x.append(j)", "len(self.x)"),

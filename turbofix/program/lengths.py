@@ -566,10 +566,18 @@ class Lengths:
                 if rounds is None:
                     return None
                 times *= rounds
-            elif not isinstance(above, (ast.With, ast.Expr)):
+            elif isinstance(above, ast.With):
+                if not all(self._lets_out(each.context_expr, place) for each in above.items):
+                    return None
+            elif not isinstance(above, ast.Expr):
                 return None
             child = above
         return None
+
+    def _lets_out(self, entered: ast.expr, place: Place) -> bool:
+        """Whether a context is known to let exceptions out, not to go on behind its block."""
+        name = self._offered(entered.func, place) if isinstance(entered, ast.Call) else None
+        return name is not None and name.startswith(("builtins.open", "torch.", "warnings."))
 
     def _followed(self, node: ast.expr, place: Place, depth: int) -> tuple[ast.expr, Place] | None:
         """The expression that a name or attribute was set to, once, and where that stands."""
