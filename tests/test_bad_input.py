@@ -215,6 +215,7 @@ HOPELESS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 }
 
 
+@pytest.mark.usefixtures("warm_interpreter")
 @pytest.mark.parametrize("kind", HOPELESS)
 def test_scripts_that_cannot_be_verified(run: Run, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("torch")
