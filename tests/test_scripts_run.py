@@ -28,17 +28,23 @@ class Training:
     writes: frozenset[str]
     args: tuple[str, ...] = ()
     needs_cuda: bool = False
+    needs: tuple[str, ...] = ()  # packages beside torch
+
+    @property
+    def absent(self) -> list[str]:
+        return [package for package in self.needs if importlib.util.find_spec(package) is None]
 
 
-def expect(
+def expect(  # noqa: PLR0913 (a row of the table)
     path: str,
     loss: str,
     count: int,
     *writes: str,
     args: tuple[str, ...] = (),
     needs_cuda: bool = False,
+    needs: tuple[str, ...] = (),
 ) -> Training:
-    return Training(path, loss, count, frozenset(writes), args, needs_cuda)
+    return Training(path, loss, count, frozenset(writes), args, needs_cuda, needs)
 
 
 TRAININGS = [
@@ -76,6 +82,26 @@ TRAININGS = [
     expect("vae_cuda.py", r"Average loss: (\S+)", 3, "vae.pth", needs_cuda=True),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth"),
     expect("project/train.py", r"train_loss (\S+)", 4, "output/checkpoint.pth", args=("--model", "gru")),
+    # files beside the weights: the vocabulary, and what the library writes about model, tokenizer and settings
+    expect(
+        "libraries/bert_reviews.py",
+        r"loss (\S+)",
+        4,
+        "vocab.txt",
+        *(f"critic/{name}" for name in ("config.json", "model.safetensors")),
+        needs=("transformers",),
+    ),
+    expect(
+        "libraries/trainer_reviews.py",
+        r"'loss': '?([\d.]+)",
+        4,
+        "vocab.txt",
+        *(f"critic/{name}" for name in ("config.json", "model.safetensors", "training_args.bin")),
+        *(f"critic/{name}" for name in ("tokenizer.json", "tokenizer_config.json")),
+        needs=("transformers", "accelerate"),
+    ),
+    expect("libraries/lightning_reviews.py", r"loss (\S+)", 3, "critic.ckpt", needs=("lightning",)),
+    expect("libraries/accelerate_tiles.py", r"loss (\S+)", 4, "tiles/model.safetensors", needs=("accelerate",)),
 ]
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the scripts need torch")
@@ -134,6 +160,8 @@ def imported_modules(tree: ast.Module) -> set[str]:
 def test_it_runs_and_learns_and_writes_only_its_own_files(training: Training, tmp_path: Path) -> None:
     if training.needs_cuda and not has_cuda():
         pytest.skip(f"{training.path} hard-codes CUDA, and this machine has none")
+    if training.absent:
+        pytest.skip(f"{training.path} needs {' and '.join(training.absent)}")
     scripts_before = read_tree(SCRIPTS)
     folder = tmp_path / "work"
     folder.mkdir()
@@ -187,11 +215,13 @@ def test_the_table_of_the_readme_has_one_row_for_each_script() -> None:
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: path.relative_to(SCRIPTS).as_posix())
-def test_it_needs_torch_and_the_standard_library_only(path: Path) -> None:
+def test_it_needs_torch_and_the_standard_library_only_and_what_is_told_of_it(path: Path) -> None:
     # The oldest grammar that we serve; tqdm is used where it is installed.
     tree = ast.parse(path.read_bytes(), feature_version=(3, 10))
-    siblings = {file.stem for file in path.parent.glob("*.py")} if path.parent != SCRIPTS else set()
-    allowed = set(sys.stdlib_module_names) | {"torch", "tqdm"} | siblings
+    siblings = {file.stem for file in path.parent.glob("*.py")} if path.parent == SCRIPTS / "project" else set()
+    name = path.relative_to(SCRIPTS).as_posix()
+    needed = {package for training in TRAININGS if training.path == name for package in training.needs}
+    allowed = set(sys.stdlib_module_names) | {"torch", "tqdm"} | siblings | needed
     assert imported_modules(tree) <= allowed
 
 
