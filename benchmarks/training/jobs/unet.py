@@ -32,7 +32,8 @@ JOB = Job(
     sample="image",
     source="two for each multiplication of the convolutions (96.3 billion forward by torch.utils.flop_counter), times "
     "three",
-    full=Setting(Load(FULL, steps=495, samples=16), flops(256, 64)),
+    # the first validation compiles, too
+    full=Setting(Load(FULL, steps=495, samples=16, warm_up=104), flops(256, 64)),
     tiny=Setting(
         Load(TINY, steps=24, samples=4),
         flops(32, 4),
