@@ -12,7 +12,8 @@ import walls
 
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage
-from turbofix.verify.learning import Original
+from turbofix.verify.learning import Blame, Original
+from turbofix.verify.result import KEPT, UNVERIFIED
 from turbofix.verify.runner import Child
 
 pytest.importorskip("torch")
@@ -441,3 +442,42 @@ def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
         assert difference(original, script, method, checked, SCORED, autocast) is None
         found = difference(original, script, whole, checked, ("* scale", "* scale.div(2)"))
         assert found is not None and found.startswith("at step 1 ")
+
+
+def test_what_the_compiler_put_into_its_graph_is_looked_at_before_it_compiles(tmp_path: Path) -> None:
+    """Python executes no line of a graph; and a line that nobody runs is still told of."""
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    compiled = ("optimizer = ", 'model = torch.compile(model, backend="aot_eager")\noptimizer = ')
+    checked = ('assert counters["frames"]["ok"] == 0', 'assert counters["frames"]["ok"] >= 1')
+    same = ("torch.ones(8, device", "torch.ones((8,), device")
+    branches = "    if step < 1000:\n        optimizer.step()\n    else:\n        optimizer.step(None)\n"
+    never = ("    optimizer.step()\n", branches)
+
+    def stages(*names: str) -> tuple[Stage, ...]:
+        text, found = script.read_text(), []
+        for name, edits in {"inside": [same], "never": [never], "compiling": [compiled, checked]}.items():
+            for old, new in edits if name in names else ():
+                text = text.replace(old, new)
+            if name in names:
+                found.append(Stage(name, Risk.EQUIVALENT, {script: text.encode()}))
+        return tuple(found)
+
+    def rebuild(without: frozenset[str]) -> tuple[Stage, ...]:
+        return stages(*({"inside", "never", "compiling"} - without))
+
+    with walls.scratch_for(script) as scratch:
+        request = Request(script, (), rebuild(frozenset()), Options(timeout=120), rebuild)
+        child = Child(scratch, script, (), script.parent, request.options)
+        try:
+            child.start()
+            original = Original(child, scratch, request, remap=not child.cuda, tell=lambda progress: None)
+            original.watch()
+            learned = Blame(original, scratch, request, cuda=child.cuda).sort_out()
+        finally:
+            child.close()
+    assert {each.codemod: each.verdict for each in learned.judgements} == {
+        "inside": KEPT,
+        "never": UNVERIFIED,
+        "compiling": KEPT,
+    }

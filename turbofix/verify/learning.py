@@ -365,8 +365,7 @@ class Blame:
     def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
         """The outcome of some of the stages that passed; None where they do not pass without the others."""
         outcome = self._compare(stages)
-        stands = outcome.clean and not any(self.not_exercised(stages, i, outcome.log) for i in range(len(stages)))
-        return outcome if stands else None
+        return outcome if outcome.clean and not self._idle(stages, outcome) else None
 
     def _see_the_original_repeated(self, stages: tuple[Stage, ...]) -> None:
         """Two runs must be the same bit for bit before anything is compared, and those of an exact rewrite are.
@@ -423,8 +422,8 @@ class Blame:
             index, found = self._first_unclean(stages, outcome)
             yield _judgement(stages[index], found)
             return
-        idle = [(stage, self.not_exercised(stages, index, outcome.log)) for index, stage in enumerate(stages)]
-        found_idle = [Judgement(stage.codemod or "", UNVERIFIED, why) for stage, why in idle if why]
+        idle = self._idle(stages, outcome)
+        found_idle = [Judgement(stages[index].codemod or "", UNVERIFIED, why) for index, why in idle.items()]
         inexact = None if found_idle else self._inexact(stages)
         yield from [inexact] if inexact else found_idle
 
@@ -459,19 +458,41 @@ class Blame:
                 high, found = middle, outcome
         return high, found
 
+    def _idle(self, stages: tuple[Stage, ...], outcome: Outcome) -> dict[int, str]:
+        """The stages of which something did not run, with what that is, given the outcome of them all.
+
+        Python executes no line that a compiler has made a part of its graph. Where the program is compiled, a stage
+        that seems not to have run is looked at without those behind it: one of them may be what compiles.
+        """
+        idle: dict[int, str] = {}
+        for index in range(len(stages)):
+            why = self.not_exercised(stages, index, outcome.log)
+            if why and outcome.log["events"]["compiled"] and self._missed(stages, index, outcome.log):
+                alone = self._compare(stages[: index + 1])
+                why = self.not_exercised(stages[: index + 1], index, alone.log) if alone.clean else why
+            if why:
+                idle[index] = why
+        return idle
+
     def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """What one of the stages changed and a run of them all shows not to have run, in a sentence."""
+        missed = self._missed(stages, index, log)
+        if missed:
+            path, line = missed
+            return f"what it changed at {path.name}, line {line}, did not run"
+        files = stages[index].files
+        before = {path: self._before(stages, index, path) for path in files}
+        return changes.asleep(changes.added_switches(before, files), log["events"], cuda=self._cuda)
+
+    def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
+        """The first line that a stage has changed and that did not run."""
         stage, last = stages[index], stages[-1]
         before = {path: self._before(stages, index, path) for path in stage.files}
         ran = {}
         for path, content in stage.files.items():
             lines = log["ran"].get(str(self._scratch.mirror(path)), ())
             ran[path] = changes.carried_lines(content, last.files.get(path, content), lines)
-        missed = changes.first_not_run(before, stage.files, ran)
-        if missed:
-            path, line = missed
-            return f"what it changed at {path.name}, line {line}, did not run"
-        return changes.asleep(changes.added_switches(before, stage.files), log["events"], cuda=self._cuda)
+        return changes.first_not_run(before, stage.files, ran)
 
     def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
         if index and path in stages[index - 1].files:
