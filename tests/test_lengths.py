@@ -116,6 +116,21 @@ def test_what_the_code_says(body: str, size: str, expected: int) -> None:
         ("self.x = np.zeros(count)\nself.x.resize(3)", "len(self.x)"),
         ("self.x = np.zeros(count)\nsetattr(self, 'x', np.zeros(3))", "len(self.x)"),
         ("count = unknown()\nself.x = np.zeros(count)", "len(self.x)"),
+        ("self.x = []\nx = self.x\nfor i in range(count):\n    x.append(i)", "len(self.x)"),
+        ("self.x = []\nfor i in range(count):\n    self.x.append(i)\nx = self.x or [0]\nx.append(0)", "len(self.x)"),
+        ("self.x = []\nif numbers:\n    return\nfor i in range(count):\n    self.x.append(i)", "len(self.x)"),
+        ("for j in range(3):\n    self.x = []\n    for i in range(count):\n        self.x.append(i)", "len(self.x)"),
+        ("x = []\nfor i in range(count):\n    x.append(i)\nself.x = list(x)\nx.append(i)", "len(self.x)"),
+        ("x = []\nfor i in range(count):\n    x.append(i)\nself.n = len(x)\nx.append(i)", "self.n"),
+        ("x = [1, 2, 3]\nx.pop()\nself.x = tuple(x)", "len(self.x)"),
+        ("self.x = list({1, 1, 2})", "len(self.x)"),
+        ("self.x = np.zeros(count)\nx = self.x\nx.shape = (2, 30)\nself.x.shape = (2, 30)", "len(self.x)"),
+        ("x = torch.zeros(count)\nself.x = x\nx.unsqueeze_(0)", "len(self.x)"),
+        ("self.x = torch.zeros(count)\nself.__dict__.update(numbers)", "len(self.x)"),
+        ("self.n = count\nfor k, v in numbers.items():\n    setattr(self, k, v)", "self.n"),
+        ("self.n = count\nself.n = 9", "self.n"),
+        ("self.x = np.array([1, 2, 3], ndmin=2)", "len(self.x)"),
+        ("i = np.arange(2)\nself.x = np.zeros((count, 4, 5, 6))[:, i, :, i]", "len(self.x)"),
         # another dimension, or a number that is not known
         ("self.x = np.zeros(count)[np.random.permutation(count) > 4]", "len(self.x)"),
         ("self.x = np.zeros((3, count)).T", "len(self.x)"),
@@ -152,6 +167,24 @@ def test_no_guesses(body: str, size: str) -> None:
         ("", "Subset(Data(args.count), range(0, 30, 2))", 15),
         ("", "Subset(Data(args.count), np.nonzero(np.zeros(9))[0])", None),
         ("data = Data(args.count)\ndata.x = data.x[:7]", "data", None),
+        ("data = Data(args.count) + Data(args.count)", "data", None),
+        ("", "Data(args.count) + Data(args.count)", None),
+        ("data = Data(args.count)", "[each for each in data]", None),
+        ("data = [1, 2, 3]\ndata.pop()", "data", None),
+        ("data = Subset(Data(args.count), list(range(30)))\ndata.indices = data.indices[:7]", "data", None),
+        ("data = Subset(Data(args.count), list(range(30)))\ndata.indices.pop()", "data", None),
+        ("data = TensorDataset(torch.zeros(60))\ndata.tensors = (torch.zeros(7),)", "data", None),
+        ("exec(open('settings.py').read())", "Data(args.count)", None),
+        ("globals()['args'] = None", "Data(args.count)", None),
+        ("args.count = 9\ndata = Subset(Data(60), range(args.count))\nargs.count = 30", "data", None),
+        ("args = parser.parse_args(['--count', '7'])", "Data(args.count)", None),
+        ("args = parser.parse_args(['--share', '0.5'])", "Data(args.count)", 60),
+        ("for name, value in json.load(open('a')).items():\n    setattr(args, name, value)", "Data(args.count)", None),
+        (
+            "class Half(Data):\n    def half(self):\n        return 1",
+            "Subset(Half(9), range(len(Half(9).half())))",
+            None,
+        ),
         ("data = Data(args.count)\nfor i in range(9):\n    data.x.append(i)", "data", None),
     ],
 )
@@ -196,3 +229,53 @@ def test_a_list_that_is_given(given: str, expected: int | None) -> None:
 def test_what_calls_itself_has_no_length() -> None:
     assert length("self.x = self", "len(self.x)") is None
     assert length("self.x = Data(count)", "len(self.x)") is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "class Part(Data):\n    def __new__(cls, count):\n        return Data(3)",
+        "def cut(cls):\n    return cls\n\n\n@cut\nclass Part(Data):\n    pass",
+        "class Part(Data, IterableDataset):\n    pass",
+    ],
+)
+def test_what_a_class_does_besides(changed: str) -> None:
+    body, size = "self.x = [i for i in range(count)]", "len(self.x)"
+    assert length(body, size, "class Part(Data):\n    pass", "Part(60)") == 60
+    assert length(body, size, f"from torch.utils.data import IterableDataset\n\n\n{changed}", "Part(60)") is None
+
+
+@pytest.mark.parametrize(
+    ("passed", "expected"),
+    [
+        ("", True),
+        (", shuffle=False, sampler=Some()", None),
+        (", False, Some()", None),
+        (", **json.load(open('loader.json'))", None),
+    ],
+)
+def test_whether_batches_are_full(passed: str, expected: bool | None) -> None:
+    main = f"other = DataLoader(Data(args.count), 4{passed})\nfor batch in other:\n    print(batch)"
+    text = HEAD.format(body=" " * 8 + "self.n = count", length="self.n", main=main, data="Data(3)")
+    found = analyse(ROOT / "train.py", ROOT, {ROOT / "train.py": text}.get, Target())
+    assert found is not None
+    assert found.loaders[0].divides is expected
+
+
+@pytest.mark.parametrize(
+    ("cut", "expected"), [("", True), ("digits.data = digits.data[:1001]", None), ("model.data = 1", True)]
+)
+def test_a_published_set_that_is_cut(cut: str, expected: bool | None) -> None:
+    main = f"""
+from torchvision.datasets import MNIST
+digits = MNIST(".")
+model = torch.zeros(1)
+{cut}
+other = DataLoader(digits, batch_size=4)
+for batch in other:
+    print(batch)
+"""
+    text = HEAD.format(body=" " * 8 + "self.n = count", length="self.n", main=main, data="Data(3)")
+    found = analyse(ROOT / "train.py", ROOT, {ROOT / "train.py": text}.get, Target())
+    assert found is not None
+    assert found.loaders[0].divides is expected

@@ -190,15 +190,13 @@ def _dataset(analysis: Analysis, value: Value, depth: int = 4) -> Dataset:
     if isinstance(value, Sequence):
         inside = [each for each in flatten(value) if not isinstance(each, (Sequence, Mapping))]
         tensors = [each for each in inside if isinstance(each, Tensor)]
-        length = len(value.items) if value.items is not None else None
         kind = "tensors" if tensors else "map"
         site = analysis.facts.origin_site(value.origin)
         return Dataset(
             kind,  # type: ignore[arg-type]
             site,
             on_device=any(each.device in ("cuda", "conditional") for each in tensors),
-            length=length,
-        )
+        )  # how long it is, the text of the loader's call says: the execution does not follow all that changes a list
     return Dataset("unknown")
 
 

@@ -157,6 +157,8 @@ def _samples(analysis: Analysis, value: Value) -> int | None:
     lengths: set[int | None] = set()
     for each in members(value):
         known = PUBLISHED.get(each.qualname) if isinstance(each, Made) else None
+        if known is not None and _is_cut(analysis):
+            return None
         if known is None or not isinstance(each, Made):
             lengths.add(dataset_of(analysis, each).length if isinstance(each, (Made, Instance)) else None)
             continue
@@ -165,13 +167,32 @@ def _samples(analysis: Analysis, value: Value) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-_CHOOSING = ("sampler", "batch_sampler")
+def _is_cut(analysis: Analysis) -> bool:
+    """Whether a data set of a library is given other data: ``digits.data = digits.data[:1000]``."""
+    for name in ("data", "samples", "imgs", "targets"):
+        for write, _, _ in analysis.facts.attribute_writes(name):
+            for part in walk(write):
+                if not isinstance(part, ast.Attribute) or part.attr != name or isinstance(part.ctx, ast.Load):
+                    continue
+                base = part.value
+                if not isinstance(base, ast.Name):
+                    return True
+                modules = (each.scope for each in analysis.execution.modules.values())
+                scopes = (*modules, *analysis.execution.scopes.values())
+                held = [each for scope in scopes for each in members(scope.names.get(base.id))]
+                if any(isinstance(each, Made) and each.kind == "dataset" for each in held):
+                    return True
+    return False
+
+
+_CHOOSING = {"sampler": 3, "batch_sampler": 4}
 
 
 def divides(analysis: Analysis, loader: Made) -> bool | None:
     """Whether all batches of a pass are full, the last one too; not known where a sampler says how many there are."""
-    samplers = [loader.arguments.keywords[name] for name in _CHOOSING if name in loader.arguments.keywords]
-    if any(list(constants(each.value)) != [None] for each in samplers):
+    given = loader.arguments
+    samplers = [passed for name, index in _CHOOSING.items() if (passed := given.get(name, index)) is not None]
+    if given.open or given.star or any(list(constants(each.value)) != [None] for each in samplers):
         return None
     size = loader.arguments.get("batch_size", 1)
     length = samples_of(analysis, loader)

@@ -16,7 +16,7 @@ from dataclasses import field
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, argument_for, attribute, settled, settled_name
@@ -27,6 +27,7 @@ from turbofix.program.values import (
     Function,
     Instance,
     Made,
+    Namespace,
     Option,
     Sequence,
     Unknown,
@@ -93,7 +94,14 @@ _SAME_METHODS = frozenset(
 )
 """Methods of an array that give one with as many rows."""
 
-_RESIZING = frozenset(("append", "clear", "extend", "insert", "pop", "remove", "resize", "resize_", "set_"))
+_RESIZING = frozenset(
+    (
+        *("append", "clear", "extend", "insert", "pop", "remove", "resize", "resize_", "resize_as_", "set_"),
+        *("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"),
+    )
+)
+_RESHAPED = frozenset(("shape", "data"))
+"""Attributes of an array that may be assigned to, which gives it other rows."""
 _READING = frozenset(("index", "count", "copy", "sort", "reverse"))
 _READERS = ("builtins.", "numpy.", "torch.tensor", "torch.stack", "torch.cat", "torch.as_tensor", "random.")
 """What reads a list without keeping it."""
@@ -102,10 +110,12 @@ _BARS = ("tqdm.", "rich.progress.track")
 
 @dataclass(frozen=True)
 class Size:
-    """How many items something has. ``filled``: it is a list, which grows by a method and adds up by ``+``."""
+    """How many items something has. ``filled``: it is a list, which grows by a method and adds up by ``+``. ``data``: a
+    data set, of which ``len`` alone is known: what a loop over it, a part or a method gives is its class's affair."""
 
     count: int
     filled: bool
+    data: bool = False
 
 
 @dataclass(eq=False)
@@ -136,6 +146,10 @@ class Lengths:
     _asked: set[int] = field(default_factory=set)
     _sizes: dict[tuple[int, int], tuple[Place, Size | None]] = field(default_factory=dict)
     _numbers: dict[tuple[int, int], tuple[Place, float | None]] = field(default_factory=dict)
+
+    def _may_be_anything(self) -> bool:
+        """Whether the program may set its names by their text: ``exec(open("settings.py").read())``."""
+        return any(sets_names_by_text(each.tree) for each in self.analysis.execution.modules.values())
 
     # --- where an expression stands
 
@@ -179,7 +193,7 @@ class Lengths:
 
     def of_data(self, value: Value) -> int | None:
         """How many samples a data set has, but for parts of one (see ``of``)."""
-        if id(value) in self._asked:
+        if id(value) in self._asked or self._may_be_anything():
             return None
         self._asked.add(id(value))
         try:
@@ -197,7 +211,14 @@ class Lengths:
             self._asked.discard(id(value))
 
     def of_instance(self, instance: Instance) -> int | None:
-        """What an object's ``__len__`` returns."""
+        """What an object's ``__len__`` returns, if that says how much a loader reads."""
+        cls = instance.cls
+        if cls.find("__getitem__") is None or any(each.endswith("IterableDataset") for each in cls.externals()):
+            return None
+        if any(cls.find(name) is not None for name in ("__new__", "__getattribute__")) or any(
+            each.node.decorator_list for each in cls.mro() if isinstance(each, Class)
+        ):
+            return None
         place = self.in_method(instance, "__len__")
         body = place.scope.body if place is not None and isinstance(place.scope, ast.FunctionDef) else []
         statements = body[1:] if body and is_docstring(body[0]) else body
@@ -233,7 +254,7 @@ class Lengths:
             return self._called_number(node, place, depth)
         if isinstance(node, ast.Subscript):  # x.shape[0]
             if isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and is_zero(node.slice):
-                return self._count(node.value.value, place, depth)
+                return self._rows_of(node.value.value, place, depth)
             return None
         value = self.value(node, place, depth - 1)
         known = settled(value)
@@ -253,8 +274,13 @@ class Lengths:
             number = self.number(node.args[0], place, depth - 1)
             return _ROUNDING[name](number) if number is not None and math.isfinite(number) else None
         if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and is_zero(node.args[0]):
-            return self._count(node.func.value, place, depth)
+            return self._rows_of(node.func.value, place, depth)
         return None
+
+    def _rows_of(self, node: ast.expr, place: Place, depth: int) -> int | None:
+        """How many items a list or an array has, as a loop over it goes through them."""
+        size = self.of(node, place, depth - 1)
+        return size.count if size is not None and not size.data else None
 
     def _count(self, node: ast.expr, place: Place, depth: int) -> int | None:
         size = self.of(node, place, depth - 1)
@@ -277,9 +303,15 @@ class Lengths:
             given = self._given(node.id, place)
             return self.value(*given, depth - 1) if isinstance(given, tuple) else given
         if isinstance(node, ast.Attribute):
+            if is_set_otherwise(self.analysis, node.attr):
+                return None
             held = self._own(node, place)
             if held is not None:
-                return place.instance.attributes.get(held) if place.instance is not None else None
+                uses = self._uses(node, place)
+                once = uses is not None and uses.set_to() is not None
+                return place.instance.attributes.get(held) if once and place.instance is not None else None
+            if any(not is_own_write(each, node.attr) for each, _, _ in self.analysis.facts.attribute_writes(node.attr)):
+                return None  # it may have been something else when it was read
             base = self.value(node.value, place, depth - 1)
             return join_all(attribute(each, node.attr) for each in members(base))
         if isinstance(node, ast.Call) and place.frames:
@@ -290,7 +322,7 @@ class Lengths:
 
     def of(self, node: ast.expr, place: Place, depth: int = _DEPTH) -> Size | None:
         """How many items what an expression gives has."""
-        if depth < 0:
+        if depth < 0 or self._may_be_anything():
             return None
         key = (id(node), id(place))
         if key not in self._sizes:  # what an operation is made of is asked for more than once
@@ -327,7 +359,7 @@ class Lengths:
         if depth < 0:
             return None
         if not isinstance(node, ast.Call):
-            return self._count(node, place, depth)
+            return self._rows_of(node, place, depth)
         name = self._offered(node.func, place) or ""
         if any(isinstance(each, ast.Starred) for each in node.args):
             return None
@@ -340,9 +372,11 @@ class Lengths:
             counts = [self.rounds(each, place, depth - 1) for each in node.args]
             found = [each for each in counts if each is not None]
             return min(found) if len(found) == len(counts) else None
+        if name.startswith("tqdm.contrib"):
+            return None  # it zips, or goes through products
         if (name in ("builtins.enumerate", "builtins.reversed") or name.startswith(_BARS)) and node.args:
             return self.rounds(node.args[0], place, depth - 1)
-        return self._count(node, place, depth)
+        return self._rows_of(node, place, depth)
 
     def _range(self, node: ast.Call, place: Place, depth: int) -> int | None:
         """How many numbers a call of ``range`` gives, or of an ``arange`` of whole numbers."""
@@ -360,8 +394,11 @@ class Lengths:
         if not isinstance(cut, ast.Slice):
             return None
         size = self.of(node.value, place, depth - 1)
-        if size is None or (size.filled and cut is not node.slice):
+        if size is None or size.data or (size.filled and cut is not node.slice):
             return None
+        others = [each for each in getattr(node.slice, "elts", ()) if not isinstance(each, ast.Slice)]
+        if len(others) > 1 and not all(isinstance(each, ast.Constant) for each in others):
+            return None  # with several arrays of indices, their dimensions may come first
         bounds: list[int | None] = []
         for bound in (cut.lower, cut.upper, cut.step):
             number = whole(self.number(bound, place, depth - 1)) if bound is not None else None
@@ -395,6 +432,8 @@ class Lengths:
         counts: set[int] = set()
         for node in nodes:
             size = self.of(node, place, depth - 1)
+            if size is not None and size.data:
+                return None  # two data sets are put together
             if size is not None:
                 counts.add(size.count)
             elif self.number(node, place, depth - 1) is None:
@@ -420,14 +459,18 @@ class Lengths:
             counted = self.rounds(node.args[0], place, depth - 1)
             return Size(counted, True) if counted is not None else None
         if name in _SAME_ROWS and first is not None:
-            size = self.of(first, place, depth - 1)
-            return Size(size.count, False) if size is not None else None
+            if any(each.arg in ("ndmin", "out") for each in node.keywords):
+                return None
+            counted = self._rows_of(first, place, depth)
+            return Size(counted, False) if counted is not None else None
         if name in _ELEMENTWISE:
             return self._itemwise(node.args, place, depth)
         if name == "torch.utils.data.Subset" and len(node.args) == 2:
-            return self.of(node.args[1], place, depth - 1)
+            counted = self._rows_of(node.args[1], place, depth) if not self._is_replaced("indices") else None
+            return Size(counted, False, data=True) if counted is not None else None
         if name == "torch.utils.data.TensorDataset" and first is not None:
-            return self.of(first, place, depth - 1)
+            counted = self._rows_of(first, place, depth) if not self._is_replaced("tensors") else None
+            return Size(counted, False, data=True) if counted is not None else None
         if isinstance(node.func, ast.Attribute) and not name:
             return self._by_method(node, node.func, place, depth)
         return self._returned(node, place, depth) or (self._of_value(node, place, depth) if by_value else None)
@@ -456,7 +499,7 @@ class Lengths:
         if func.attr not in _SAME_METHODS:
             return None
         size = self.of(func.value, place, depth - 1)
-        if size is None or (size.filled and func.attr != "copy"):
+        if size is None or size.data or (size.filled and func.attr != "copy"):
             return None
         if func.attr in ("clip", "clamp"):
             return self._itemwise([func.value, *node.args], place, depth) if not node.keywords else None
@@ -488,14 +531,18 @@ class Lengths:
         return self.of(last.value, Place(function.node, function.module, given), depth - 1)
 
     def _of_value(self, node: ast.expr, place: Place, depth: int) -> Size | None:
-        """What the execution knows of a value: a list of known items, a data set."""
+        """What the execution knows of a value: a tuple that is written out, a data set.
+
+        A list may have been made longer or shorter by what the execution does not follow, and a set counts no item
+        twice.
+        """
         found = members(self.value(node, place, depth - 1))
         only = found[0] if len(found) == 1 else None
-        if isinstance(only, Sequence) and only.items:  # (an empty one may be filled where nobody looks)
-            return Size(len(only.items), only.kind == "list")
+        if isinstance(only, Sequence) and only.items and only.origin is not None:
+            return self.of(only.origin.node, place, 0) if isinstance(only.origin.node, ast.Tuple) else None
         if isinstance(only, (Made, Instance)):
             count = self.of_data(only)
-            return Size(count, False) if count is not None else None
+            return Size(count, False, data=True) if count is not None else None
         return None
 
     # --- names
@@ -514,9 +561,9 @@ class Lengths:
             return self._part_of_split(uses, depth)
         value, there = followed
         if is_empty_list(value):
-            return self._filled(uses, there, depth)
+            return self._filled(uses, followed, (node, place), depth)
         size = self.of(value, there, depth - 1)
-        if size is None or (uses.appends() != [] if size.filled else uses.is_resized()):
+        if size is None or (uses.appends(node) != [] if size.filled else uses.is_resized()):
             return None
         return size
 
@@ -533,15 +580,41 @@ class Lengths:
         if index is None or not isinstance(lengths, (ast.List, ast.Tuple)) or len(lengths.elts) != len(names.elts):
             return None
         numbers = [self.number(each, uses.place, depth - 1) for each in lengths.elts]
-        if all(type(each) is int for each in numbers):
-            return Size(int(numbers[index] or 0), False)
+        if (
+            all(type(each) is int for each in numbers)
+            and sum(each or 0 for each in numbers) > 1
+            and not self._is_replaced("indices")
+        ):
+            return Size(int(numbers[index] or 0), False, data=True)
         return None
 
-    def _filled(self, uses: Uses, place: Place, depth: int) -> Size | None:
-        """A list that begins empty and is appended to in loops of known counts."""
-        appends = uses.appends()
-        if appends is None:
+    def _is_replaced(self, name: str) -> bool:
+        """Whether what a part of data is made of may be replaced or changed: ``part.indices = ...``."""
+        places = self.analysis.facts.places
+        for module in self.analysis.execution.modules.values():
+            if name not in module.text:
+                continue
+            for each in every(ast.Attribute, module.tree):
+                if each.attr != name or dotted(each) == f"self.{name}":
+                    continue
+                above = next(places.ancestors(each, module), None)
+                if not isinstance(each.ctx, ast.Load) or (isinstance(above, ast.Attribute) and above.attr in _RESIZING):
+                    return True
+        return is_set_otherwise(self.analysis, name)
+
+    def _filled(
+        self, uses: Uses, value: tuple[ast.expr, Place], asked: tuple[ast.expr, Place], depth: int
+    ) -> Size | None:
+        """A list that begins empty and is appended to in loops of known counts, where it is asked for behind them."""
+        place, (node, asking) = value[1], asked
+        appends = uses.appends(node)
+        if appends is None or not self._is_reached_once(*value):
             return None
+        last = max((each.end_lineno or each.lineno for each in appends), default=0)
+        if asking.scope is place.scope and asking.module is place.module and node.lineno <= last:
+            return None
+        if any(each.lineno <= last for each in walk(place.scope) if isinstance(each, ast.Return)):
+            return None  # (its own loops end by one, or it is left before they begin)
         total = 0
         for call in appends:
             times = self._times(call, place, depth)
@@ -549,6 +622,18 @@ class Lengths:
                 return None
             total += times
         return Size(total, True)
+
+    def _is_reached_once(self, value: ast.expr, place: Place) -> bool:
+        """Whether a statement of a function is executed exactly once in one call of it."""
+        for above in self.analysis.facts.places.ancestors(value, place.module):
+            if above is place.scope:
+                return True
+            if isinstance(above, ast.With):
+                if not all(self._lets_out(each.context_expr, place) for each in above.items):
+                    return False
+            elif not isinstance(above, (ast.Assign, ast.AnnAssign)):
+                return False
+        return False
 
     def _times(self, call: ast.Call, place: Place, depth: int) -> int | None:
         """How often a statement of a function is executed in one call of it."""
@@ -675,20 +760,24 @@ class Uses:
         return all(isinstance(each, ast.Subscript) for each in targets)
 
     def is_resized(self) -> bool:
-        """Whether an array is made longer or shorter in place."""
+        """Whether an array is made longer or shorter in place, perhaps by another name."""
+        if any(map(resizes_in_place, _trees(self.analysis))):
+            return True
         return any(
-            isinstance(above, ast.Attribute) and above.attr in _RESIZING and above.value is node
+            isinstance(above, ast.Attribute)
+            and (above.attr in _RESIZING or (above.attr in _RESHAPED and isinstance(above.ctx, ast.Store)))
+            and above.value is node
             for node, module in self.occurrences
             for above in [self._above(node, module)]
         )
 
-    def appends(self) -> list[ast.Call] | None:
+    def appends(self, asked: ast.expr) -> list[ast.Call] | None:
         """The calls that append to a list, where nothing else may change its length.
 
-        It may be read, and handed on once (kept by an object, returned, passed): whoever asks came that way.
+        It may be read. It is handed on (kept by an object, returned, passed) nowhere but where it is asked for: whoever
+        asks came that way, and has looked there.
         """
         found: list[ast.Call] = []
-        handed = 0
         for node, module in self.occurrences:
             above = self._above(node, module)
             if isinstance(above, ast.Attribute):
@@ -705,7 +794,8 @@ class Uses:
                 ):
                     return None
             elif isinstance(above, (ast.Return, ast.Assign)) and above.value is node:
-                handed += 1
+                if node is not asked:
+                    return None
             elif isinstance(above, (ast.Call, ast.keyword)):
                 call = above if isinstance(above, ast.Call) else self._above(above, module)
                 if not isinstance(call, ast.Call):
@@ -715,10 +805,11 @@ class Uses:
                     continue
                 if not name.startswith("torch.utils.data.") and not self._makes_object(call):
                     return None  # a function may fill it
-                handed += 1
+                if node is not asked:
+                    return None
             elif not self._is_set(node, above) and not self._is_read(node, above):
                 return None
-        return found if handed <= 1 else None
+        return found
 
     def _is_set(self, node: ast.expr, above: ast.AST | None) -> bool:
         return (isinstance(above, ast.Assign) and node in above.targets) or (
@@ -726,7 +817,7 @@ class Uses:
         )
 
     def _is_read(self, node: ast.expr, above: ast.AST | None) -> bool:
-        reading = (ast.For, ast.While, ast.comprehension, ast.Compare, ast.BoolOp, ast.If, ast.UnaryOp)
+        reading = (ast.For, ast.While, ast.comprehension, ast.Compare, ast.If, ast.UnaryOp)
         return isinstance(above, reading) and getattr(above, "target", None) is not node
 
     def _makes_object(self, call: ast.Call) -> bool:
@@ -744,13 +835,18 @@ class Uses:
 def _of_attribute(analysis: Analysis, instance: Instance, name: str, init: Place) -> Uses | None:
     """The uses of an object's attribute: those by its own class, and those of other objects, whoever they are."""
     first = parameters(init.scope)[0].arg
-    if instance.cls.find(name) is not None:
+    if instance.cls.find(name) is not None or is_set_otherwise(analysis, name):
         return None  # what the class has where the object has none
     own = {id(each.node) for each in instance.cls.mro() if isinstance(each, Class)}
 
     def may_be_own(node: ast.AST, module: ModuleFile) -> bool:
         base = node.value if isinstance(node, ast.Attribute) else None
         cls = _class_of(analysis, node, module)
+        if isinstance(base, ast.Name) and base.id != "self":
+            scopes = (module.scope, *(each for each in analysis.execution.scopes.values() if each.module is module))
+            held = [each for scope in scopes for each in members(scope.names.get(base.id))]
+            if held and all(isinstance(each, Namespace) for each in held):
+                return False  # options
         return not (isinstance(base, ast.Name) and base.id in ("self", first)) or cls is None or id(cls) in own
 
     occurrences: list[tuple[ast.expr, ModuleFile]] = []
@@ -761,8 +857,6 @@ def _of_attribute(analysis: Analysis, instance: Instance, name: str, init: Place
                 for each in every(ast.Attribute, module.tree)
                 if each.attr == name and may_be_own(each, module)
             ]
-            if any(is_set_by_name(each, name) for each in every(ast.Call, module.tree)):
-                return None
     writes: list[ast.AST] = []
     for write, scope, module in analysis.facts.attribute_writes(name):
         cls = _class_of(analysis, write, module)
@@ -786,11 +880,84 @@ def _class_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.Clas
     )
 
 
-def is_set_by_name(call: ast.Call, name: str) -> bool:
-    """Whether an attribute is set, or may be, by ``setattr``."""
-    if not isinstance(call.func, ast.Name) or call.func.id != "setattr" or len(call.args) != 3:
-        return False
-    return not isinstance(call.args[1], ast.Constant) or call.args[1].value == name
+def is_set_otherwise(analysis: Analysis, name: str) -> bool:
+    """Whether an attribute of this name is set, or may be, by anything but an assignment to it."""
+    return any(name in given or None in given for given in map(_set_by_text, _trees(analysis))) or any(
+        name.startswith(each) for tree in _trees(analysis) for each in _set_by_beginning(tree)
+    )
+
+
+def _trees(analysis: Analysis) -> list[ast.Module]:
+    return [each.tree for each in analysis.execution.modules.values()]
+
+
+@once_per_node
+def _set_by_text(tree: ast.Module) -> frozenset[str | None]:
+    """The names of the attributes that a file sets by ``setattr`` and the like; None for one that may be any."""
+    found: set[str | None] = set()
+    parents = parents_in(tree)
+    for call in every(ast.Call, tree):
+        name = (dotted(call.func) or "").rpartition(".")[2] or getattr(call.func, "attr", "")
+        if name in ("setattr", "__setattr__", "delattr") and len(call.args) >= 2:
+            given = call.args[-2] if name != "delattr" else call.args[1]
+            if not isinstance(given, ast.JoinedStr):
+                found.add(given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None)
+        elif name == "getattr" and len(call.args) >= 2 and not isinstance(call.args[1], ast.Constant):
+            above = parents.get(call)
+            if isinstance(above, ast.Attribute) and above.attr in _RESIZING:
+                found.add(None)
+        elif name == "vars" and call.args and _is_filled_in(call, parents):
+            found.add(None)
+    if any(each.attr == "__dict__" and _is_filled_in(each, parents) for each in every(ast.Attribute, tree)):
+        found.add(None)
+    return frozenset(found)
+
+
+@once_per_node
+def _set_by_beginning(tree: ast.Module) -> frozenset[str]:
+    """How the names begin that a file sets by ``setattr(x, f"layer{i}", ...)``."""
+    found: set[str] = set()
+    for call in every(ast.Call, tree):
+        name = (dotted(call.func) or "").rpartition(".")[2]
+        if name in ("setattr", "__setattr__") and len(call.args) >= 2 and isinstance(call.args[-2], ast.JoinedStr):
+            first = call.args[-2].values[0] if call.args[-2].values else None
+            found.add(first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else "")
+    return frozenset(found)
+
+
+def _is_filled_in(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
+    """Whether a mapping of names is changed where it stands: ``vars(x)[name] = ...``, ``x.__dict__.update(...)``."""
+    above = parents.get(node)
+    if isinstance(above, ast.Subscript):
+        return not isinstance(above.ctx, ast.Load)
+    if isinstance(above, ast.Attribute):
+        return above.attr in ("update", "setdefault", "pop", "clear", "__setitem__")
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        return True
+    return isinstance(above, (ast.Assign, ast.AugAssign))
+
+
+@once_per_node
+def resizes_in_place(tree: ast.Module) -> bool:
+    """Whether a file has a method of a tensor that gives it other rows, whatever the tensor is called there."""
+    return any(each.attr.endswith("_") and each.attr in _RESIZING for each in every(ast.Attribute, tree))
+
+
+def is_own_write(write: ast.AST, name: str) -> bool:
+    """Whether a statement sets an attribute of the object alone whose method it stands in."""
+    stored = [each for each in walk(write) if isinstance(each, ast.Attribute) and each.attr == name]
+    return all(dotted(each) == f"self.{name}" for each in stored if not isinstance(each.ctx, ast.Load))
+
+
+@once_per_node
+def sets_names_by_text(tree: ast.Module) -> bool:
+    """Whether a file may set its own names by their text."""
+    parents = parents_in(tree)
+    for call in every(ast.Call, tree):
+        name = dotted(call.func)
+        if name == "exec" or (name in ("globals", "locals", "vars") and not call.args and _is_filled_in(call, parents)):
+            return True
+    return False
 
 
 def argument_of(call: ast.Call, name: str, position: int) -> ast.expr | None:

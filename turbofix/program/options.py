@@ -84,6 +84,10 @@ def call_parser(interp: Interpreter, parser: Made, name: str, arguments: Argumen
         return NONE
     if name in _PARSES:
         parsed = Namespace(interp.control, dict(namespace.attributes), namespace.open)
+        for key in _passed_by_code(arguments, parsed):
+            old = parsed.attributes[key]
+            assert isinstance(old, Option)
+            parsed.attributes[key] = Option(old.name, UNKNOWN, old.origin, old.how, old.flag)
         for target in _given_namespace(arguments):
             for key, value in parsed.attributes.items():
                 target.attributes.setdefault(key, value)
@@ -97,6 +101,21 @@ def call_parser(interp: Interpreter, parser: Made, name: str, arguments: Argumen
     if name not in ("print_help", "format_help", "print_usage", "add_argument_group"):
         namespace.open = namespace.open or not parser.qualname.startswith("argparse")
     return interp.opaque(f"{parser.qualname}.{name}()", "call", node)
+
+
+def _passed_by_code(arguments: Arguments, parsed: Namespace) -> list[str]:
+    """The options that the code itself passes, whose defaults say nothing: ``parse_args(["--size", "7"])``."""
+    passed = arguments.get("args", 0)
+    given = (
+        [each for value in members(passed.value) if isinstance(value, Sequence) for each in value.items or []]
+        if (passed is not None)
+        else []
+    )
+    words = [each.value for each in given if isinstance(each, Const) and isinstance(each.value, str)]
+    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
+    short = any(word.startswith("-") and not word.startswith("--") for word in words)  # which one, nothing tells
+    options = [key for key, value in parsed.attributes.items() if isinstance(value, Option)]
+    return [key for key in options if short or any(key.startswith(flag) for flag in flags)]
 
 
 def _given_namespace(arguments: Arguments) -> list[Namespace]:
