@@ -110,7 +110,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def message(found: ThrownAway) -> str:
     """What is computed in vain."""
     if found.kept:
-        return f"computes gradients of the weights of {code(found.models)}, which are cleared before a step uses them"
+        besides = f", and of {code(found.untrained)}, which no optimizer trains" if found.untrained else ""
+        lost = f"the weights of {code(found.models)}, which are cleared before a step uses them{besides}"
+        return f"computes gradients of {lost}"
     fate = "whose gradients are cleared before a step uses them" if found.cleared else "which no optimizer trains"
     return f"goes back through {code(found.names)} into {code(found.models)}, {fate}"
 

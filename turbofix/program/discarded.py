@@ -90,9 +90,10 @@ _UNSEEN = re.compile(
     r"register_\w*hook|retain_grad\b|checkpoint_wrapper|utils\.checkpoint\b|gradient_checkpointing|import checkpoint\b"
     r"|autograd\.Function|\.grad_fn\b|\.is_leaf\b|set_grad_enabled|add_param_group|\.watch\("
     r"|\._parameters\b|[\"']_(?:parameters|modules)[\"']|\bobject\.__setattr__\("
+    r"|[\"']requires_grad[\"']|\[\s*[\"']params[\"']\s*\]|\bparam_groups\s*(?:\.\s*(?:append|extend|insert)\b|\+?=(?!=))"
 )
-"""What makes a gradient's way longer than the text shows, lets a layer ask whether its input needs one, or gives a
-weight to a second module unseen."""
+"""What makes a gradient's way longer than the text shows, lets a layer ask whether its input needs one, freezes a
+weight by text, or gives a weight to a second module or an optimizer unseen."""
 _DEEPEST = 6
 _LONGEST = 20_000
 _WEIGHT_LISTS = frozenset(("torch.nn.ParameterList", "torch.nn.ParameterDict"))
@@ -223,8 +224,7 @@ def _held_by(model: Value, *, shared: bool = True) -> Iterator[Value]:
     waiting: list[Value] = [model]
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
-        is_weight = isinstance(each, Tensor) and "param" in each.roles
-        if id(each) in seen or not (is_weight or _holds_weights(each)):
+        if id(each) in seen or not (_is_weight(each) or _holds_weights(each)):
             continue
         seen.add(id(each))
         yield each
@@ -288,8 +288,35 @@ def _picks_learning(test: ast.expr) -> bool:
 
 def _gives_all_parameters(model: Value) -> bool:
     """Whether ``model.parameters()`` certainly are those of a model and of all modules in it."""
-    own = isinstance(model, Instance) and model.cls.find("parameters") is not None
-    return not own and not isinstance(model, Opaque) and _holds_weights(model)
+    own = isinstance(model, Instance) and any(
+        model.cls.find(name) is not None for name in ("parameters", "named_parameters", "named_modules")
+    )
+    return not own and not isinstance(model, Opaque) and _holds_weights(model) and not _hides_some(model)
+
+
+def _hides_some(model: Value) -> bool:
+    """Whether a module keeps others in a plain list or dict, where its ``parameters()`` do not look."""
+    registered: set[int] = set()
+    kept: set[int] = set()
+    for each in _modules(model):
+        if isinstance(each, Instance):
+            for name, value in each.attributes.items():
+                direct = {id(one) for one in members(value)}
+                held = {id(one) for one in flatten(value, 3) if _is_weight(one) or _holds_weights(one)}
+                # ("<...>": what the execution keeps of a module by itself)
+                (registered if name.startswith("<") else kept).update(held)
+                registered |= direct
+        if isinstance(each, (Instance, Made)):
+            registered.update(id(one) for value in each.children.values() for one in flatten(value, 3))
+        inner = each.inner if isinstance(each, Made) else None
+        if isinstance(each, Instance) and each.base is not None:
+            inner = each.base.inner
+        registered.update(id(one) for one in flatten(inner, 3))
+    return bool(kept - registered)
+
+
+def _is_weight(value: Value) -> bool:
+    return isinstance(value, Tensor) and "param" in value.roles
 
 
 def _holds_weights(value: Value) -> bool:
@@ -1155,12 +1182,25 @@ class Judgement:
         if len(found) != 1:
             return None
         site = self.facts.site(pairs[0][0])
-        models = passed.values()
-        called = sorted({self.search.called.get(id(model), "a model") for model in models})
+        models = [model for model in passed.values() if self.uses.is_trained(model)]
+        called = sorted({self._called_on(model, pairs) for model in models})
+        others = sorted({self._called_on(each, pairs) for each in passed.values() if not self.uses.is_trained(each)})
         cleared = sorted({clear for model in models if (clear := self.uses.clearing(model)) is not None})
         read = next(gradient_reads(self.analysis), None)
         why = None if read is None else f"a gradient is read on {read.line_from(site.path)}"
-        return ThrownAway(site, (), (), tuple(called), tuple(cleared), why, kept=found.pop())
+        found_by = found.pop()
+        return ThrownAway(site, (), (), tuple(called), tuple(cleared), why, kept=found_by, untrained=tuple(others))
+
+    def _called_on(self, model: Value, pairs: list[tuple[Event, Marks]]) -> str:
+        """What a model is called where the graph of a backward pass goes through it."""
+        for _, marks in pairs:
+            for mark in sorted(_without(self.search, marks, set()), key=lambda each: each.call[1]):
+                call = self.search.calls.get(mark.call)
+                if mark.model is model and not mark.quiet and call is not None:
+                    name = dotted(call.func)
+                    if name is not None:
+                        return name
+        return self.search.called.get(id(model), "a model")
 
     def _shares(self, event: Event, marks: Marks) -> tuple[list[Value], list[Value]]:
         """The models whose gradients of a backward pass are lost though some optimizer has them, and those whose are
@@ -1178,7 +1218,9 @@ class Judgement:
             return [], []
         if not all(_gives_all_parameters(model) and _is_all_torch(model) for model in kept):
             return [], []
-        return [model for model in lost if self.uses.is_trained(model)], kept
+        if not any(map(self.uses.is_trained, lost)):
+            return [], []
+        return lost, kept
 
     def _name_at(self, event: Event, model: Value, marks: Marks) -> str | None:
         """What a model is called where a backward pass starts: as it was when it was called in the same function."""
@@ -1273,12 +1315,17 @@ class Judgement:
         return ThrownAway(site, tuple(sorted(names)), sites, tuple(called), tuple(cleared), why_not)
 
 
-_FREEZING = re.compile(r"\bfreeze|\bfrom_pretrained\b")
+_FREEZING = re.compile(r"\bfreeze|\bfrom_pretrained\b|checkpointing\b|\bmemory_efficient\b")
 
 
 @once_per_node
 def _makes_frozen_weights(tree: ast.Module) -> bool:
     """Whether a file may make weights that take no gradients: a backward pass may not be told to compute theirs."""
+    for loop in every(ast.For, tree):
+        if _over_parameters(loop) and any(
+            isinstance(each, ast.Attribute) and each.attr == "detach_" for each in walk(loop)
+        ):
+            return True
     return any(
         (dotted(call.func) or "").rpartition(".")[2].endswith("Parameter")
         and (len(call.args) > 1 or bool(call.keywords) or any(isinstance(each, ast.Starred) for each in call.args))
