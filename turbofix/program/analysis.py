@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import field
+from typing import Any, TypeVar
 
 from turbofix.program.arguments import Reads
 from turbofix.program.execution import Execution
@@ -10,6 +12,8 @@ from turbofix.program.facts import Facts
 from turbofix.program.guards import Guards
 from turbofix.program.placements import Devices
 from turbofix.records import dataclass
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False)
@@ -21,9 +25,17 @@ class Analysis:
     guards: Guards = field(init=False)
     reads: Reads = field(init=False)
     devices: Devices = field(init=False)
+    _answers: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.facts = Facts(self.execution)
         self.guards = Guards(self.facts)
         self.reads = Reads(self.facts)
         self.devices = Devices(self.facts, self.guards)
+
+    def once(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
+        """The answer to a question, which is looked for when it is asked for the first time."""
+        if question not in self._answers:
+            self._answers[question] = find()
+        found: Answer = self._answers[question]
+        return found

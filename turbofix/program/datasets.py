@@ -9,6 +9,7 @@ from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import attribute, settled
@@ -858,13 +859,8 @@ def callee(name: str, function: Function, instance: Instance | None) -> Iterator
         value = function.module.scope.names.get(head)
         if value is None and head == "open":
             value = External("builtins.open")
-        if value is None:
-            for each in walk(function.node):
-                if isinstance(each, (ast.Import, ast.ImportFrom)):
-                    for alias in each.names:
-                        if (alias.asname or alias.name.partition(".")[0]) == head:
-                            prefix = f"{each.module}." if isinstance(each, ast.ImportFrom) and each.module else ""
-                            value = External(prefix + alias.name)
+        if value is None and head in (imported := _imported_in(function.node)):
+            value = External(imported[head])
     for part in rest:
         found = [
             member.find(part) if isinstance(member, Class) else attribute(member, part) for member in members(value)
@@ -873,6 +869,18 @@ def callee(name: str, function: Function, instance: Instance | None) -> Iterator
         if isinstance(value, (Opaque,)):
             break
     yield from members(value)
+
+
+@once_per_node
+def _imported_in(function: ast.AST) -> dict[str, str]:
+    """The names that a function itself imports, with what they stand for."""
+    found: dict[str, str] = {}
+    for each in walk(function):
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            prefix = f"{each.module}." if isinstance(each, ast.ImportFrom) and each.module else ""
+            for alias in each.names:
+                found[alias.asname or alias.name.partition(".")[0]] = prefix + alias.name
+    return found
 
 
 def _note(qualname: str, work: Work) -> None:

@@ -20,6 +20,10 @@ _FLOAT32 = frozenset(("numpy.float32", "torch.FloatTensor"))
 
 def gives_float32(analysis: Analysis, site: Site) -> bool:
     """Whether all that a loader's batches hold is float32: by its data set's own code, put together by torch's."""
+    return analysis.once(("float32", site), lambda: _gives_float32(analysis, site))
+
+
+def _gives_float32(analysis: Analysis, site: Site) -> bool:
     built = [event for event in analysis.facts.of("make") if analysis.facts.site(event) == site]
     for event in built:
         if event.arguments is None or event.arguments.open or event.arguments.star:

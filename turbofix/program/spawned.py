@@ -66,6 +66,11 @@ def _part(node: ast.Attribute | ast.Subscript) -> object:
 
 def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Class]) -> tuple[SetLater, ...]:
     """Which of the globals that make samples are set where a spawned worker does not come, once for each name."""
+    question = "set later", frozenset(read), frozenset(map(id, classes))  # many objects of a class make them alike
+    return analysis.once(question, lambda: _set_later(analysis, read, classes))
+
+
+def _set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Class]) -> tuple[SetLater, ...]:
     entry = analysis.execution.entry
     found: dict[str, SetLater] = {}
     guards = [each for each in entry.tree.body if isinstance(each, ast.If) and is_main_test(each.test)]
@@ -104,22 +109,24 @@ def _where(analysis: Analysis, line: int, module: ModuleFile) -> str:
     return f"line {line}" + ("" if module is analysis.execution.entry else f" of {module.path.name}")
 
 
-def _bound_under(guard: ast.If) -> Iterator[tuple[str, int]]:
+@once_per_node
+def _bound_under(guard: ast.If) -> tuple[tuple[str, int], ...]:
     """The names that the statements under a guard bind, outside of functions and classes."""
+    found: list[tuple[str, int]] = []
     waiting: list[ast.AST] = list(guard.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name, node.lineno
+            found.append((node.name, node.lineno))
             continue
         if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno
+            found.append((node.id, node.lineno))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0], node.lineno
+            found += [(alias.asname or alias.name.partition(".")[0], node.lineno) for alias in node.names]
         waiting += ast.iter_child_nodes(node)
+    return tuple(found)
 
 
 @once_per_node
