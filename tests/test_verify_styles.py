@@ -444,7 +444,7 @@ def test_compiled_code_runs_on_the_stand_in(tmp_path: Path) -> None:
         assert found is not None and found.startswith("at step 1 ")
 
 
-def test_what_the_compiler_put_into_its_graph_is_looked_at_before_it_compiles(tmp_path: Path) -> None:
+def test_what_the_compiler_put_into_its_graph_is_looked_at_by_itself(tmp_path: Path) -> None:
     """Python executes no line of a graph; and a line that nobody runs is still told of."""
     script = tmp_path / "compiled.py"
     script.write_text(COMPILED)
@@ -456,7 +456,7 @@ def test_what_the_compiler_put_into_its_graph_is_looked_at_before_it_compiles(tm
 
     def stages(*names: str) -> tuple[Stage, ...]:
         text, found = script.read_text(), []
-        for name, edits in {"inside": [same], "never": [never], "compiling": [compiled, checked]}.items():
+        for name, edits in {"compiling": [compiled, checked], "inside": [same], "never": [never]}.items():
             for old, new in edits if name in names else ():
                 text = text.replace(old, new)
             if name in names:

@@ -461,18 +461,29 @@ class Blame:
     def _idle(self, stages: tuple[Stage, ...], outcome: Outcome) -> dict[int, str]:
         """The stages of which something did not run, with what that is, given the outcome of them all.
 
-        Python executes no line that a compiler has made a part of its graph. Where the program is compiled, a stage
-        that seems not to have run is looked at without those behind it: one of them may be what compiles.
+        Python executes no line that a compiler has made a part of its graph. Where the program is compiled, a codemod
+        that seems not to have run is looked at by itself: another one may be what compiles.
         """
         idle: dict[int, str] = {}
-        for index in range(len(stages)):
+        for index, stage in enumerate(stages):
             why = self.not_exercised(stages, index, outcome.log)
             if why and outcome.log["events"]["compiled"] and self._missed(stages, index, outcome.log):
-                alone = self._compare(stages[: index + 1])
-                why = self.not_exercised(stages[: index + 1], index, alone.log) if alone.clean else why
+                why = None if self._runs_by_itself(stage) else why
             if why:
                 idle[index] = why
         return idle
+
+    def _runs_by_itself(self, stage: Stage) -> bool:
+        """Whether all that a codemod changes is seen to run, and to learn the same, without the others."""
+        alone = self._request.only(frozenset({stage.codemod} if stage.codemod else ()))
+        if not alone:
+            return False
+        outcome = self._compare(alone)
+        return outcome.clean and not any(
+            self.not_exercised(alone, index, outcome.log)
+            for index, each in enumerate(alone)
+            if each.codemod == stage.codemod
+        )
 
     def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """What one of the stages changed and a run of them all shows not to have run, in a sentence."""
