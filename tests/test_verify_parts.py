@@ -41,6 +41,9 @@ def differs(
         ("memory 120 MB", "memory 60 MB"),
         ("[12.5 ms/step] loss 2.0", "[7.5 ms/step] loss 2.0"),
         ("lr 5e-05", "lr 5e-05"),
+        ("lr 10.00 | ms/batch  8.28 | loss  3.28", "lr 10.00 | ms/batch 11.28 | loss  3.28"),  # one width, other blanks
+        ("[  9.5 ms] loss 2.0", "[ 10.5 ms] loss 2.0"),
+        ("   9.5 s, loss 2.0", "  10.5 s, loss 2.0"),
     ],
 )
 def test_these_lines_say_the_same(old: str, new: str) -> None:
@@ -55,6 +58,8 @@ def test_these_lines_say_the_same(old: str, new: str) -> None:
         ("accuracy 57.00 %", "accuracy 0.57 %", 0.01),
         ("time 3.1s loss 2.0", "time 3.1s loss 4.0", 0.01),
         ("lr 5e-05", "lr 5.5e-05", 0.0),
+        ("ms/batch 8.28 | loss 3.28", "ms/batch 11.28 | loss 3.88", 0.01),
+        ("acc 5.0  sec 3.1", "acc 9.0  sec 3.1", 0.01),  # two blanks part columns
         ("loss 5.00e-05", "loss 5.50e-05", 0.01),
     ],
 )

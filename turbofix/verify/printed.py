@@ -23,6 +23,8 @@ DECISION = re.compile(
 UNIT = re.compile(
     r"\s?(ms|s|sec|secs|seconds|mins?|minutes|h|hours|us|µs|[kKMG]i?B|[\w ]*/\s?(s|sec|second|it|step|epoch|batch))\b"
 )
+# the blanks that a format fills up with: `ms/batch  8.28` and `ms/batch 11.28` are one wording
+PADDING = re.compile(r"(?<=[(\[{|/=:,])\s+(?=#)|(?<=\s)\s+(?=#)")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def read_lines(lines: Iterable[Sequence[object]]) -> list[Line]:
     found = []
     for step, text in lines:
         plain = CLOCK.sub("<clock>", str(text))
-        found.append(Line(int(str(step)), NUMBER.sub("#", plain), tuple(NUMBER.findall(plain))))
+        wording = PADDING.sub("", NUMBER.sub("#", plain)).lstrip()
+        found.append(Line(int(str(step)), wording, tuple(NUMBER.findall(plain))))
     return found
 
 
