@@ -44,11 +44,11 @@ When refused
     or builds the loaders, and where a setting is read or changed elsewhere or a comment may say why it is so.
 
 Risk
-    equivalent where the update is provably the mean over the same samples: the number of samples is known (perhaps by
-    the default of an option, which the finding names then) and divisible by the product, every layer and call between
-    a batch and its loss is known to compute each sample by itself, and the loss is a mean over samples. recipe
-    everywhere else: under the ``Trainer``, with BatchNorm or a mean along the batch, losses over unpadded tokens or
-    pairs of samples, or an unknown number of samples (the last update of an epoch then weighs its samples differently).
+    equivalent where the update is provably the mean over the same samples: the number of samples is known and
+    divisible by the product, every layer and call between a batch and its loss is known to compute each sample by
+    itself, and the loss is a mean over samples. recipe everywhere else: under the ``Trainer``, with BatchNorm or a mean
+    along the batch, losses over unpadded tokens or pairs of samples, or a number of samples that is unknown or that an
+    option may change (the last update of an epoch then weighs its samples differently).
 
 Measured
     12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU
@@ -62,7 +62,7 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_loader, of_value
 from turbofix.program.microbatches import is_per_sample
@@ -262,15 +262,6 @@ def is_simple(program: TrainingProgram, step: Step) -> bool:
     return alone and bool(models) and all(model is not None and model.layers_complete for model in models)
 
 
-def of_number(loader: Loader) -> tuple[Evidence, ...]:
-    """How many samples there are, where options decide over it."""
-    length, options = loader.dataset.length, loader.dataset.counted_by
-    if length is None or not options:
-        return ()
-    said = " and ".join(f"`{each}`" for each in options)
-    return (Evidence(f"{length:,} samples, by the default of {said}", loader.dataset.site or loader.site),)
-
-
 def one_number(argument: Argument) -> int | None:
     """The number that an argument is, or that its option has as default."""
     if argument.state in ("value", "option") and len(argument.values) == 1 and type(argument.values[0]) is int:
@@ -303,7 +294,6 @@ def accumulated(
     told = (
         *of_loader(program, loader, "batch_size"),
         of_value("the number of accumulated batches", accumulation.steps, accumulation.guard),
-        *of_number(loader),
     )
     reason = why_not(program, loader, step, accumulation, size)
     if reason is not None or factor == 1:
@@ -450,6 +440,9 @@ def why_recipe(program: TrainingProgram, loader: Loader, step: Step, together: i
         return "how many samples there are is not known (the last update of an epoch may weigh them differently)"
     if length % together:
         return f"{length} samples are no multiple of {together}: the last update of an epoch weighs them differently"
+    if loader.dataset.counted_by:
+        said = " and ".join(f"`{each}`" for each in loader.dataset.counted_by)
+        return f"{said} may be given another number of samples (the last update of an epoch may weigh them differently)"
     return None
 
 
