@@ -518,7 +518,9 @@ def read_at_last(  # noqa: PLR0913
         elif shown.holds(page, each):
             plan.too_early = plan.too_early or each.lineno
         else:
-            raise Refuse(f"line {each.lineno} reads `{total.text}` {loop_words(loop)}")
+            why = shown.refused.get(read.show or read.statement)
+            refused = f"line {each.lineno} reads `{total.text}` {loop_words(loop)}"
+            raise Refuse(f"{refused} ({why})" if why is not None else refused)
     # A sum that is changed after the loop (`total /= n`) is read there; an attribute may be, by whoever has the object.
     after = (
         after

@@ -53,7 +53,8 @@ When refused
     multiplied. Where on some path it is a number already (``float(0.0)``), where several lines add to one sum that may
     differ in shape or type, where what a list would keep may be changed in place, or lies in memory that a CUDA graph
     uses again (``mode="reduce-overhead"``), and where ``locals()`` shows all names.
-    Where another read of the same step stays, nothing would be gained, and that read is named; so is one
+    Where another read of the same step stays, nothing would be gained, and that read is named (of the sum itself, too,
+    under a guard whose interval is 1 unless an option says otherwise); so is one
     that only a message under a guard shows which does not count the steps, or beside the time that each step took, and
     one of whatever holds a tensor (``if value is not None: ...``). Of a list of the whole file that nothing reads
     nothing is said. Nor is of what DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an

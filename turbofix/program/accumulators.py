@@ -138,6 +138,8 @@ class Summing:
         if not any(self.loop is each for each in self.frames[-1].loops):
             return "condition"
         guard = self.analysis.guards.guard_of(node, self.frames, self.loop)
+        if guard.kind == "every_n" and guard.every == 1:
+            return "every_step"  # every step passes `step % 1 == 0`, unless somebody asks for another interval
         return _SEEN_IN_LOOP.get(guard.kind, "every_step")
 
     def _note_aliases(self, node: ast.AST) -> None:
