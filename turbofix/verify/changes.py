@@ -143,17 +143,21 @@ def _plain(value: ast.expr) -> str:
     return "" if any(isinstance(node, ast.Call) for node in ast.walk(value)) else ast.unparse(value)
 
 
-def asleep(added: str, events: Mapping[str, Any], *, cuda: bool) -> str | None:
-    """What ``added`` switches on and the run shows to have been off, in a sentence; None when nothing was."""
+def asleep(added: str, events: Mapping[str, Any], *, cuda: bool, rounded: bool = False) -> str | None:
+    """What ``added`` switches on and the run shows to have been off, in a sentence; None when nothing was.
+
+    ``rounded``: there was no GPU, and matrix products were rounded as TF32 rounds them.
+    """
+    tf32 = cuda or rounded
     # (what was added, whether the run shows it, what to tell)
     signs: tuple[tuple[str, bool, str], ...] = (
         ("autocast(", bool(events.get("autocast")), "autocast was never enabled in the run"),
         ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),
         ("fused=", bool(events.get("fused")), "no optimizer stepped fused in the run"),
         ("num_workers", bool(events.get("workers")), "no loader had workers in the run"),
-        ("set_float32_matmul_precision", cuda, "TF32 acts on a GPU alone, and this run had none"),
-        ("allow_tf32", cuda, "TF32 acts on a GPU alone, and this run had none"),
-        ("fp32_precision", cuda, "TF32 acts on a GPU alone, and this run had none"),
+        ("set_float32_matmul_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
+        ("allow_tf32", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
+        ("fp32_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
         ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),
     )
     off = [words for sign, shown, words in signs if sign in added and not shown]

@@ -493,7 +493,8 @@ class Blame:
             return f"what it changed at {path.name}, line {line}, did not run"
         files = stages[index].files
         before = {path: self._before(stages, index, path) for path in files}
-        return changes.asleep(changes.added_switches(before, files), log["events"], cuda=self._cuda)
+        added = changes.added_switches(before, files)
+        return changes.asleep(added, log["events"], cuda=self._cuda, rounded=bool(log["rounded"]))
 
     def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
         """The first line that a stage has changed and that did not run."""

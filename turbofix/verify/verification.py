@@ -129,6 +129,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     steady = request.rebuild is not None and any(stage.risk is not Risk.RECIPE for stage in request.stages)
     compared = steady or not learned.steps
     notes = [*original.notes(compared=compared), *learned.notes]
+    if learned.outcome and learned.outcome.log.get("rounded"):
+        notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
     if selected.note:
         notes.append(selected.note)
     if learned.recipes and selected.speedup is not None:

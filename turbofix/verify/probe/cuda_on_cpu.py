@@ -1,8 +1,9 @@
 """Stand in for a GPU that is not there, so that the learning of a program written for CUDA can be checked on a CPU.
 
 Devices are remapped where torch's functions take them; ``torch.cuda`` answers the user's code as an Ampere card would,
-and torch's own code truthfully; autocast and the gradient scaler really cast and really scale. What a GPU would refuse
-and a CPU would not is refused here too, where it is known. CUDA graphs, custom kernels, several devices do not work.
+and torch's own code truthfully; autocast and the gradient scaler really cast and really scale, and what TF32 rounds is
+rounded. What a GPU would refuse and a CPU would not is refused here too, where it is known. CUDA graphs, custom
+kernels, several devices do not work.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import get_worker_info
 
+from . import tf32_on_cpu
 from .patching import wrap
 
 _MEMORY = 24 << 30
@@ -161,10 +163,10 @@ class _Event:
         return None
 
 
-def install() -> Callable[[], bool]:
+def install() -> Callable[[], dict[str, Any]]:
     """Put the stand-in in place, for this process and the workers forked from it.
 
-    What is returned says whether the program has used it since.
+    What is returned says whether the program has used it since, and how many products were rounded as in TF32.
     """
     _answer_as_a_card()
     _replace_streams()
@@ -173,9 +175,10 @@ def install() -> Callable[[], bool]:
     _map_scaler()
     _map_constructors()
     mode: Any = _Remap()
-    _map_compiler(mode)
+    rounding = tf32_on_cpu.install()
+    _map_compiler(mode, rounding)
     mode.__enter__()
-    return lambda: bool(mode.moved)
+    return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
 
 
 def _from_user(depth: int = 2) -> bool:
@@ -361,12 +364,13 @@ def _map_recurrent() -> None:
     wrap(torch._VF, "lstm", without_onednn)
 
 
-def _map_compiler(mode: _Remap) -> None:
+def _map_compiler(mode: _Remap, rounding: tf32_on_cpu.Rounding) -> None:
     """Compiled code runs without the mode, which the compiler would trace, and cannot: devices in it are real ones."""
     from torch._dynamo import eval_frame
 
     def compiling(original: Any) -> Callable[..., Any]:
         def __call__(self: Any, thing: Any) -> Any:
+            rounding.leave()
             compiled = original(self, thing)
             if not isinstance(compiled, types.FunctionType):
                 return compiled  # a module, whose forward pass comes through here again, or a class

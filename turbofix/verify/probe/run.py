@@ -52,8 +52,8 @@ def _verify(order: dict[str, Any], say: Say) -> int:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
     lines = coverage.Lines(order["watch"])
-    remapped = cuda_on_cpu.install() if order["remap"] else lambda: False
-    order["extra"] = lambda: {"ran": lines.ran(), "remapped": remapped()}
+    stand_in = cuda_on_cpu.install() if order["remap"] else lambda: {"remapped": False, "rounded": 0}
+    order["extra"] = lambda: {"ran": lines.ran(), **stand_in()}
     recorder = record.Recorder(order, say)
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
