@@ -53,14 +53,15 @@ When refused
     multiplied. Where on some path it is a number already (``float(0.0)``), where several lines add to one sum that may
     differ in shape or type, where what a list would keep may be changed in place, or lies in memory that a CUDA graph
     uses again (``mode="reduce-overhead"``), and where ``locals()`` shows all names.
-    Where another read of the same step stays, nothing would be gained, and that read is named (of the sum itself, too,
-    under a guard whose interval is 1 unless an option says otherwise); so is one
-    that only a message under a guard shows which does not count the steps, or beside the time that each step took, and
-    one of whatever holds a tensor (``if value is not None: ...``). Of a list of the whole file that nothing reads
-    nothing is said. Nor is of what DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an
-    evaluation that only runs where the program ends behind it (``--test-only``), and of one whose next batch is copied
-    from pageable memory at once, with no loader and no loop before it: the host waits there for what it would not wait
-    for here.
+    Where another read of the same step stays, nothing would be gained, and that read is named (of the sum itself,
+    too, under a guard whose interval is 1 unless an option says otherwise); so is one that only a message under a
+    guard shows which does not count the steps, or beside the time that each step took, and one of whatever holds a
+    tensor (``if value is not None: ...``), and one of an evaluation that comes of what a mask picks from the model's
+    results (``criterion(out[mask == 1], ...)``), with no model called since: to know how many these are, the host
+    waits for the model there. Of a list of the whole file that nothing reads nothing is said. Nor is of what
+    DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an evaluation that only runs
+    where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at
+    once, with no loader and no loop before it: the host waits there for what it would not wait for here.
 
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own

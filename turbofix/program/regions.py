@@ -19,7 +19,7 @@ from turbofix.program.libraries import is_product
 from turbofix.program.model import Output, Region
 from turbofix.program.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.program.sites import LOOPS, blocks, contains
-from turbofix.program.values import External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
+from turbofix.program.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
 from turbofix.records import dataclass
 
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
@@ -216,6 +216,28 @@ def no_grad(event: Event) -> bool:
                 if isinstance(member, Made) and member.kind == "gradmode" and "enable_grad" not in member.qualname:
                     return True
     return False
+
+
+def surely_no_grad(event: Event) -> bool:
+    """The same whatever is decided at run time: ``set_grad_enabled(x)`` counts where ``x`` is known to be false."""
+    for level in event.control.upwards():
+        if level.kind == "no_grad":
+            return True
+        if level.kind == "with" and isinstance(level.detail, tuple):
+            modes = [each for each in members(level.detail[1]) if isinstance(each, Made) and each.kind == "gradmode"]
+            if modes:  # the innermost one counts
+                return all(map(_stops_recording, modes))
+    return False
+
+
+def _stops_recording(made: Made) -> bool:
+    if made.qualname == "torch.no_grad":
+        return True
+    mode = made.arguments.get("mode", 0)
+    asked = [each.value if isinstance(each, Const) else None for each in members(mode.value)] if mode else []
+    if made.qualname == "torch.inference_mode":
+        return mode is None or asked == [True]
+    return made.qualname == "torch.set_grad_enabled" and asked == [False]
 
 
 def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event | None) -> Region:

@@ -17,13 +17,15 @@ from turbofix.program.arguments import argument_of
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame
 from turbofix.program.fates import Fate
+from turbofix.program.graphless import has_no_graph
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
+from turbofix.program.picks import picked
 from turbofix.program.printers import shown_at
-from turbofix.program.regions import loss_expression, no_grad
+from turbofix.program.regions import loss_expression, no_grad, surely_no_grad
 from turbofix.program.sites import contains
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import (
@@ -191,6 +193,8 @@ def syncs_and_shows(
         if id(event.node) in tested:
             fate.uses.add("control")
         sync = _sync(analysis, event, loop, where, fate)
+        if in_evaluation:
+            sync = replace(sync, picked=picked(analysis, event, loop, events))
         named = _named(analysis, event, sync.of_text)
         sync = replace(sync, in_evaluation=in_evaluation)
         if named and named <= backwards:
@@ -216,6 +220,8 @@ def syncs_and_shows(
                 asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
+                graphless=known.graphless and sync.graphless,
+                picked=known.picked if known.picked == sync.picked else None,
                 plain=known.plain or sync.plain,
                 unread=known.unread and sync.unread,
                 forgotten=known.forgotten and sync.forgotten,
@@ -492,7 +498,8 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         use=use,  # type: ignore[arg-type]
         accumulator=accumulator,
         meter=meter,
-        no_grad=no_grad(event),
+        no_grad=surely_no_grad(event),
+        graphless=has_no_graph(analysis, event.receiver),
         on_device=where,
         unread=use == "stored" and fate.unread,
         forgotten=use == "stored" and fate.forgotten,
