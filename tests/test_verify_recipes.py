@@ -163,6 +163,12 @@ def test_curves_are_read_from_the_rows_of_a_log() -> None:
     assert (found.seen, found.unit, found.ended) == ((1.0, 4.0), PASSES, False)
     beside = {"how": "finished", "rows": [row([1.0]), row([], optimizer=1)]}
     assert curve_of(beside, SAMPLES).losses == (1.0,)
+    # a loader that fetches a batch ahead has drawn two for the first step and none for the last
+    ahead = {"how": "finished", "rows": [row([1.0], 16), row([0.5], 8), row([0.25], None)] * 2}
+    assert curve_of(ahead, unit_of(ahead)).seen == (16.0, 24.0, 24.0, 40.0, 48.0, 48.0)
+    assert unit_of({"rows": [row([1.0]), row([1.0], None)]}) == PASSES
+    with pytest.raises(NoCurve, match="not known in every step"):
+        curve_of(unknown, SAMPLES)
     with pytest.raises(NoCurve, match="several optimizers"):
         curve_of({"how": "finished", "rows": [row([1.0]), row([1.0], optimizer=1)]}, SAMPLES)
     with pytest.raises(NoCurve, match="no loss was seen"):

@@ -77,7 +77,13 @@ class NoCurve(Exception):  # noqa: N818 (an outcome)
 
 def unit_of(log: Mapping[str, Any]) -> str:
     """What the run's progress is measured in."""
-    return SAMPLES if all(row["samples"] for row in log["rows"]) else PASSES
+    return SAMPLES if _are_counted(log["rows"]) else PASSES
+
+
+def _are_counted(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the samples of most steps are known: a loader that fetches a batch ahead has none for an epoch's last
+    step, as Accelerate's does."""
+    return 2 * sum(bool(row["samples"]) for row in rows) > len(rows)
 
 
 def curve_of(log: Mapping[str, Any], unit: str) -> Curve:
@@ -89,12 +95,12 @@ def curve_of(log: Mapping[str, Any], unit: str) -> Curve:
         raise NoCurve("no loss was seen, since no step comes after a backward pass")
     rows = [row for row in log["rows"] if row["optimizer"] in learning]
     passes = statistics.mode(len(row["losses"]) for row in rows)
+    if unit == SAMPLES and not _are_counted(rows):
+        raise NoCurve("the number of samples is not known in every step")
     seen = 0.0
     points: list[tuple[float, float, float | None]] = []
     for row in rows:
-        if unit == SAMPLES and not row["samples"]:
-            raise NoCurve("the number of samples is not known in every step")
-        seen += row["samples"] if unit == SAMPLES else len(row["losses"])
+        seen += (row["samples"] or 0) if unit == SAMPLES else len(row["losses"])
         # what is left over at the end of an epoch is divided as it may be: its loss is not on the scale of the others
         if len(row["losses"]) == passes:
             finite = all(map(math.isfinite, row["losses"]))

@@ -181,10 +181,15 @@ def install() -> Callable[[], dict[str, Any]]:
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
 
 
+_TOLD_THE_TRUTH = ("torch", "triton", "bitsandbytes", "_turbofix_probe")
+"""Packages that choose their own kernels by what they are told: torch's compiler breaks where it is told of a card that
+is not there, and bitsandbytes, which has kernels for a CPU as well, cannot be imported."""
+
+
 def _from_user(depth: int = 2) -> bool:
-    """Whether the caller is the user's code. Torch's own code must get a true answer, or its compiler breaks."""
-    name = sys._getframe(depth).f_globals.get("__name__", "")
-    return not (name == "torch" or name.startswith(("torch.", "triton", "_turbofix_probe")))
+    """Whether the caller is the user's code, or another's that does not need the truth."""
+    name: str = sys._getframe(depth).f_globals.get("__name__", "")
+    return name.partition(".")[0] not in _TOLD_THE_TRUTH
 
 
 def _answer_as_a_card() -> None:

@@ -1,4 +1,4 @@
-"""TF32 on a CPU: what the tensor cores would round is rounded, and only while the program allows it."""
+"""What stands in for a GPU: TF32 is rounded while the program allows it, and libraries with kernels hear the truth."""
 
 from __future__ import annotations
 
@@ -136,3 +136,21 @@ assert used()["rounded"] == 1, used()
 
 def test_a_program_that_compiles_still_does() -> None:
     subprocess.run([sys.executable, "-c", COMPILING], check=True)
+
+
+ASKING = """
+import types
+import torch
+from turbofix.verify.probe import cuda_on_cpu
+cuda_on_cpu.install()
+question = "def is_there(): return torch.cuda.is_available()"
+for name, answer in {"bitsandbytes.cextension": False, "bitsandbytes_notes": True, "torch.backends": False}.items():
+    module = types.ModuleType(name)
+    module.torch = torch
+    exec(question, module.__dict__)
+    assert module.is_there() is answer, name
+"""
+
+
+def test_a_library_that_chooses_its_kernels_by_it_is_told_that_there_is_no_gpu() -> None:
+    subprocess.run([sys.executable, "-c", ASKING], check=True)
