@@ -279,3 +279,29 @@ for batch in other:
     found = analyse(ROOT / "train.py", ROOT, {ROOT / "train.py": text}.get, Target())
     assert found is not None
     assert found.loaders[0].divides is expected
+
+
+@pytest.mark.parametrize(
+    ("main", "data", "expected"),
+    [
+        ("graphs = TUDataset('data', name='MUTAG').shuffle()", "graphs[0.9:]", 19),
+        ("graphs = TUDataset('data', 'MUTAG')", "graphs[:0.9]", 169),
+        ("graphs = TUDataset('data', 'ENZYMES')\nn = (len(graphs) + 9) // 10", "graphs[n : 2 * n]", 60),
+        ("graphs = TUDataset('data', 'ENZYMES')\nrest = graphs[100:].shuffle()", "rest", 500),
+        ("graphs = TUDataset('data', 'ENZYMES', transform=print)", "graphs", 600),
+        # it is not told which, or graphs are left out
+        ("graphs = TUDataset('data', input())", "graphs", None),
+        ("graphs = TUDataset('data', 'Mine')", "graphs", None),
+        ("graphs = TUDataset('data', 'MUTAG', cleaned=True)", "graphs", None),
+        ("graphs = TUDataset('data', 'MUTAG', pre_filter=len)", "graphs", None),
+        # a name that stands for the whole here and for a part there
+        ("graphs = TUDataset('data', 'MUTAG')\ngraphs = graphs[unknown():]", "graphs", None),
+        ("graphs = TUDataset('data', 'MUTAG')", "graphs[torch.randperm(9)]", None),
+        ("graphs = TUDataset('data', 'MUTAG')", "graphs[:0.9, 1:]", None),
+        # fractions are PyTorch Geometric's affair
+        ("graphs = torch.zeros(188, 2)", "TensorDataset(graphs[0.9:])", None),
+    ],
+)
+def test_published_graphs(main: str, data: str, expected: int | None) -> None:
+    brought = f"from torch_geometric.datasets import TUDataset\n{main}"
+    assert length("pass", "count", brought, data) == expected

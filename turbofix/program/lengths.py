@@ -12,7 +12,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -108,14 +108,31 @@ _READERS = ("builtins.", "numpy.", "torch.tensor", "torch.stack", "torch.cat", "
 _BARS = ("tqdm.", "rich.progress.track")
 
 
+_GRAPHS = {
+    "torch_geometric.datasets.TUDataset": {
+        "MUTAG": 188,
+        "ENZYMES": 600,
+        "PROTEINS": 1113,
+        "COLLAB": 5000,
+        "IMDB-BINARY": 1000,
+        "REDDIT-BINARY": 2000,
+    }
+}
+"""Published collections of graphs, and how many each has that is asked for by its name."""
+_AS_PUBLISHED = frozenset(("root", "name", "transform", "pre_transform", "use_node_attr", "use_edge_attr"))
+"""What such a data set may be told without leaving graphs out."""
+
+
 @dataclass(frozen=True)
 class Size:
     """How many items something has. ``filled``: it is a list, which grows by a method and adds up by ``+``. ``data``: a
-    data set, of which ``len`` alone is known: what a loop over it, a part or a method gives is its class's affair."""
+    data set, of which ``len`` alone is known: what a loop over it, a part or a method gives is its class's affair.
+    ``graphs``: PyTorch Geometric's, of which a slice may be told in fractions, and whose ``shuffle`` gives another."""
 
     count: int
     filled: bool
     data: bool = False
+    graphs: bool = False
 
 
 @dataclass(eq=False)
@@ -394,18 +411,21 @@ class Lengths:
         if not isinstance(cut, ast.Slice):
             return None
         size = self.of(node.value, place, depth - 1)
-        if size is None or size.data or (size.filled and cut is not node.slice):
+        if size is None or (size.data and not size.graphs) or ((size.filled or size.graphs) and cut is not node.slice):
             return None
         others = [each for each in getattr(node.slice, "elts", ()) if not isinstance(each, ast.Slice)]
         if len(others) > 1 and not all(isinstance(each, ast.Constant) for each in others):
             return None  # with several arrays of indices, their dimensions may come first
         bounds: list[int | None] = []
         for bound in (cut.lower, cut.upper, cut.step):
-            number = whole(self.number(bound, place, depth - 1)) if bound is not None else None
+            told = self.number(bound, place, depth - 1) if bound is not None else None
+            if size.graphs and isinstance(told, float) and bound is not cut.step:
+                told = round(told * size.count)
+            number = whole(told)
             if bound is not None and (number is None or (bound is cut.step and number == 0)):
                 return None
             bounds.append(number)
-        return Size(len(range(size.count)[slice(*bounds)]), size.filled)
+        return replace(size, count=len(range(size.count)[slice(*bounds)]))
 
     def _operated(self, node: ast.BinOp | ast.Compare, place: Place, depth: int) -> Size | None:
         """What arithmetic gives: lists are put together and repeated, arrays computed item by item."""
@@ -471,9 +491,24 @@ class Lengths:
         if name == "torch.utils.data.TensorDataset" and first is not None:
             counted = self._rows_of(first, place, depth) if not self._is_replaced("tensors") else None
             return Size(counted, False, data=True) if counted is not None else None
+        if name in _GRAPHS:
+            return self._published(node, name, place, depth)
         if isinstance(node.func, ast.Attribute) and not name:
             return self._by_method(node, node.func, place, depth)
         return self._returned(node, place, depth) or (self._of_value(node, place, depth) if by_value else None)
+
+    def _published(self, node: ast.Call, name: str, place: Place, depth: int) -> Size | None:
+        """A published collection of graphs, of which nothing is left out."""
+        asked = argument_of(node, "name", 1)
+        if asked is None or len(node.args) > 2 or any(each.arg not in _AS_PUBLISHED for each in node.keywords):
+            return None
+        value = self.value(asked, place, depth - 1)
+        known = asked.value if isinstance(asked, ast.Constant) else settled(value)
+        count = _GRAPHS[name].get(known) if isinstance(known, str) else None
+        if count is None:
+            return None
+        self.options.update((each.name, None) for each in flatten(value, 0) if isinstance(each, Option))
+        return Size(count, False, data=True, graphs=True)
 
     def _rows(self, node: ast.Call, name: str, place: Place, depth: int) -> Size | None:
         """An array whose shape its call says."""
@@ -496,6 +531,9 @@ class Lengths:
         """What a method gives of an array, or draws as a generator of numpy."""
         if func.attr in _RANDOM and self._is_generator(func.value, place, depth):
             return self._rows(node, f"numpy.random.{func.attr}", place, depth)
+        if func.attr == "shuffle" and not (node.args or node.keywords):
+            size = self.of(func.value, place, depth - 1)
+            return size if size is not None and size.graphs else None
         if func.attr not in _SAME_METHODS:
             return None
         size = self.of(func.value, place, depth - 1)
@@ -540,6 +578,8 @@ class Lengths:
         only = found[0] if len(found) == 1 else None
         if isinstance(only, Sequence) and only.items and only.origin is not None:
             return self.of(only.origin.node, place, 0) if isinstance(only.origin.node, ast.Tuple) else None
+        if isinstance(only, Made) and only.qualname in _GRAPHS:
+            return None  # a part of it is the same object to the execution
         if isinstance(only, (Made, Instance)):
             count = self.of_data(only)
             return Size(count, False, data=True) if count is not None else None
