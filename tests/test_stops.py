@@ -113,6 +113,59 @@ def test_values_through_functions_count_in_every_call() -> None:
     assert stop_of("def unused(value):\n    print(F.mse_loss(value, value).data[0])\n") is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "given", "stops"),
+    [
+        ("if error is not None:", "return error", True),
+        ("if not_there is None:\n    continue\nif error is not None:", "return error", False),
+        ("if error is None:\n    continue\nwith torch.no_grad():", "return error", True),
+        ("if error is None:", "return error", False),
+        ("if error:", "return error", False),
+        ("if error is not None:", "return error.item()", False),
+        ("if error is not None:", "if sys.argv:\n        return None\n    return error", False),
+        ("if error is not None:", "if sys.argv:\n        return error", False),
+        ("if error is not None and sys.argv:", "return error", False),
+    ],
+)
+def test_a_result_that_is_none_where_no_step_was_made(asked: str, given: str, stops: bool) -> None:
+    learning = f"""
+import sys
+import torch
+import torch.nn as nn
+from plays import memory, not_there
+
+model = nn.Linear(40, 5).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def learn(size):
+    if len(memory) < size:
+        return None
+    x, y = memory.sample(size)
+    error = nn.functional.mse_loss(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    error.backward()
+    optimizer.step()
+    {given}
+
+for step in range(1000):
+    error = learn(32)
+    {asked.replace(chr(10), chr(10) + "    ")}
+        print(error.data[0])
+"""
+    program = analyse(ENTRY, ROOT, {ENTRY: learning}.get, Target())
+    assert program is not None
+    assert program.steps
+    assert raises(program.stops) == ("IndexError" if stops else None)
+
+
+def test_each_of_several_trainings_ends_at_a_place_of_its_own() -> None:
+    second = "if sys.argv:\n    for x, y in loader:\n        loss = criterion(model(x.cuda()), y.cuda())\n"
+    second += "        loss.backward()\n        optimizer.step()\n        PRINT\n    sys.exit()"
+    found = stop_of(second.replace("PRINT", "print(loss.data[0])"), "print(loss.data[0])")
+    assert raises(found) == "IndexError"
+    assert stop_of(second.replace("PRINT", "print(loss.item())"), "print(loss.data[0])") is None
+
+
 def test_losses_that_the_devices_of_a_wrapper_give_one_by_one_are_no_number() -> None:
     class_of = """
 class Scored(nn.Module):
@@ -148,6 +201,7 @@ def test_what_comes_after_the_training_does_not_stop_it() -> None:
         ),
         ("def log(value):\n    print(nowhere, value)", "log(step)"),
         ("def first():\n    nowhere = 1\n    return nowhere", "print(nowhere)"),
+        ("# from corn import __version__", "if step % 100 == 0:\n    torch.save({'version': __version__}, 'last.pt')"),
     ],
 )
 def test_a_name_that_nothing_binds_stops(before: str, inside: str) -> None:
@@ -173,6 +227,11 @@ def test_a_name_that_nothing_binds_stops(before: str, inside: str) -> None:
         ("", "try:\n    nowhere\nexcept NameError:\n    pass"),
         ("", "if (wide := step) and sys.argv:\n    pass\nprint(wide)"),
         ("", "print(__file__, _)"),
+        ("", "print(__name__, __doc__, __package__, __spec__, __builtins__)"),
+        ("class Twin:\n    place = __module__, __qualname__\n    def own(self):\n        __class__\nTwin().own()", ""),
+        ("class Twin:\n    def __init__(self):\n        self.a = __hidden\ntwin = Twin()", ""),
+        ("from corn import __version__", "print(__version__)"),
+        ("__version__ = '1'", "print(__version__)"),
         ("", "display(step)"),
         ("def rows():\n    yield nowhere\nlazy = rows()", ""),
     ],
@@ -233,6 +292,152 @@ def test_the_cells_of_a_notebook_are_run_in_any_order() -> None:
     assert program is not None
     assert program.steps
     assert program.stops is None
+
+
+# --- attributes -----------------------------------------------------------------------------------------------------
+
+OWN = """
+class Rates(BASES):
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+    def report(self):
+        READ
+BESIDE
+rates = Rates(3)
+"""
+
+
+def unset_of(read: str, *, bases: str = "nn.Module", beside: str = "", inside: str = "rates.report()") -> str | None:
+    text = OWN.replace("READ", read.replace("\n", "\n        ")).replace("BASES", bases).replace("BESIDE", beside)
+    return raises(stop_of(text, inside))
+
+
+@pytest.mark.parametrize("bases", ["nn.Module", "object", "Plain"])
+def test_an_attribute_that_nothing_sets_stops(bases: str) -> None:
+    plain = "class Plain:\n    base = 1\n"
+    text = plain + OWN.replace("READ", "print(self.speed)").replace("BASES", bases).replace("BESIDE", "")
+    assert raises(stop_of(text, "rates.report()")) == "AttributeError"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "print(self.rate)",
+        "print(self.training, self.report)",
+        "print(self._speed)",
+        "print(self.__class__, self.__dict__)",
+        "self.speed = 1\nprint(self.speed)",
+        "for self.speed in range(3):\n    print(self.speed)",
+        "if sys.argv:\n    self.speed = 1\nprint(self.speed)",
+        "setattr(self, 'speed', 1)\nprint(self.speed)",
+        "for key in sys.argv:\n    setattr(self, key, 1)\nprint(self.speed)",
+        "self.__dict__.update(sys.argv)\nprint(self.speed)",
+        "vars(self).update(sys.argv)\nprint(self.speed)",
+        "self.register_buffer('speed', weights)\nprint(self.speed)",
+        "self.register_buffer(sys.argv[1], weights)\nprint(self.speed)",
+        "fill(self)\nprint(self.speed)",
+        "print(self.speed if hasattr(self, 'speed') else 1)",
+        "try:\n    print(self.speed)\nexcept AttributeError:\n    pass",
+        "if sys.argv:\n    print(self.speed)",
+    ],
+)
+def test_an_attribute_that_may_be_set_or_is_not_surely_read_does_not(read: str) -> None:
+    assert unset_of(read, beside="from corn import fill") is None
+
+
+@pytest.mark.parametrize(
+    ("bases", "beside"),
+    [
+        ("Elsewhere", ""),
+        ("nn.Linear", ""),
+        ("Open", ""),
+        ("Made", ""),
+        ("nn.Module", "Rates.speed = 3"),
+        ("nn.Module", "@property\ndef speed(self):\n    return 3\nRates.speed = speed"),
+        ("nn.Module", "exec('Rates.speed = 3')"),
+    ],
+)
+def test_an_attribute_that_a_base_or_another_place_may_give_does_not(bases: str, beside: str) -> None:
+    classes = """
+from corn import Elsewhere, made
+class Open:
+    def __getattr__(self, name):
+        return 3
+@made
+class Made:
+    pass
+"""
+    text = classes + OWN.replace("READ", "print(self.speed)").replace("BASES", bases).replace("BESIDE", beside)
+    assert stop_of(text, "rates.report()") is None
+
+
+def test_an_attribute_that_a_class_of_another_file_may_set_does_not() -> None:
+    text = """
+import torch
+from torch import nn
+class Base(nn.Module):
+    def fit(self, rows):
+        optimizer = torch.optim.Adam(self.parameters())
+        for x in rows:
+            loss = self(x).mean()
+            loss.backward()
+            optimizer.step()
+            print(self.speed)
+"""
+    program = analyse(ENTRY, ROOT, {ENTRY: text}.get, Target())
+    assert program is not None
+    assert program.steps
+    assert program.stops is None
+
+
+FITTED = """
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from corn import Kernels
+
+class Net(L.LightningModule):
+    def __init__(self, rate=0.1):
+        super().__init__()
+        self.rate = rate
+        self.net = nn.Linear(40, 5)
+    def training_step(self, batch, index):
+        IN_STEP
+        return self.net(batch).mean()
+    def validation_step(self, batch, index):
+        IN_VALIDATION
+    def configure_optimizers(self):
+        IN_OPTIMIZERS
+        return torch.optim.Adam(self.parameters(), lr=self.rate)
+
+trainer = L.Trainer(max_epochs=3)
+trainer.RUN(Net(), DataLoader(Kernels(), batch_size=32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "run", "error"),
+    [
+        ("IN_OPTIMIZERS", "print(self.speed)", "fit", "AttributeError"),
+        ("IN_OPTIMIZERS", "print(nowhere)", "fit", "NameError"),
+        ("IN_STEP", "print(self.speed)", "fit", "AttributeError"),
+        ("IN_STEP", "if index:\n            print(self.speed)", "fit", None),
+        ("IN_VALIDATION", "print(self.speed)", "fit", None),
+        ("IN_OPTIMIZERS", "print(self.trainer, self.hparams.speed, self.current_epoch)", "fit", None),
+        ("IN_OPTIMIZERS", "self.save_hyperparameters()\n        print(self.speed)", "fit", "AttributeError"),
+        ("IN_OPTIMIZERS", "print(self.speed)", "validate", None),
+    ],
+)
+def test_what_lightning_calls_stops(place: str, line: str, run: str, error: str | None) -> None:
+    text = FITTED.replace(place, line).replace("RUN", run)
+    for each in ("IN_STEP", "IN_VALIDATION", "IN_OPTIMIZERS"):
+        text = text.replace(each, "pass")
+    program = analyse(ENTRY, ROOT, {ENTRY: text}.get, Target())
+    assert program is not None
+    assert program.trains
+    assert raises(program.stops) == error
 
 
 # --- imports --------------------------------------------------------------------------------------------------------
@@ -585,6 +790,53 @@ def test_a_program_that_cannot_run_has_no_say_in_what_it_shares(run: Run, tmp_pa
     document = json.loads(run("analyze", "--output-format", "json", "--select", "pin-memory", ".").out)
     assert [(each["path"], each["fixable"]) for each in document["findings"]] == [("data.py", True)]
     assert "pin_memory=True" in run("apply", "--select", "pin-memory", ".").out
+
+
+CALLED_BY_OTHERS = """
+import math
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from corn import Kernels
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.to_qkv = nn.Linear(64, 192)
+    def forward(self, x):
+        q, k, v = self.to_qkv(x).view(x.shape[0], x.shape[1], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-2, -1) * 16**-0.5, dim=-1)
+        return (weights @ v).transpose(1, 2).reshape(x.shape)
+
+class Runner:
+    def __init__(self, network):
+        self.network = network.cuda()
+        self.optimizer = torch.optim.AdamW(network.parameters())
+    def run(self):
+        for x in DataLoader(Kernels(), batch_size=64):
+            loss = self.network(x.cuda()).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            print(nowhere)
+
+if __name__ == "__main__":
+    print(Attention().cuda()(torch.zeros(2, 5, 64, device="cuda")))
+"""
+
+
+def test_what_the_script_calls_without_training_is_rewritten_all_the_same(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CALLED_BY_OTHERS)
+    document = json.loads(run("analyze", "--output-format", "json", "train.py").out)
+    assert {each["codemod"] for each in document["findings"] if each["fixable"]} == {"sdpa"}
+    assert "fused-optimizer" in {each["codemod"] for each in document["findings"]}
+    shown = " ".join(run("analyze", "train.py").out.split())
+    assert "What its training needs is not rewritten before that is mended" in shown
+    text = run("apply", "train.py").out
+    assert "scaled_dot_product_attention" in text
+    assert "fused" not in text
+    (tmp_path / "train.py").write_text("from torch._six import inf\n" + CALLED_BY_OTHERS)
+    assert run("apply", "train.py").out == ""
 
 
 TWO = """

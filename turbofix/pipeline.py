@@ -267,8 +267,9 @@ class Analysis:
         findings = [each for each in said if isinstance(each, Finding)]
         stop = self.program.stops
         if stop is not None:  # a program that cannot run gains nothing by being faster
-            examined += [judged(each, stop.sentence(each.site.path), stopped=True) for each in findings]
-            findings = []
+            lost = [each for each in findings if stop.concerns(each.site)]
+            examined += [judged(each, stop.sentence(each.site.path), stopped=True) for each in lost]
+            findings = [each for each in findings if not stop.concerns(each.site)]
         told = len(self.notes)
         # Nearly always all edits of all codemods pass together, which saves an edit for each codemod. What the program
         # is after them is looked at when they are applied: a second analysis costs as much as the first.
@@ -294,10 +295,13 @@ class Analysis:
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
-        """Let one codemod rewrite what it can up to ``risk``: nothing of a program that cannot run."""
-        if self.program is not None and self.program.stops is not None:
+        """Let one codemod rewrite what it can up to ``risk``: nothing of what cannot run."""
+        stop = self.program.stops if self.program is not None else None
+        if stop is not None and not stop.spares:
             return Turn(None, {}, (), {})
         candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
+        if stop is not None:
+            candidates = [each for each in candidates if not stop.concerns(each.site)]
         return replace(self.attempt(candidates), candidates=tuple(candidates))
 
     def examine(self, codemod: Codemod) -> Sequence[Said]:

@@ -24,6 +24,7 @@ from turbofix.program.values import Class, Const, Function, Instance, Made, Name
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 _FITS = tuple(f"{name}.fit" for name in _TRAINERS)
+_RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
 _FROM_ARGPARSE = tuple(f"{name}.from_argparse_args" for name in _TRAINERS)
 _CLI = (
@@ -66,6 +67,17 @@ _FREEZING = ("requires_grad", "requires_grad_", "freeze", "toggle_optimizer", "p
 """What keeps parameters from being trained, or asks which are."""
 
 _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "int", "dict", "list", "tuple"))
+
+
+FITTED = ("setup", "configure_optimizers", "training_step")
+"""Methods of a module that ``fit`` certainly calls."""
+
+
+def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
+    """The calls by which a trainer is told to run a module; whether it shall train it."""
+    for event in analysis.facts.of("call"):
+        if event.name in _RUNS:
+            yield event, event.name in _FITS
 
 
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:

@@ -145,7 +145,7 @@ def _found(analysis: Analysis, node: ast.expr, event: Event) -> ast.expr | None:
     """The ``k`` in ``_, pred = output.topk(k, 1)``."""
     if not isinstance(node, ast.Name):
         return None
-    statement = _definition(analysis, node, event.module)
+    statement = definition(analysis, node, event.module)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return None
     call, target = statement.value, statement.targets[0]
@@ -225,7 +225,7 @@ def _is_batching(loader: Made) -> bool:
 def _followed(analysis: Analysis, node: ast.expr, event: Event, depth: int = 4) -> ast.expr:
     """The expression whose value a name holds at its use, where the statements before it leave no doubt."""
     while isinstance(node, ast.Name) and depth:
-        statement = _definition(analysis, node, event.module)
+        statement = definition(analysis, node, event.module)
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             break
         if not isinstance(statement.targets[0], ast.Name):
@@ -234,7 +234,7 @@ def _followed(analysis: Analysis, node: ast.expr, event: Event, depth: int = 4) 
     return node
 
 
-def _definition(analysis: Analysis, use: ast.Name, module: ModuleFile) -> ast.stmt | None:
+def definition(analysis: Analysis, use: ast.Name, module: ModuleFile) -> ast.stmt | None:
     """The statement that certainly gave a name what it holds at its use; None where there may be another."""
     places = analysis.facts.places
     if any(use.id in getattr(each, "names", ()) for each in _outward(module.tree)):

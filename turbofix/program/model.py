@@ -1561,13 +1561,21 @@ class Stop:
     """Where the program ends with an error on every torch that a rewrite may count on, before or in its training.
 
     ``error`` is the exception's name, ``why`` what follows on "raises IndexError ...". Not ``certain``: there is a way
-    through the program on which it ends there, and perhaps another one.
+    through the program on which it ends there, and perhaps another one. ``spares``: the functions that the script calls
+    by itself, where it is others who call what trains; these run to their end.
     """
 
     site: Site
     error: str
     why: str
     certain: bool = True
+    spares: tuple[Site, ...] = ()
+
+    def concerns(self, site: Site) -> bool:
+        """Whether what stands at a place is of no use before the program is mended."""
+        return not any(
+            each.path == site.path and each.line <= site.line and site.end_line <= each.end_line for each in self.spares
+        )
 
     @property
     def message(self) -> str:

@@ -8,8 +8,9 @@ that may catch it, a loop that may be empty, or one of several callees, and noth
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from turbofix.findings import Site
 from turbofix.magics import MARK
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
@@ -18,13 +19,15 @@ from turbofix.program.evidence import short
 from turbofix.program.execution import ModuleFile
 from turbofix.program.guards import Condition
 from turbofix.program.libraries import dropped, words
-from turbofix.program.misuses import misuse
+from turbofix.program.lightning import FITTED, runs
+from turbofix.program.misuses import definition, misuse
 from turbofix.program.model import Evaluation, Optimizer, Step, Stop, Target
-from turbofix.program.names import walk_here
+from turbofix.program.names import dotted, walk_here
 from turbofix.program.overwritten import is_plain, overwritten
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS
 from turbofix.program.tensors import is_scalar
-from turbofix.program.values import Host, Made, ModuleValue, Tensor, members, truth_of
+from turbofix.program.unset import unset
+from turbofix.program.values import Function, Host, Made, ModuleValue, Tensor, Value, members, truth_of
 from turbofix.program.values import Sequence as Row
 
 Level = tuple[str, int | None, object]
@@ -33,9 +36,12 @@ _GIVEN = words(
     """
     display get_ipython In Out exit quit profile reveal_type reveal_locals spark sc dbutils WindowsError aiter anext
     ExceptionGroup BaseExceptionGroup EncodingWarning PythonFinalizationError
+    __name__ __file__ __doc__ __package__ __loader__ __spec__ __path__ __cached__ __builtins__ __annotations__
+    __annotate__ __conditional_annotations__ __debug__ __class__ __module__ __qualname__ __firstlineno__ __classdict__
+    __build_class__ __import__ __IPYTHON__ __session__ __warningregistry__ __vsc_ipynb_file__
     """
 )
-"""Names that a notebook, a profiler, another system or a newer Python binds by itself."""
+"""Names that a notebook, a profiler, another system or a newer Python binds by itself; those of modules and classes."""
 
 _BINDING = words("exec execfile globals vars locals setattr __builtins__ builtins __import__ importlib")
 """Names with whose help a program may bind others."""
@@ -46,15 +52,25 @@ def stop(
 ) -> Stop | None:
     """The first place at which the program certainly ends, given the backward passes of each of its steps.
 
-    ``target`` says from which torch on.
+    Where Lightning steps, the call that tells it to stands for them. ``target`` says from which torch on.
     """
-    if not backwards:
+    ran = list(runs(analysis))
+    steps = [each[0] for each in backwards] + [event for event, trains in ran if trains]
+    if not steps:
         return None
-    found = Stops(analysis, [each[0] for each in backwards], evaluations, target.torch)
-    for event in analysis.facts.of("import", "unbound", "index", "call", "criterion", "backward"):
+    found = Stops(analysis, steps, evaluations, target.torch, {id(event.node): trains for event, trains in ran})
+    ends: list[tuple[Event, str, str]] = []
+    running = set(range(len(steps)))
+    for event in analysis.facts.of("import", "unbound", "unset", "index", "call", "criterion", "backward"):
         said = found.judge(event)
-        if said is not None:
-            return Stop(analysis.facts.site(event), *said)
+        ended = found.ended_by(event) if said is not None else frozenset[int]()
+        if said is not None and ended:
+            ends.append((event, *said))
+            running -= ended
+        if not running:
+            first, error, why = ends[0]
+            spares = found.spared() if all(_is_called_by_others(each.control) for each, _, _ in ends) else ()
+            return Stop(analysis.facts.site(first), error, why, spares=spares)
     return None
 
 
@@ -77,9 +93,15 @@ class Stops:
     """The ways to the training steps, and what lies on all of them."""
 
     def __init__(
-        self, analysis: Analysis, steps: list[Event], evaluations: Iterable[Evaluation], oldest: tuple[int, int]
+        self,
+        analysis: Analysis,
+        steps: list[Event],
+        evaluations: Iterable[Evaluation],
+        oldest: tuple[int, int],
+        runs: Mapping[int, bool],
     ) -> None:
         self.analysis = analysis
+        self.runs = runs
         self.oldest = oldest
         self.facts = analysis.facts
         self.steps = steps
@@ -89,19 +111,19 @@ class Stops:
         self._imported: set[ModuleFile] | None = None
 
     def judge(self, event: Event) -> tuple[str, str] | None:
-        """The error that an event raises for certain, and why; None where it raises none or may not be reached."""
-        said: tuple[str, str] | None = None
+        """The error that an event raises for certain where it is reached, and why; None where it raises none."""
         if event.kind == "index":
-            said = self._index(event)
-        elif event.kind == "unbound":
-            said = self._unbound(event)
-        elif event.kind == "import":
-            said = self._import(event)
-        elif event.kind == "backward":
-            said = self._backward(event)
-        else:
-            said = misuse(self.analysis, event, self.oldest)
-        return said if said is not None and self._is_on_the_way(event) else None
+            return self._index(event)
+        if event.kind == "unbound":
+            return self._unbound(event)
+        if event.kind == "unset":
+            # of a class that others derive from, their files may set what this one reads
+            return None if _is_called_by_others(event.control) else unset(self.analysis, event)
+        if event.kind == "import":
+            return self._import(event)
+        if event.kind == "backward":
+            return self._backward(event)
+        return misuse(self.analysis, event, self.oldest)
 
     # --- what raises --------------------------------------------------------------------------------------------
 
@@ -127,8 +149,10 @@ class Stops:
     def _unbound(self, event: Event) -> tuple[str, str] | None:
         """A name that nothing binds, in the whole of what the file sees."""
         name, node = event.name, event.node
-        if name.startswith("__") or name == "_" or name in _GIVEN or not isinstance(node, ast.Name):
+        if name == "_" or name in _GIVEN or not isinstance(node, ast.Name):
             return None
+        if name.startswith("__") and not name.endswith("__"):
+            return None  # a class's methods read it under another name
         if not isinstance(self.facts.bindings.owner(name, node, event.module), ast.Module):
             return None
         if self._is_bound_later(event, name):
@@ -212,23 +236,40 @@ class Stops:
 
     # --- whether it is reached ----------------------------------------------------------------------------------
 
-    def _is_on_the_way(self, event: Event) -> bool:
-        """Whether the program comes by an event for certain, before its training ends, whichever step it is to run."""
+    def ended_by(self, event: Event) -> frozenset[int]:
+        """The steps, by their number, on whose way the program comes by an event for certain, before training ends."""
         levels = event.control.chain()
         if not levels or levels[0].detail is not None or _is_optional(event.node, event.module, self.analysis):
-            return False
+            return frozenset()
         module = levels[1].module if len(levels) > 1 else None
         if module is not self.facts.execution.entry and levels[-1].kind == "module":
             # what stands at the top level of another file runs when that file is imported
-            return self._reaches(event, levels, self.steps[0]) and module in self._modules()
-        inside = {id(record.node) for record in self.facts.loops(event)}
-        if not inside & self.training and event.order > self.last:
-            return False
-        return all(self._reaches(event, levels, step) for step in self.steps)
+            imported = self._reaches(event, levels, self.steps[0]) and module in self._modules()
+            return frozenset(range(len(self.steps))) if imported else frozenset()
+        inside = {id(record.node) for record in self.facts.loops(event)} & self.training
+        if not inside and event.order > self.last and not any(self._is_run(level) for level in levels):
+            return frozenset()
+        return frozenset(number for number, step in enumerate(self.steps) if self._reaches(event, levels, step))
+
+    def spared(self) -> tuple[Site, ...]:
+        """The functions that the script itself calls, where it trains in none of these: others call what trains."""
+        if not all(_is_called_by_others(step.control) for step in self.steps):
+            return ()
+        found: dict[Site, None] = {}
+        for event in self.facts.events:
+            if _is_called_by_others(event.control):
+                continue
+            function = next((each.detail for each in event.control.upwards() if each.kind == "call"), None)
+            if isinstance(function, Function) and not isinstance(function.node, ast.Lambda):
+                found.setdefault(self.facts.places.site(function.node, function.module))
+        return tuple(found)
 
     def _reaches(self, event: Event, levels: list[Control], step: Event) -> bool:
         """Whether nothing but what leads to a step decides whether an event happens, too."""
-        shared = _shared(levels, step.control.chain())
+        others = step.control.chain()
+        shared = _shared(levels, others)
+        if event.order > step.order and any(each.kind == "if" and _may_leave(each.node) for each in others[shared:]):
+            return False  # the branch that holds the step may be the whole of such a run
         looping = False
         for index, level in enumerate(levels):
             looping = looping or level.kind == "loop"
@@ -242,6 +283,8 @@ class Stops:
     def _is_certain(self, level: Control) -> bool:
         """Whether a level of the stack is entered for certain; tests are judged by themselves."""
         if level.kind == "call":
+            if self._is_run(level) and not (self.runs[id(level.node)] and getattr(level.detail, "name", "") in FITTED):
+                return False
             return level.node is not None and not _is_generator(level.detail)
         if level.kind == "loop":
             record = level.detail
@@ -256,12 +299,18 @@ class Stops:
             return not any(isinstance(each, Made) and each.qualname == "contextlib.suppress" for each in members(value))
         return level.kind in ("root", "module", "no_grad") or (level.kind == "if" and level.detail != "except")
 
+    def _is_run(self, level: Control) -> bool:
+        """Whether it is a method of a module that Lightning's trainer calls."""
+        return level.kind == "call" and id(level.node) in self.runs
+
     def _is_unconditional(self, event: Event, step: Event) -> bool:
         """Whether every test between the event and the program's top level holds, or decides about the step, too."""
         known = {(id(each.node), each.holds) for each in self._conditions(step)}
         outer = next((record.node for record in self.facts.loops(event)), None)
         for condition in self._conditions(event):
             if (id(condition.node), condition.holds) in known or self._holds(condition):
+                continue
+            if self._is_given(condition, step, known):
                 continue
             kind = "condition"
             if outer is not None and condition.test is not None and self.facts.inside(event, outer):
@@ -288,6 +337,34 @@ class Stops:
                     return True
         return False
 
+    def _is_given(self, condition: Condition, step: Event, known: set[tuple[int, bool]]) -> bool:
+        """Whether it asks for a result that is not None where the call that it came from has run the step."""
+        name = _asked_for_none(condition)
+        frames = self.facts.frames(step)
+        if name is None or any(level.kind == "choice" for level in step.control.chain()):
+            return False
+        statement = definition(self.analysis, name, condition.frames[-1].module)
+        call = statement.value if isinstance(statement, ast.Assign) and statement.targets[1:] == [] else None
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return False
+        index = next((i for i, frame in enumerate(frames) if call is not None and frame.call is call), None)
+        if index is None:
+            return False
+        inner = frames[: index + 1]
+        function = inner[-1].scope
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list or _is_generator(inner[-1].function):
+            return False
+        if inner[-1].loops or not isinstance(function.body[-1], ast.Return):  # a test in a loop may turn out otherwise
+            return False
+        for returned in (each for statement in function.body for each in walk_here(statement)):
+            if not isinstance(returned, ast.Return):
+                continue
+            around = self.analysis.guards.tests_around(returned, function, inner, returns=True)
+            excluded = any((id(each.node), not each.holds) in known for each in around)
+            if not excluded and not _is_tensor(self.facts.evaluate(returned.value, inner)):
+                return False
+        return True
+
     def _modules(self) -> set[ModuleFile]:
         """The files that are certainly imported when the script starts."""
         if self._imported is None:
@@ -306,6 +383,30 @@ class Stops:
 
 
 # --- small answers ----------------------------------------------------------------------------------------------------
+
+
+def _is_called_by_others(control: Control) -> bool:
+    """Whether it happens in a function that the script does not call, or in a worker's code."""
+    return any(
+        (level.kind == "call" and level.node is None) or (level.kind == "root" and level.detail is not None)
+        for level in control.upwards()
+    )
+
+
+def _asked_for_none(condition: Condition) -> ast.Name | None:
+    """The name of which a test says that it is not None: ``if loss is not None``."""
+    test = condition.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or len(test.ops) != 1:
+        return None
+    other = test.comparators[0]
+    if not isinstance(other, ast.Constant) or other.value is not None:
+        return None
+    return test.left if isinstance(test.ops[0], ast.IsNot if condition.holds else ast.Is) else None
+
+
+def _is_tensor(value: Value | None) -> bool:
+    found = members(value)
+    return bool(found) and all(isinstance(each, Tensor) for each in found)
 
 
 def _shared(levels: list[Control], others: list[Control]) -> int:
@@ -361,6 +462,15 @@ def _passes_on(node: ast.AST | None) -> bool:
         if not again and not (isinstance(handler.type, ast.Name) and handler.type.id == "KeyboardInterrupt"):
             return False
     return not any(isinstance(each, ast.Return) for each in getattr(node, "finalbody", ()))
+
+
+def _may_leave(node: ast.AST | None) -> bool:
+    """Whether a statement may end the function, or the program."""
+    return node is not None and any(
+        isinstance(each, (ast.Return, ast.Raise))
+        or (isinstance(each, ast.Call) and (dotted(each.func) or "").rpartition(".")[2] in ("exit", "_exit", "quit"))
+        for each in walk_here(node)
+    )
 
 
 def _is_generator(function: object) -> bool:

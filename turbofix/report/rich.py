@@ -90,7 +90,8 @@ def _script(  # noqa: PLR0913
     if report.stops is not None:
         stop = report.stops
         place = f"{_where(report, stop.site.path)}{report.spot(stop.site).start}"
-        text = f"{stop.message}. Nothing is rewritten before that is mended."
+        lost = "What its training needs" if stop.spares else "Nothing"
+        text = f"{stop.message}. {lost} is {'not ' if stop.spares else ''}rewritten before that is mended."
         yield style.wrap(text, 2, place, "red")
     if (hint := hint_of(report)) is not None:
         yield style.wrap(hint, 2)
