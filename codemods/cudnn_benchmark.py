@@ -35,8 +35,9 @@ When refused
     it would be slower than it was. It is refused where the script asks for determinism, and where it sets the
     switch itself: to False, or by an option. Where it does both for an option alone that is off (a seed that may be
     passed), the switch is turned on in front of that, for all other runs. It is refused where the training may be
-    over before the measuring is earned back: it is known to take fewer than 2,000 steps, or nothing more is known
-    than that it makes fewer than five passes over its data (by the default, where an option says). Processes that a
+    over before the measuring is earned back: it is known to take fewer than 2,000 steps, at the end of its loops or
+    where a count leaves them (``if step > 100: break``), or nothing more is known than that it makes fewer than five
+    passes over its data (by the default, where an option says). Processes that a
     script starts do not inherit it: where all training is in the function that they run, it is set there, and
     refused where that is not known.
 
@@ -306,6 +307,8 @@ def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:
 
 def is_short(step: Step) -> bool:
     """Whether a training is not known to run long enough for what it measures at its start."""
+    if step.most is not None and step.most < STEPS:
+        return True
     if step.iterations is not None:
         return step.iterations < STEPS
     return step.passes is not None and step.passes < PASSES
@@ -315,6 +318,8 @@ def too_short(step: Step) -> str:
     """What to say of such a training."""
     if step.iterations is not None:
         return f"the training takes {step.iterations:,} steps or so, too few to earn the measuring back"
+    if step.most is not None and step.most < STEPS:
+        return f"the training takes {step.most:,} steps at most, too few to earn the measuring back"
     passes = "one pass" if step.passes == 1 else f"{step.passes} passes"
     return f"the training makes {passes} over its data, which may be too few to earn the measuring back"
 

@@ -33,7 +33,7 @@ def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None
         index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
         if index is None or not isinstance(record.node, ast.For) or _leaves_early(record.node):
             return None
-        count = _rounds(analysis, record, frames[: index + 1])
+        count = rounds(analysis, record, frames[: index + 1])
         if count is None:
             return None
         total *= count
@@ -55,7 +55,7 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
         index = next((i for i, frame in enumerate(frames) if any(record.node is each for each in frame.loops)), None)
         if index is None or not isinstance(record.node, ast.For):
             return None
-        count = _rounds(analysis, record, frames[: index + 1], most=True)
+        count = rounds(analysis, record, frames[: index + 1], most=True)
         if record.node is loop:
             return total if count is None else None
         if count is None:
@@ -81,7 +81,7 @@ _WHOLE = ("enumerate", "iter", "track")
 """What runs through all of what it is given."""
 
 
-def _rounds(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...], *, most: bool = False) -> int | None:
+def rounds(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...], *, most: bool = False) -> int | None:
     """How often a loop runs: over a ``range`` of known numbers, or over a loader of known data.
 
     ``most``: how often at most, where it is not known at what number it starts (a training that is resumed); loaders

@@ -710,6 +710,7 @@ class Step:
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
     passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
+    most: int | None = None  # iterations in the whole training, at most: its loops may be left where something counts
 
 
 @dataclass(frozen=True)
