@@ -59,12 +59,13 @@ When refused
     may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
     momentum beside a ``GradScaler`` or where parameters are thawed or take part in some steps only (torch makes the
     buffers uninitialised, and once), for complex parameters, which raise, where one call of ``load_state_dict`` serves
-    the optimizer and other things than optimizers, for parameters that are given twice, those of a module in two
-    models, and such that several processes update without a lock, for a backward through what was computed before the
-    optimizer's step (autograd learns nothing of a fused update, where plain torch raises), before torch 2.5 for lazy
-    layers that have seen no input when the optimizer is built (the constructor raises), before torch 2.4 where the
-    model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU, and where the
-    state that is loaded cannot be told beforehand.
+    the optimizer and other things than optimizers, for a model of which all but the last layer is frozen in every run
+    (two tensors, whose update is nothing beside the forward pass), for parameters that are given twice, those of a
+    module in two models, and such that several processes update without a lock, for a backward through what was
+    computed before the optimizer's step (autograd learns nothing of a fused update, where plain torch raises), before
+    torch 2.5 for lazy layers that have seen no input when the optimizer is built (the constructor raises), before torch
+    2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU,
+    and where the state that is loaded cannot be told beforehand.
 
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
@@ -349,6 +350,9 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         if load.others == "any":
             where = said_at(load.site, optimizer.site)
             return f"the call{where} loads its state and that of other things, which have no groups to be told before"
+    if optimizer.frozen is not None:
+        where = said_at(optimizer.frozen, optimizer.site)
+        return f"its model is frozen{where} but for the last layer: there are too few weights to update to be noticed"
     if optimizer.complex:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:

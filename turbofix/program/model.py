@@ -1092,6 +1092,7 @@ class Optimizer:
     handed_over: bool = False  # DeepSpeed steps it: it may be what `deepspeed.initialize` is given
     owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
     complex: bool = False  # some parameters of the program are complex numbers
+    frozen: Site | None = None  # where its model is frozen, in every run, but for one or two of its last layers
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""

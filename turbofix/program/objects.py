@@ -19,6 +19,7 @@ from turbofix.program.convolutions import convolutions_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.frameworks import takes_loss
+from turbofix.program.frozen import all_but_a_head
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
 from turbofix.program.magnitudes import numbers_of
@@ -518,7 +519,8 @@ def _optimizer(
         device = PLACED  # a framework that takes an optimizer over moves its parameters
     layers = Layers()
     owned: list[Value] = []
-    for value in parameter_owners(params):
+    owners = list(parameter_owners(params))
+    for value in owners:
         layers_of(value, layers)
         owned += models_in(value)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
@@ -556,6 +558,7 @@ def _optimizer(
         handed_over=_is_handed_over(analysis, made),
         owner=owner_beside(analysis, event),
         complex=has_complex_weights(analysis),
+        frozen=all_but_a_head(analysis, event, owners),
     )
 
 
