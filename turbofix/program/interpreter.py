@@ -892,7 +892,8 @@ class Interpreter:
         if hosts:
             return joined_hosts(hosts)
         if isinstance(left, Option) or isinstance(right, Option):
-            return self._operate_on_option(left, right, operation, node)
+            several = self._operate_on_several(left, right, operation, node)
+            return several or self._operate_on_option(left, right, operation, node)
         if isinstance(left, Computed) or isinstance(right, Computed):
             return Computed(self.origin(node)) if is_settled(left) and is_settled(right) else NUMBER
         if isinstance(left, Sequence):
@@ -919,11 +920,11 @@ class Interpreter:
 
     def _operate_on_several(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value | None:
         """What a number with one of a few numbers gives: ``4 * width`` where stages have several widths."""
-        one, several = (left, right) if isinstance(left, Const) else (right, left)
+        one, several = (left, right) if len(members(left)) == 1 else (right, left)
         found = members(several)
-        if not isinstance(one, Const) or not 1 < len(found) <= _FEW or not isinstance(operation, ast.Mult):
+        if not 1 < len(found) <= _FEW or not isinstance(operation, ast.Mult):
             return None
-        if not all(isinstance(each, Const) and type(each.value) in (int, float) for each in (one, *found)):
+        if not all(_is_known_number(each) for each in (one, *found)):
             return None
         return join_all(self.operate(one, each, operation, node) for each in found)
 
@@ -1099,6 +1100,12 @@ def is_part(value: Value) -> bool:
 def is_settled(value: Value) -> bool:
     """Whether a value is chosen before the run, or by the machine, the same in every iteration."""
     return all(isinstance(member, (Const, Option, Computed)) for member in members(value))
+
+
+def _is_known_number(value: Value) -> bool:
+    """Whether a value is a number, or an option that is one by default."""
+    default = value.default if isinstance(value, Option) else value
+    return isinstance(default, Const) and type(default.value) in (int, float)
 
 
 def format_arguments(node: ast.AST, value: Value) -> list[tuple[ast.expr, Value]]:

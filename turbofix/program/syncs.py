@@ -466,6 +466,12 @@ def _tested(events: list[Event]) -> set[int]:
     return found
 
 
+def _is_graphless(analysis: Analysis, value: Value | None) -> bool:
+    """Whether a tensor has no graph; not by a ``.detach()`` of its own, which goes with the read where that goes."""
+    detached = any(isinstance(each, Tensor) and each.detached for each in members(value))
+    return not detached and has_no_graph(analysis, value)
+
+
 def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fate: Fate) -> Sync:
     facts = analysis.facts
     places = facts.places
@@ -499,7 +505,7 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         accumulator=accumulator,
         meter=meter,
         no_grad=surely_no_grad(event),
-        graphless=has_no_graph(analysis, event.receiver),
+        graphless=_is_graphless(analysis, event.receiver),
         on_device=where,
         unread=use == "stored" and fate.unread,
         forgotten=use == "stored" and fate.forgotten,

@@ -408,7 +408,10 @@ _KEYS: dict[type[Value], Callable[[Any], object]] = {
     Function: lambda value: ("function", id(value.node)),
     Tensor: lambda _: "tensor",
     Host: lambda _: "host",
-    Option: lambda value: ("option", value.name, id(value.origin.node) if value.origin else None),
+    Option: lambda value: (
+        *("option", value.name, id(value.origin.node) if value.origin else None),
+        identity(value.default) if value.derived else None,  # `n` and `2 * n` are two numbers
+    ),
     Computed: lambda value: ("computed", id(value.origin.node) if value.origin else None),
     Bound: lambda value: ("bound", id(value.receiver), id(value.function.node)),
     Method: lambda value: ("method", id(value.receiver), value.name),
