@@ -445,7 +445,7 @@ def kept_on_device(  # noqa: PLR0913
     assert base is not None
     if kind == "int":
         return [replacing(sync.site, page.text(base))]
-    detached = "" if sync.no_grad or sync.graphless or is_detached(base) else ".detach()"
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
     if not lacks_float64(sync, loop):
         return [replacing(sync.site, f"{page.operand(base)}{detached}.double()")]
     actions: list[Action] = []
@@ -750,7 +750,7 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     refuse_changes(page, base, node)
     name = call.func.value.id
     scope = page.owner(name, call)
-    detached = "" if sync.no_grad or sync.graphless or is_detached(base) else ".detach()"
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
     plan = Deferral([replacing(sync.site, f"{page.operand(base)}{detached}" if detached else page.text(base))])
     if sync.forgotten:  # nobody can tell what it holds, which is gone with its function
         if any(isinstance(each, ast.While) for each in page.above(call)):
@@ -863,7 +863,7 @@ def deferred_return(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     if page.module.path != loop.loop.site.path or not function.name.startswith("_") or function.name.endswith("__"):
         raise Refuse(f"`{function.name}` may have other callers, to which it returns a number")
     refuse_changes(page, base, function)
-    detached = "" if sync.no_grad or sync.graphless or is_detached(base) else ".detach()"
+    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
     text = f"{page.operand(base)}{detached}" if detached else page.text(base)
     plan = Deferral([replacing(sync.site, text), *annotated(page, function)])
     for site in sync.handed:

@@ -481,7 +481,7 @@ def hoisted(page: Page, sync: Sync, read: ast.AST, loop: BatchLoop, plan: Thrott
     if base is None:
         raise Refuse(f"line {sync.site.line} reads more than one number")
     refuse_changes(page, base, node)
-    kept = page.text(base) if sync.no_grad or sync.graphless or is_detached(base) else f"{page.operand(base)}.detach()"
+    kept = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     actions = [replacing(sync.site, kept)]
     for each in page.reads(name, scope):
         if not plan.holds(page, each) and not page.is_seldom(each, node, read):

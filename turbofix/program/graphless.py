@@ -16,24 +16,10 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import KeptGraph, Step
 from turbofix.program.names import walk_here
-from turbofix.program.regions import no_grad, surely_no_grad
+from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS, LOOPS, blocks
 from turbofix.program.tensors import tensors_in
-from turbofix.program.values import (
-    Bound,
-    Class,
-    Computed,
-    Const,
-    External,
-    Function,
-    Instance,
-    Made,
-    Namespace,
-    Option,
-    Tensor,
-    Value,
-    members,
-)
+from turbofix.program.values import Bound, Class, Function, Instance, Namespace, Value, members
 
 _ASKING = frozenset(
     {
@@ -91,58 +77,6 @@ def is_forward(frame: Frame) -> bool:
     receiver = detail.receiver if isinstance(detail, Bound) else None
     of_module = isinstance(receiver, Instance) and is_module_class(receiver)
     return of_module and getattr(frame.scope, "name", "") == "forward"
-
-
-def has_no_graph(analysis: Analysis, value: Value | None, depth: int = 4) -> bool:
-    """Whether a value is certainly a tensor without a graph, also where one is recorded.
-
-    torch computed it of data, and of what was called where nothing is recorded.
-    """
-    found = members(value)
-    if not found or not depth or _records_by_itself(analysis):
-        return False
-    return all(isinstance(each, Tensor) and _has_none(analysis, each, depth) for each in found)
-
-
-def _has_none(analysis: Analysis, tensor: Tensor, depth: int) -> bool:
-    if tensor.detached or (tensor.roles and tensor.roles <= {"batch", "data"}):
-        return True
-    made = analysis.facts.at(tensor.origin.node) if tensor.origin is not None else []
-    return bool(made) and all(surely_no_grad(event) or _computes_without(analysis, event, depth) for event in made)
-
-
-def _computes_without(analysis: Analysis, event: Event, depth: int) -> bool:
-    """Whether a call is torch's own, and is given numbers and tensors without a graph alone."""
-    name, passed = event.name, event.arguments
-    if event.kind not in ("criterion", "call") or not name.startswith(("torch.", "Tensor.")) or passed is None:
-        return False
-    if passed.open or passed.star or "requires_grad" in passed.keywords or name == _WITH_WEIGHTS:
-        return False
-    given = passed.values()
-    if isinstance(event.receiver, Made):  # a loss as a module, with the weights of its classes
-        given += event.receiver.arguments.values()
-    elif event.receiver is not None and not isinstance(event.receiver, External):
-        given.append(event.receiver)
-    return all(
-        all(isinstance(each, (Const, Option, Computed)) for each in members(one))
-        or has_no_graph(analysis, one, depth - 1)
-        for one in given
-    )
-
-
-_WITH_WEIGHTS = "torch.nn.AdaptiveLogSoftmaxWithLoss"
-
-
-def _records_by_itself(analysis: Analysis) -> bool:
-    """Whether the program asks for graphs where none would be: of data, or in the midst of ``no_grad``."""
-    facts = analysis.facts
-    if is_switched(analysis) or any(event.name == "Tensor.requires_grad_" for event in facts.of("call")):
-        return True
-    for write, _, _ in facts.attribute_writes("requires_grad"):
-        if not isinstance(write, ast.Assign) or getattr(write.value, "value", None) is not False:
-            return True
-    entered = (each for event in facts.of("enter") for each in members(event.receiver))
-    return any(isinstance(each, Made) and each.qualname == "torch.enable_grad" for each in entered)
 
 
 def is_switched(analysis: Analysis) -> bool:

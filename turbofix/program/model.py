@@ -479,9 +479,8 @@ class Sync:
     ``handed``: of what is ``returned``, the statements of all callers, where these give it a name and only show it,
     under a guard that counts the steps. ``plain``: on some path it is a number already, which has no tensor's methods.
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
-    the next step uses again. ``graphless``: the tensor certainly has no graph, wherever it is read. ``picked``: of an
-    evaluation, where what is read was picked from a model's results by a mask, for which the host waits as well, with
-    no model called since.
+    the next step uses again. ``picked``: of an evaluation, where what is read was picked from a model's results by a
+    mask, for which the host waits as well, with no model called since.
     """
 
     site: Site
@@ -509,7 +508,6 @@ class Sync:
     handed: tuple[Site, ...] = ()
     plain: bool = False
     replayed: bool = False
-    graphless: bool = False
     picked: Site | None = None
 
 

@@ -17,7 +17,6 @@ from turbofix.program.arguments import argument_of
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame
 from turbofix.program.fates import Fate
-from turbofix.program.graphless import has_no_graph
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
@@ -220,7 +219,6 @@ def syncs_and_shows(
                 asked=known.asked or sync.asked,
                 use=known.use if known.use == sync.use else _either(known.use, sync.use),
                 no_grad=known.no_grad and sync.no_grad,
-                graphless=known.graphless and sync.graphless,
                 picked=known.picked if known.picked == sync.picked else None,
                 plain=known.plain or sync.plain,
                 unread=known.unread and sync.unread,
@@ -466,12 +464,6 @@ def _tested(events: list[Event]) -> set[int]:
     return found
 
 
-def _is_graphless(analysis: Analysis, value: Value | None) -> bool:
-    """Whether a tensor has no graph; not by a ``.detach()`` of its own, which goes with the read where that goes."""
-    detached = any(isinstance(each, Tensor) and each.detached for each in members(value))
-    return not detached and has_no_graph(analysis, value)
-
-
 def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fate: Fate) -> Sync:
     facts = analysis.facts
     places = facts.places
@@ -505,7 +497,6 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         accumulator=accumulator,
         meter=meter,
         no_grad=surely_no_grad(event),
-        graphless=_is_graphless(analysis, event.receiver),
         on_device=where,
         unread=use == "stored" and fate.unread,
         forgotten=use == "stored" and fate.forgotten,
