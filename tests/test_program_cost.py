@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from types import FrameType
@@ -10,8 +11,12 @@ from types import FrameType
 import pytest
 
 from turbofix import pipeline
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit
+from turbofix.findings import Finding, Risk
 from turbofix.nodes import parse
-from turbofix.program.model import Target
+from turbofix.program import steps
+from turbofix.program.model import Target, TrainingProgram
 from turbofix.program.steps import analyse
 
 HEAD = """
@@ -125,3 +130,93 @@ def test_old_programs_are_looked_through_when_enough_have_come_together(monkeypa
             made = [[number] for number in range(300)]
         del made
     assert len(looks) == 1 and 1000 < looks[0] < 1500
+
+
+def test_many_objects_of_a_class_cost_little_more_than_one() -> None:
+    head, training = dedent(HEAD), dedent(TRAINING).format(n=0)
+    body = "\n".join(f"        table = table.assign(c{n}=table['c{n}'].values + np.abs(index))" for n in range(40))
+    classes = f"""
+import numpy as np
+import pandas as pd
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, flag):
+        self.flag = flag
+        self.rows = pd.read_csv("rows.csv").values
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        table = self.rows[index]
+{body}
+        return table
+"""
+
+    def made(count: int) -> str:
+        flags = " else ".join(f"Rows({n}) if args.log_every == {n}" for n in range(count - 1))
+        chosen = f"data = {flags} else Rows({count})\n"
+        return head + classes + chosen + training
+
+    one, many = calls_of(made(2)), calls_of(made(9))
+    assert many < 2.5 * one, "the text of a class is read once, not once for each of its objects"
+
+
+class Texts:
+    """One script as a workspace."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def read(self, path: Path) -> str | None:
+        return self.text if path == ENTRY else None
+
+    def with_texts(self, texts: Mapping[Path, str]) -> Texts:
+        return Texts(texts.get(ENTRY, self.text))
+
+    def root(self, entry: Path) -> Path:
+        return entry.parent
+
+    def beside(self, entry: Path) -> list[Path]:
+        return [entry]
+
+
+ENTRY = Path("/project/train.py")
+
+
+def pinning(name: str, value: str) -> Codemod:
+    """A codemod that gives every loader the argument ``pin_memory``, with some value."""
+    codemod = Codemod(name, group="data", risk=Risk.EXACT)
+
+    @codemod.find
+    def find(program: TrainingProgram) -> Iterator[Finding]:
+        for loader in program.loaders:
+            if loader.argument("pin_memory").state == "absent":
+                yield codemod.finding(loader.site, "it is not pinned")
+
+    @codemod.rewrite
+    def rewrite(finding: Finding, edit: Edit) -> None:
+        edit.argument(finding.site, "pin_memory", value)
+
+    return codemod
+
+
+def test_edits_that_collide_are_tried_without_another_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    analyses = 0
+
+    def counting(*arguments: object) -> object:
+        nonlocal analyses
+        analyses += 1
+        return analyse(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(steps, "analyse", counting)
+    workspace = Texts(dedent(HEAD) + dedent(TRAINING).format(n=0))
+    codemods = [pinning("one", "True"), pinning("other", "args.log_every")]
+    report = pipeline.analyze(ENTRY, workspace, codemods, Target())
+    assert [(each.codemod, each.fixable) for each in report.findings] == [("one", True), ("other", True)]
+    assert analyses == 1, "what a rewritten program is, is looked at when it is rewritten"
+    analyses = 0
+    outcome = pipeline.apply(ENTRY, workspace, codemods, Target(), Risk.EQUIVALENT, report=report)
+    assert [stage.codemod for stage in outcome.stages] == ["one"]
+    assert analyses == 2

@@ -280,7 +280,7 @@ class Analysis:
             del self.notes[told:]
             for codemod in self.codemods:
                 own = [finding for finding in findings if finding.codemod == codemod.name]
-                turn = self.attempt(own)
+                turn = self.attempt(own, look_again=False)
                 examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(own)]
         return FileReport(
             self.entry,
@@ -324,25 +324,25 @@ class Analysis:
             return False
         return self.keep(path, codemod)
 
-    def attempt(self, candidates: Sequence[Finding]) -> Turn:
+    def attempt(self, candidates: Sequence[Finding], *, look_again: bool = True) -> Turn:
         """Prepare and self-check the edits of all candidates: together, and one by one where that fails."""
         told = len(self.notes)
-        turn = self._together(dict(enumerate(candidates)))
+        turn = self._together(dict(enumerate(candidates)), look_again=look_again)
         if turn is not None:
             return turn
         del self.notes[told:]  # what is wrong is told of the findings that fail alone
         refused: dict[int, str] = {}
         good: dict[int, Finding] = {}
         for number, candidate in enumerate(candidates):
-            alone = self._together({number: candidate})
+            alone = self._together({number: candidate}, look_again=look_again)
             if alone is None or alone.edit is None:
                 reason = alone.refused.get(number) if alone is not None else None
                 refused[number] = reason or FAILED_CHECK
-            elif self._together({**good, number: candidate}) is None:
+            elif self._together({**good, number: candidate}, look_again=look_again) is None:
                 refused[number] = COLLIDES
             else:
                 good[number] = candidate
-        final = self._together(good)
+        final = self._together(good, look_again=look_again)
         if final is None:  # cannot be: it passed as the last one was added
             return Turn(None, {}, (), dict.fromkeys(range(len(candidates)), FAILED_CHECK))
         return replace(final, refused={**refused, **final.refused})
