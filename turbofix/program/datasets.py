@@ -126,9 +126,10 @@ _CONVERSIONS = words(
 
 @dataclass(eq=False)
 class Work:
-    """What was seen in the code that makes one item."""
+    """What was seen in the code that makes one item; where ``reached``, no more than which code that is."""
 
     analysis: Analysis
+    reached: bool = False
     kinds: set[str] = field(default_factory=set)
     random: bool = False
     on_device: bool = False
@@ -141,6 +142,15 @@ class Work:
     globals: set[Read] = field(default_factory=set)
     classes: list[Class] = field(default_factory=list)
     archives: set[str] = field(default_factory=set)  # attributes of which an item is taken by its name
+    _called: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
+
+    def callee(self, name: str, function: Function, instance: Instance | None) -> tuple[Value, ...]:
+        """What a call by a name calls (``callee``), looked up once: most names are called more than once."""
+        key = name, id(function), id(instance)
+        found = self._called.get(key)
+        if found is None:
+            found = self._called[key] = tuple(callee(name, function, instance))
+        return found
 
 
 _LENGTHS: dict[str, dict[object, int]] = {"torch_geometric.datasets.PPI": {"train": 20, "val": 2, "test": 2}}
@@ -335,7 +345,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
-    if get_item is not None and _keeps(get_item):
+    if get_item is not None and _keeps(get_item.node):
         work.kinds.clear()  # workers would keep items of their own, and forget them
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
     if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
@@ -365,20 +375,19 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
 
 def _cuts_from_table(analysis: Analysis, get_item: Function, instance: Instance) -> bool:
     """Whether an object reads tables or arrays as a whole when it is made, and its items are cut out of them."""
-    if any(isinstance(each, (ast.For, ast.While)) for each in walk(get_item.node)):
+    if any(isinstance(each, (ast.For, ast.While)) for each in _telling(get_item.node)):
         return False
-    for node in walk(get_item.node):
-        if isinstance(node, ast.Call) and not _only_computes(node, get_item, instance):
-            return False
+    if not all(_only_computes(node, get_item, instance) for node, _ in calls_in(get_item.node)):
+        return False
     init = _function(instance.cls.find("__init__"))
-    work = Work(analysis)
+    work = Work(analysis, reached=True)
     if init is not None:
         _scan(work, init, instance, 4)
     reads = False
     for function in work.seen.values():
-        for node in walk(function.node):
-            if isinstance(node, ast.Call) and (name := dotted(node.func)) is not None:
-                called = {each.qualname for each in callee(name, function, instance) if isinstance(each, External)}
+        for node, name in calls_in(function.node):
+            if name is not None:
+                called = {each.qualname for each in work.callee(name, function, instance) if isinstance(each, External)}
                 if "numpy.memmap" in called or any(each.arg == "mmap_mode" for each in node.keywords):
                     return False
                 reads = reads or any(each.startswith(_TABLES) for each in called)
@@ -481,19 +490,20 @@ def _has_weights(model: Value, depth: int = 4) -> bool:
     return depth > 0 and any(_has_weights(each, depth - 1) for held in given for each in flatten(held, 2))
 
 
-def _keeps(function: Function) -> bool:
+@once_per_node
+def _keeps(function: ast.AST) -> bool:
     """Whether a function remembers what it has given: by ``@lru_cache``, or in a dict of somebody else's."""
-    decorators = getattr(function.node, "decorator_list", ())
+    decorators = getattr(function, "decorator_list", ())
     named = (dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in decorators)
     if any(name.rpartition(".")[2] in ("cache", "lru_cache") for name in named):
         return True
-    own = {each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    own = _set_in(function)
     return any(
         isinstance(each, ast.Subscript)
         and isinstance(each.ctx, ast.Store)
         and isinstance(each.value, ast.Name)
         and each.value.id not in own
-        for each in walk(function.node)
+        for each in walk(function)
     )
 
 
@@ -517,7 +527,7 @@ def _opened(instance: Instance, held: Opaque, named: bool = False) -> str | None
     """
     init = _function(instance.cls.find("__init__"))
     call = held.origin.node if held.origin is not None else None
-    if init is None or not isinstance(call, ast.Call) or not any(node is call for node in walk(init.node)):
+    if init is None or not isinstance(call, ast.Call) or call not in _below(init.node):
         return None
     for each in callee(dotted(call.func) or "", init, instance):
         if isinstance(each, External) and each.qualname in _OPENED:
@@ -529,18 +539,10 @@ def _opened(instance: Instance, held: Opaque, named: bool = False) -> str | None
 
 def _stateful(analysis: Analysis, instance: Instance) -> str | None:
     """Why a copy of the dataset in a worker would go stale; None where nothing was seen."""
-    methods = {
-        member.name: member
-        for base in instance.cls.mro()
-        if isinstance(base, Class)
-        for member in base.names.values()
-        if isinstance(member, Function) and not isinstance(member.node, ast.Lambda)
-    }
-    writing = {name: _written_to_self(method) for name, method in methods.items() if name != "__init__"}
-    for name in ("__getitem__", "__getitems__", "__iter__"):
-        for called in [name, *_own_calls(methods.get(name))]:
-            if writing.get(called):
-                return f"its {called} writes to self.{writing[called]}"
+    cls = instance.cls
+    itself, writing = analysis.once(("writes to itself", id(cls)), lambda: _writing(cls))
+    if itself is not None:
+        return itself
     for node, module in analysis.facts.changes_in_loops():
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
@@ -552,6 +554,23 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
                 line = _line(analysis, node, module, instance)
                 return f"{node.func.attr}() changes it on {line} while the program trains"
     return changed_while_training(analysis, instance, {name for name, written in writing.items() if written})
+
+
+def _writing(cls: Class) -> tuple[str | None, dict[str, str | None]]:
+    """How an object of a class changes itself as it gives items, and the attribute that each of its methods writes."""
+    methods = {
+        member.name: member
+        for base in cls.mro()
+        if isinstance(base, Class)
+        for member in base.names.values()
+        if isinstance(member, Function) and not isinstance(member.node, ast.Lambda)
+    }
+    writing = {name: _written_to_self(method) for name, method in methods.items() if name != "__init__"}
+    for name in ("__getitem__", "__getitems__", "__iter__"):
+        for called in [name, *_own_calls(methods.get(name))]:
+            if writing.get(called):
+                return f"its {called} writes to self.{writing[called]}", writing
+    return None, writing
 
 
 def _line(analysis: Analysis, node: ast.expr, module: ModuleFile, instance: Instance) -> str:
@@ -575,8 +594,7 @@ def _own_calls(method: Function | None) -> list[str]:
     """The methods of its own object that a method calls."""
     if method is None:
         return []
-    names = [dotted(node.func) or "" for node in walk(method.node) if isinstance(node, ast.Call)]
-    return [name[5:] for name in names if name.startswith("self.")]
+    return [name[5:] for _, name in calls_in(method.node) if name is not None and name.startswith("self.")]
 
 
 def _names(analysis: Analysis, node: ast.expr, instance: Instance, module: ModuleFile) -> bool:
@@ -589,8 +607,17 @@ def _names(analysis: Analysis, node: ast.expr, instance: Instance, module: Modul
     is_method = isinstance(analysis.facts.places.parent(function, module), ast.ClassDef)
     if is_method and any(each.arg == node.id for each in parameters(function)[:1]):
         return False  # a method's own object: what a method writes counts where it is called
+    name = node.id
+    return any(
+        instance is each for each in analysis.once(("named", name, id(module)), lambda: _named(analysis, name, module))
+    )
+
+
+def _named(analysis: Analysis, name: str, module: ModuleFile) -> list[Instance]:
+    """The objects of the project's classes that a name stands for in a file's top level, or in any call."""
     scopes = [module.scope, *analysis.execution.scopes.values()]
-    return any(instance is member for scope in scopes for member in members(scope.names.get(node.id)))
+    held = (each for scope in scopes for each in members(scope.names.get(name)))
+    return list(dict.fromkeys(each for each in held if isinstance(each, Instance)))
 
 
 def _function(value: Value | None) -> Function | None:
@@ -604,10 +631,10 @@ def _function(value: Value | None) -> Function | None:
 
 def _only_indexes(function: Function, instance: Instance) -> bool:
     """Whether ``__getitem__`` only picks from tensors that the object holds."""
+    if calls_in(function.node):
+        return False
     picked = False
     for node in walk(function.node):
-        if isinstance(node, ast.Call):
-            return False
         if isinstance(node, ast.Subscript):
             name = dotted(node.value)
             if name is None or not name.startswith("self."):
@@ -633,23 +660,74 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
     if depth < 0 or id(function.node) in work.seen:
         return
     work.seen[id(function.node)] = function
-    work.generator = work.generator or _drawn_from(function, instance)
+    if work.reached:
+        for call, called in calls_in(function.node):
+            _scan_call(work, call, called, function, instance, depth)
+        return
+    work.generator = work.generator or _drawn_from(work, function, instance)
     work.globals |= names_read(function)
     work.graph = work.graph or _asks_for_gradients(work, function, instance)
     work.sparse = work.sparse or _makes_sparse(work, function, instance)
     receiver = _own_object(function, instance)
-    for node in walk(function.node):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_member(node.slice.value):
+    for node in _telling(function.node):
+        if isinstance(node, ast.Subscript):
             head, _, rest = (dotted(node.value) or "").partition(".")
             if head == receiver:
                 work.archives.add(rest.partition(".")[0])
-        if isinstance(node, ast.Call):
-            _scan_call(work, node, function, instance, depth)
+        elif isinstance(node, ast.Call):
+            _scan_call(work, node, dotted(node.func), function, instance, depth)
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name not in _CONVERSIONS:
                 work.kinds.add("compute")
-        elif isinstance(node, (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        else:
             work.kinds.add("compute")
+
+
+# What of a function's text matters here is looked for once: there may be hundreds of objects of one class.
+
+
+@once_per_node
+def _telling(function: ast.AST) -> tuple[ast.AST, ...]:
+    """What of a function tells how an item is made, in the order of ``walk``: calls, loops, items taken by a name."""
+    return tuple(
+        each
+        for each in walk(function)
+        if isinstance(each, (ast.Call, *_LOOPING))
+        or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and _is_member(each.slice.value))
+    )
+
+
+_LOOPING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@once_per_node
+def calls_in(function: ast.AST) -> tuple[tuple[ast.Call, str | None], ...]:
+    """The calls in a function, in the order of ``walk``, with the dotted name of what each calls."""
+    return tuple((each, dotted(each.func)) for each in walk(function) if isinstance(each, ast.Call))
+
+
+@once_per_node
+def _attributes_in(function: ast.AST) -> tuple[ast.Attribute, ...]:
+    """The attributes of its first parameter that a function reads or sets, in the order of ``walk``."""
+    first = next((each.arg for each in parameters(function)), None)
+    return tuple(
+        each
+        for each in walk(function)
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == first
+    )
+
+
+@once_per_node
+def _set_in(function: ast.AST) -> frozenset[str]:
+    """The names that a function sets."""
+    names = (each for each in walk(function) if isinstance(each, ast.Name))
+    return frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))
+
+
+@once_per_node
+def _below(function: ast.AST) -> frozenset[ast.AST]:
+    """All nodes of a function."""
+    return frozenset(walk(function))
 
 
 def _own_object(function: Function, instance: Instance | None) -> str | None:
@@ -662,9 +740,9 @@ def _asks_for_gradients(work: Work, function: Function, instance: Instance | Non
     """Where a function makes a tensor require gradients, or computes with one of its object that does."""
     places = work.analysis.facts.places
     receiver = _own_object(function, instance)
-    for node in walk(function.node):
+    for node in _about_gradients(function.node):
         found: ast.AST | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _REQUIRES:
             given = [*node.args, *(each.value for each in node.keywords)]
             found = None if given and _is_false(given[0]) else node
         elif isinstance(node, ast.Call) and _wants_gradients(node):
@@ -674,34 +752,62 @@ def _asks_for_gradients(work: Work, function: Function, instance: Instance | Non
             found = node if sets and not _is_false(node.value) else None
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
             held = members(instance.attributes.get(node.attr)) if instance is not None else ()
-            learned = any(isinstance(each, Tensor) and _is_learned(each) for each in held)
+            if not any(isinstance(each, Tensor) and _is_learned(each) for each in held):
+                continue
             parent = places.parent(node, function.module)
             cut = isinstance(parent, ast.Attribute) and parent.attr in _CUTS
-            found = node if learned and not cut and not _is_quiet(work, node, function, instance) else None
+            found = node if not cut and not _is_quiet(work, node, function, instance) else None
         if found is not None:
             return f"`{ast.unparse(found)}` on line {getattr(found, 'lineno', 0)}"
     return None
 
 
+@once_per_node
+def _about_gradients(function: ast.AST) -> tuple[ast.AST, ...]:
+    """The nodes of a function that may have to do with gradients, in the order of ``walk``."""
+    own = frozenset(_attributes_in(function))
+    return tuple(
+        each
+        for each in walk(function)
+        if each in own
+        or (isinstance(each, ast.Assign) and any(isinstance(target, ast.Attribute) for target in each.targets))
+        or (isinstance(each, ast.Call) and (_wants_gradients(each) or getattr(each.func, "attr", "") == _REQUIRES))
+    )
+
+
+_REQUIRES = "requires_grad_"
+
+
 def _makes_sparse(work: Work, function: Function, instance: Instance | None) -> str | None:
     """What makes a sparse tensor in a function, or is one that its object holds; not where it is made dense at once."""
     facts, receiver = work.analysis.facts, _own_object(function, instance)
-    for node in walk(function.node):
+    known: dict[str, bool] = {}  # the attributes of its object
+    for node in _calls_and_attributes(function.node):
         found = False
         if isinstance(node, ast.Call):
             found = _is_to_sparse(node) or any(
                 isinstance(each, External) and each.qualname.startswith(_SPARSE)
-                for each in callee(dotted(node.func) or "", function, instance)
+                for each in work.callee(dotted(node.func) or "", function, instance)
             )
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
-            held = flatten(instance.attributes.get(node.attr), 1) if instance is not None else ()
-            made = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
-            found = any(
-                _is_to_sparse(each) or any(event.name.startswith(_SPARSE) for event in facts.at(each)) for each in made
-            )
+        elif receiver is not None and instance is not None:
+            if node.attr not in known:
+                held = flatten(instance.attributes.get(node.attr), 1)
+                made = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
+                known[node.attr] = any(
+                    _is_to_sparse(each) or any(event.name.startswith(_SPARSE) for event in facts.at(each))
+                    for each in made
+                )
+            found = known[node.attr]
         if found and not _is_made_dense(work, node, function):
             return f"`{ast.unparse(node)}` on line {getattr(node, 'lineno', 0)}"
     return None
+
+
+@once_per_node
+def _calls_and_attributes(function: ast.AST) -> tuple[ast.Call | ast.Attribute, ...]:
+    """The calls in a function and the attributes of its first parameter, in the order of ``walk``."""
+    own = frozenset(_attributes_in(function))
+    return tuple(each for each in walk(function) if isinstance(each, ast.Call) or each in own)
 
 
 def _is_to_sparse(node: ast.AST) -> bool:
@@ -759,37 +865,63 @@ def _is_quiet(work: Work, node: ast.AST, function: Function, instance: Instance 
     return False
 
 
-def _drawn_from(function: Function, instance: Instance | None) -> str | None:
+def _drawn_from(work: Work, function: Function, instance: Instance | None) -> str | None:
     """The generator, kept from item to item, that a function uses; None where it has none, or seeds it for each item.
 
     What a function makes itself is not kept.
     """
-    own = parameters(function.node)
-    receiver = own[0].arg if own and instance is not None and function.cls is not None else None
-    local = {each.arg for each in own}
-    local |= {each.id for each in walk(function.node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    seeded: set[str] = set()
-    for statement in body_of(function.node):
+    for default in _called_defaults(function.node):
+        made = work.callee(dotted(default.func) or "", function, instance)
+        if any(isinstance(each, External) and each.qualname in GENERATORS for each in made):
+            return ast.unparse(default)  # made once, where the function is defined
+    receiver = _own_object(function, instance)
+    for name, attribute_of_first in _taken_by(function.node):
+        held: Value | None = None
+        if not attribute_of_first:
+            held = function.module.scope.names.get(name)
+        elif receiver is not None and instance is not None:
+            held = instance.attributes.get(name.partition(".")[2])
+        if (
+            held is not None
+            and any(_is_generator(each) for each in members(held))
+            and name not in _seeded(function.node)
+        ):
+            return name
+    return None
+
+
+@once_per_node
+def _called_defaults(function: ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[ast.Call, ...]:
+    """The defaults of a function that are calls."""
+    defaults = (*function.args.defaults, *function.args.kw_defaults)
+    return tuple(each for each in defaults if isinstance(each, ast.Call))
+
+
+@once_per_node
+def _seeded(function: ast.AST) -> frozenset[str]:
+    """The names of the generators that a function seeds, whatever else it does."""
+    found: set[str] = set()
+    for statement in body_of(function):
         call = statement.value if isinstance(statement, ast.Expr) else None
         func = call.func if isinstance(call, ast.Call) and call.args else None
         if isinstance(func, ast.Attribute) and func.attr in ("seed", "manual_seed"):
-            seeded.add(dotted(func.value) or "")
-    defaults = [each for each in (*function.node.args.defaults, *function.node.args.kw_defaults) if each is not None]
-    for default in (each for each in defaults if isinstance(each, ast.Call)):
-        made = callee(dotted(default.func) or "", function, instance)
-        if any(isinstance(each, External) and each.qualname in GENERATORS for each in made):
-            return ast.unparse(default)  # made once, where the function is defined
-    for node in walk(function.node):
-        held: Value | None = None
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
-            held = instance.attributes.get(node.attr) if instance is not None else None
-        elif isinstance(node, ast.Name) and node.id not in local:
-            held = function.module.scope.names.get(node.id)
-        if held is not None and any(_is_generator(each) for each in members(held)):
-            name = dotted(node)
-            if name not in seeded:
-                return name
-    return None
+            found.add(dotted(func.value) or "")
+    return frozenset(found)
+
+
+@once_per_node
+def _taken_by(function: ast.AST) -> tuple[tuple[str, bool], ...]:
+    """The names that a function takes from outside, and (``True``) the attributes of its first parameter, once each in
+    the order of ``walk``."""
+    own = frozenset(_attributes_in(function))
+    local = {each.arg for each in parameters(function)} | _set_in(function)
+    found: dict[tuple[str, bool], None] = {}
+    for each in walk(function):
+        if each in own:
+            found[dotted(each) or "", True] = None
+        elif isinstance(each, ast.Name) and each.id not in local:
+            found[each.id, False] = None
+    return tuple(found)
 
 
 def _is_generator(value: Value) -> bool:
@@ -800,8 +932,9 @@ def _is_generator(value: Value) -> bool:
     return isinstance(value, Made) and value.qualname in GENERATORS
 
 
-def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instance | None, depth: int) -> None:
-    name = dotted(node.func)
+def _scan_call(  # noqa: PLR0913
+    work: Work, node: ast.Call, name: str | None, function: Function, instance: Instance | None, depth: int
+) -> None:
     if isinstance(node.func, ast.Attribute):
         method = node.func.attr
         if method == "cuda" or (method == "to" and node.args and not _names_dtype(node.args[0])):
@@ -811,7 +944,7 @@ def _scan_call(work: Work, node: ast.Call, function: Function, instance: Instanc
             work.kinds.add("tokenize")
     if name is None:
         return
-    for member in callee(name, function, instance):
+    for member in work.callee(name, function, instance):
         if isinstance(member, External):
             seeded = any(keyword.arg == "generator" for keyword in node.keywords)
             if not (seeded and member.qualname.startswith("torch.")):

@@ -74,6 +74,7 @@ class Guards:
 
     facts: Facts
     _called: dict[int, set[int]] = field(default_factory=dict)
+    _varying: dict[tuple[ast.AST, tuple[Frame, ...], int], bool] = field(default_factory=dict)
 
     def guard(self, event: Event, loop: ast.AST) -> Guard:
         """The guard of an event inside a loop."""
@@ -262,6 +263,13 @@ class Guards:
         """Whether an expression may change its value while the loops of the frames run."""
         if depth < 0:
             return True
+        key = node, frames, depth
+        known = self._varying.get(key)
+        if known is None:  # many events stand under the same tests
+            known = self._varying[key] = self._varies(node, frames, depth)
+        return known
+
+    def _varies(self, node: ast.AST, frames: tuple[Frame, ...], depth: int) -> bool:
         for name in loads(node):
             if self._name_varies(name, frames, depth):
                 return True

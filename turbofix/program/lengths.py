@@ -874,10 +874,23 @@ class Uses:
 
 def _of_attribute(analysis: Analysis, instance: Instance, name: str, init: Place) -> Uses | None:
     """The uses of an object's attribute: those by its own class, and those of other objects, whoever they are."""
-    first = parameters(init.scope)[0].arg
-    if instance.cls.find(name) is not None or is_set_otherwise(analysis, name):
+    cls = instance.cls
+    question = "uses of an attribute", id(cls), name, init.scope
+    found = analysis.once(question, lambda: _of_attribute_in(analysis, cls, name, init.scope))
+    if found is None:
+        return None
+    writes, occurrences = found
+    return Uses(analysis, f"{parameters(init.scope)[0].arg}.{name}", init, writes, occurrences)
+
+
+def _of_attribute_in(
+    analysis: Analysis, owner: Class, name: str, init: ast.AST
+) -> tuple[list[ast.AST], list[tuple[ast.expr, ModuleFile]]] | None:
+    """What writes an attribute of the objects of a class, and where it occurs; the same for all of them."""
+    first = parameters(init)[0].arg
+    if owner.find(name) is not None or is_set_otherwise(analysis, name):
         return None  # what the class has where the object has none
-    own = {id(each.node) for each in instance.cls.mro() if isinstance(each, Class)}
+    own = {id(each.node) for each in owner.mro() if isinstance(each, Class)}
 
     def may_be_own(node: ast.AST, module: ModuleFile) -> bool:
         base = node.value if isinstance(node, ast.Attribute) else None
@@ -904,14 +917,14 @@ def _of_attribute(analysis: Analysis, instance: Instance, name: str, init: Place
         stored = [each for each in walk(write) if isinstance(each, ast.Attribute) and each.attr == name]
         if all(not may_be_own(each, module) for each in stored):
             continue
-        inside = scope is init.scope and (cls is None or id(cls) in own)
+        inside = scope is init and (cls is None or id(cls) in own)
         if not inside and not all(
             isinstance(each, (ast.Subscript,)) for each in getattr(write, "targets", [getattr(write, "target", None)])
         ):
             return None
         if text in [dotted(each) for each in stored] or not inside:
             writes.append(write)
-    return Uses(analysis, f"{first}.{name}", init, writes, occurrences)
+    return writes, occurrences
 
 
 def _class_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.ClassDef | None:

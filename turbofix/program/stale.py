@@ -48,7 +48,11 @@ class Text:
 
 def training_texts(analysis: Analysis, born: Control | None = None) -> list[Text]:
     """The loops around backward passes, and the functions that they call; not those in which ``born`` stands."""
-    around = {id(level.detail) for level in (born.upwards() if born is not None else ()) if is_loop(level)}
+    around = frozenset(id(level.detail) for level in (born.upwards() if born is not None else ()) if is_loop(level))
+    return analysis.once(("training texts", around), lambda: _training_texts(analysis, around))
+
+
+def _training_texts(analysis: Analysis, around: Collection[int]) -> list[Text]:
     loops: dict[int, Control] = {}
     for event in analysis.facts.of("backward"):
         for level in event.control.upwards():
