@@ -83,6 +83,41 @@ def test_what_is_lost_in_any_of_the_statements_that_change() -> None:
     assert problem(text, Change(4, 5, "6"), Change(12, 14, "7"), Change(23, 24, "8")) == ""
 
 
+CLASS = """\
+class Trainer(Base):  # of this file
+    rate = 0.1
+
+    # what a step is
+    @timed
+    def step(self, x):
+        loss = self.model(x)  # why
+        return loss
+
+    def last(self):
+        return "last"
+
+
+def other():
+    return 1
+"""
+
+
+def test_what_is_lost_in_a_method() -> None:
+    def put(old: str, new: str, *, text: str = CLASS, lines: bool = False) -> str:
+        start = text.index(old)
+        return problem(
+            text, Change(start, start + len(old), new, Role.INDENT if not lines else Role.ADDED, lines=lines)
+        )
+
+    assert put("(x)  # why", "(x.half())  # why", lines=True) == ""
+    assert "a comment of train.py would be lost: # why" in put("  # why", "", lines=True)
+    assert "would be lost: # what a step is" in put("    # what a step is\n", "", lines=True)
+    assert "code of train.py is not what it was: self" in put("self.model", "")
+    assert 'a string of train.py is not what it was: "last"' in put('"last"', "")
+    opened = CLASS.replace("return 1", "return 1  # '''")
+    assert "is not what it was" in put("0.1", "'''", text=opened)
+
+
 def test_a_name_that_is_cut_in_two() -> None:
     assert "code of train.py is not what it was: loss" in problem("loss = 1\n", Change(2, 2, "_", Role.SUFFIX))
 

@@ -11,6 +11,7 @@ import io
 import re
 import tokenize
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -56,15 +57,47 @@ def parts(text: str) -> tuple[int, ...]:
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
     """
-    starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
-    found = [0]
-    for statement, following in pairwise(parse(text).body):
-        last = statement.end_lineno or statement.lineno
-        decorated = [each.lineno for each in getattr(following, "decorator_list", ())]
-        goes_on = text[: starts[last]].rstrip("\r\n").endswith("\\")  # a backslash joins it with the next line
-        if last < min((following.lineno, *decorated)) and not goes_on:
-            found.append(starts[last])
+    return 0, *_parted(parse(text).body, text, _line_starts(text))
+
+
+@lru_cache(maxsize=32)
+def members(text: str) -> tuple[tuple[int, ...], ...]:
+    """The same for the statements right in each class of the top level, the first one without the lines above it; at
+    the end stands where the last one's lines end. Classes that share a line with what is in them are left out.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
+    """
+    starts = _line_starts(text)
+    found: list[tuple[int, ...]] = []
+    for each in parse(text).body:
+        if not isinstance(each, ast.ClassDef):
+            continue
+        first, last = _first_line(each.body[0]), each.end_lineno or each.lineno
+        line = text[starts[first - 1] : starts[first] if first < len(starts) else len(text)].lstrip(" \t\f")
+        indented = text.startswith(line, starts[first - 1] + each.body[0].col_offset)
+        end = starts[last] if last < len(starts) else len(text)
+        if indented and not text[:end].rstrip("\r\n").endswith("\\"):
+            found.append((starts[first - 1], *_parted(each.body, text, starts), end))
     return tuple(found)
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(match.end() for match in _NEWLINE.finditer(text))]
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def _parted(body: list[ast.stmt], text: str, starts: list[int]) -> Iterator[int]:
+    """Where the lines of each statement of a block but the last one end."""
+    for statement, following in pairwise(body):
+        last = statement.end_lineno or statement.lineno
+        goes_on = text[: starts[last]].rstrip("\r\n").endswith("\\")  # a backslash joins it with the next line
+        if last < _first_line(following) and not goes_on:
+            yield starts[last]
 
 
 class Word(NamedTuple):
@@ -114,19 +147,22 @@ def indent(text: str) -> str:
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """The direct children of a node, in source order, without the marks that nodes share (``Load``, ``Add``)."""
+    kind = node.__class__
+    parts = _PARTS.get(kind)
+    if parts is None:
+        parts = _PARTS[kind] = tuple(name for name in node._fields if name not in _NO_PARTS)
+    if not parts:  # a name or a constant, as most nodes are
+        return ()
     values = node.__dict__
     kept: tuple[ast.AST, ...] | None = values.get("_turbofix_children")
     if kept is None:
-        kind = node.__class__
-        parts = _PARTS.get(kind)
-        if parts is None:
-            parts = _PARTS[kind] = tuple(name for name in node._fields if name not in _NO_PARTS)
         found: list[ast.AST] = []
         for name in parts:
             value = values.get(name)
             if value.__class__ is list:
-                found += [each for each in value if isinstance(each, ast.AST)]
-            elif isinstance(value, ast.AST):
+                if value:
+                    found += [each for each in value if isinstance(each, ast.AST)]
+            elif value is not None and isinstance(value, ast.AST):
                 found.append(value)
         kept = values["_turbofix_children"] = tuple(found)
     return kept
@@ -140,8 +176,8 @@ _NO_PARTS = frozenset(
 )
 """Fields that never hold a node, and those with the contexts and operators: one object each for all that have it."""
 
-_PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
-"""The other fields of each class of nodes, as they come up."""
+_PARTS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
+"""The other fields of each class of nodes, as they come up; the value of a constant is none."""
 
 
 def walk(node: ast.AST) -> list[ast.AST]:

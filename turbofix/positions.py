@@ -394,6 +394,8 @@ class Tree:
 
     def comments_in(self, start: int, end: int) -> list[Span]:
         """The comments that start in a range, in order."""
+        if "#" not in self.text[start:end]:  # it need not be cut into words to see that there are none
+            return []
         first, last = bisect_right(self._parts, start) - 1, bisect_left(self._parts, end)
         within = (span for number in range(max(first, 0), last) for span in self._comments_of(number))
         return [span for span in within if start <= span[0] < end]

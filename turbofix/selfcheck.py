@@ -18,7 +18,7 @@ from pathlib import Path
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.jsonfile import NotPlainError, is_json, lost, values
 from turbofix.magics import MASKED
-from turbofix.nodes import Word, children, parse, parts, walk, words
+from turbofix.nodes import Word, children, members, parse, parts, walk, words
 from turbofix.notebook import split
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -139,13 +139,17 @@ def _lost_between(path: Path, old: str, new: str, changes: Sequence[Change], str
 
 
 def _stretch(old: str, changes: Sequence[Change]) -> tuple[int, int]:
-    """The parts of the old text that the changes are in or stand beside: in all others, nothing can be lost."""
+    """The parts of the old text that the changes are in or stand beside: in all others, nothing can be lost.
+
+    Where all of them are inside one class, its methods and other statements are such parts.
+    """
     try:
-        ends = (*parts(old), len(old))
+        ends, classes = (*parts(old), len(old)), members(old)
     except (SyntaxError, ValueError):
         return 0, len(old)
-    first = bisect_left(ends, min(change.start for change in changes)) - 1
-    last = bisect_right(ends, max(change.end for change in changes))
+    start, end = min(change.start for change in changes), max(change.end for change in changes)
+    ends = next((each for each in classes if each[0] < start and end < each[-1]), ends)
+    first, last = bisect_left(ends, start) - 1, bisect_right(ends, end)
     return ends[max(first, 0)], ends[min(last, len(ends) - 1)]
 
 

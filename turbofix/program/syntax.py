@@ -16,7 +16,7 @@ _TRAINING = re.compile(
     r"\.(?:backward|to|cuda|item|step|zero_grad|no_grad|training_step)\b|\b(?:DataLoader|loss_scaler|training_step)\b"
 )
 _AUGMENTED = re.compile(r"""\.(\w+)\s*(?:[-+*/%|&@]|//|\*\*)=""")
-_SET_FROM_OUTSIDE = re.compile(r"""(?<!\bself)\.(\w+)\s*=(?!=)""")
+_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(\w+)\s*=(?!=)""")  # a dot is found sooner than what is not before it
 _SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)""")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
