@@ -543,17 +543,25 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
     itself, writing = analysis.once(("writes to itself", id(cls)), lambda: _writing(cls))
     if itself is not None:
         return itself
-    for node, module in analysis.facts.changes_in_loops():
+    for node, module in analysis.once(("changes in loops", id(cls)), lambda: _changing(analysis, writing)):
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
                 line = _line(analysis, node, module, instance)
                 return f"its attribute {node.attr} is set on {line} while the program trains"
-        elif isinstance(node.func, ast.Attribute):
-            changing = writing.get(node.func.attr) is not None
-            if changing and _names(analysis, node.func.value, instance, module):
-                line = _line(analysis, node, module, instance)
-                return f"{node.func.attr}() changes it on {line} while the program trains"
+        elif isinstance(node.func, ast.Attribute) and _names(analysis, node.func.value, instance, module):
+            line = _line(analysis, node, module, instance)
+            return f"{node.func.attr}() changes it on {line} while the program trains"
     return changed_while_training(analysis, instance, {name for name, written in writing.items() if written})
+
+
+def _changing(analysis: Analysis, writing: dict[str, str | None]) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
+    """What may change an object in some loop: attributes that are set, and calls of methods that write to it."""
+    return [
+        (node, module)
+        for node, module in analysis.facts.changes_in_loops()
+        if isinstance(node, ast.Attribute)
+        or (isinstance(node.func, ast.Attribute) and writing.get(node.func.attr) is not None)
+    ]
 
 
 def _writing(cls: Class) -> tuple[str | None, dict[str, str | None]]:

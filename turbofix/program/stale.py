@@ -48,8 +48,13 @@ class Text:
 
 def training_texts(analysis: Analysis, born: Control | None = None) -> list[Text]:
     """The loops around backward passes, and the functions that they call; not those in which ``born`` stands."""
-    around = frozenset(id(level.detail) for level in (born.upwards() if born is not None else ()) if is_loop(level))
+    around = _around(born)
     return analysis.once(("training texts", around), lambda: _training_texts(analysis, around))
+
+
+def _around(born: Control | None) -> frozenset[int]:
+    """The loops that something stands in."""
+    return frozenset(id(level.detail) for level in (born.upwards() if born is not None else ()) if is_loop(level))
 
 
 def _training_texts(analysis: Analysis, around: Collection[int]) -> list[Text]:
@@ -105,17 +110,37 @@ def changes(node: ast.AST) -> tuple[tuple[ast.expr, ast.expr, str | None], ...]:
 
 def changed_while_training(analysis: Analysis, instance: Instance, writing: Collection[str]) -> str | None:
     """How an object, or what it holds, is changed while the program trains; ``writing`` are its methods that do."""
-    for text in training_texts(analysis, instance.made_at):
+    question = "changed while training", _around(instance.made_at), frozenset(writing)
+    for change in analysis.once(question, lambda: _changed(analysis, instance.made_at, writing)):
+        if instance in change.targets or instance in change.holders:
+            return _told(analysis, change.node, change.target, change.method, change.text)
+    return None
+
+
+@dataclass(eq=False)
+class _Change:
+    """What changes objects while a program trains: those that a text names, and those that hold what it names."""
+
+    text: Text
+    node: ast.expr
+    target: ast.expr
+    method: str | None
+    targets: frozenset[Value]
+    holders: frozenset[Value]
+
+
+def _changed(analysis: Analysis, born: Control, writing: Collection[str]) -> list[_Change]:
+    found: list[_Change] = []
+    for text in training_texts(analysis, born):
         for node, target, method in changes(text.node):
             content = method in MUTATORS or method is None
             if not content and method not in writing:
                 continue
-            if any(each is instance for each in values_in(target, text)) and method not in MUTATORS - set(writing):
-                return _told(analysis, node, target, method, text)
-            held_by = holders(target)
-            if content and any(each is instance for holder in held_by for each in values_in(holder, text)):
-                return _told(analysis, node, target, method, text)
-    return None
+            own = values_in(target, text) if method not in MUTATORS - set(writing) else []
+            held = [each for holder in holders(target) for each in values_in(holder, text)] if content else []
+            if own or held:
+                found.append(_Change(text, node, target, method, frozenset(own), frozenset(held)))
+    return found
 
 
 def _told(analysis: Analysis, node: ast.expr, target: ast.expr, method: str | None, text: Text) -> str:
