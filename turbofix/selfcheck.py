@@ -17,7 +17,7 @@ from pathlib import Path
 
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.jsonfile import NotPlainError, is_json, lost, values
-from turbofix.magics import MASKED
+from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, members, parse, parts, walk, words
 from turbofix.notebook import split
 
@@ -86,6 +86,8 @@ def _json_lost(path: Path, old: str, new: str) -> str | None:
 
 
 def _cells_changed(path: Path, old: str, new: str) -> str | None:
+    if MARK not in old and MARK not in new:  # no notebook
+        return None
     if len(split(old)) != len(split(new)) or MASKED.findall(old) != MASKED.findall(new):
         return f"the cells of {path.name}, or lines in them that are not Python, are not what they were"
     return None

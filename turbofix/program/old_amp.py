@@ -35,7 +35,7 @@ _PARAMETERS = {
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
 _ASKING = ("hasattr", "getattr", "isinstance", "print")
-_MENTIONS = re.compile(r"\bamp\b")
+_MENTIONS = re.compile(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
 _VERSION = re.compile(r"(?<![a-z_.])(?:py)?torch\s*(?:version\s*)?(?:[<>=~!]=|[<>=v])?\s*(\d+)\.(\d+)", re.IGNORECASE)
 _DEFAULTS = re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b")
 

@@ -39,7 +39,8 @@ class Page:
     _comments: dict[int, str] | None = None
 
     def __post_init__(self) -> None:
-        self.lines = _NEWLINE.split(self.module.text)
+        text = self.module.text
+        self.lines = _NEWLINE.split(text) if "\r" in text else text.split("\n")
 
     @property
     def parents(self) -> dict[ast.AST, ast.AST]:
