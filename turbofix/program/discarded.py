@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.nodes import words as words_of
 from turbofix.program.acts import (
     concerned,
     creates_graph,
@@ -111,7 +113,7 @@ def thrown_away(analysis: Analysis, record: LoopRecord, backwards: list[Event]) 
         return ()
     uses = Uses(analysis)
     modules = analysis.execution.modules.values()
-    if not uses.known or any(_UNSEEN.search(each.text) or _reaches_inside(analysis, each) for each in modules):
+    if not uses.known or any(_says(each.text, _UNSEEN) or _reaches_inside(analysis, each) for each in modules):
         return ()
     frames = facts.frames(first)
     start = next((i for i, each in enumerate(frames) if any(record.node is loop for loop in each.loops)), None)
@@ -1159,7 +1161,7 @@ class Judgement:
     def _on_the_way(self, pairs: list[tuple[Event, Marks]]) -> ThrownAway | None:
         """What a backward pass computes for the weights of models that it only has to go through."""
         modules = self.analysis.execution.modules.values()
-        if any(_FREEZING.search(each.text) or _makes_frozen_weights(each.tree) for each in modules):
+        if any(_says(each.text, _FREEZING) or _makes_frozen_weights(each.tree) for each in modules):
             return None
         found: set[tuple[str, ...]] = set()
         passed: dict[int, Value] = {}
@@ -1313,6 +1315,18 @@ class Judgement:
         if not called:
             called = sorted({search.called.get(id(model), "a model") for model in models})
         return ThrownAway(site, tuple(sorted(names)), sites, tuple(called), tuple(cleared), why_not)
+
+
+def _says(text: str, pattern: re.Pattern[str]) -> bool:
+    """Whether a pattern is found in a text, other than in a comment."""
+    found = [match.start() for match in pattern.finditer(text)]
+    if not found:
+        return False
+    try:
+        comments = [each for each in words_of(text) if each.is_comment]
+    except (SyntaxError, tokenize.TokenError):
+        return True
+    return any(not any(each.start <= place < each.end for each in comments) for place in found)
 
 
 _FREEZING = re.compile(r"\bfreeze|\bfrom_pretrained\b|checkpointing\b|\bmemory_efficient\b")
