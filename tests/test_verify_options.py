@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_every_option_does_what_its_help_says(run: Run) -> None:
     kept = re.fullmatch(r"the folder that the runs worked in was kept: (\S+)", said.strip())
     assert kept is not None, said  # and nothing else: there is no progress on a pipe
     assert list(Path(kept[1]).rglob("train.py"))
+    shutil.rmtree(kept[1])
     again, said = verified(run, "--steps", "5", "--seed", "1")
     assert not said
     other, _ = verified(run, "--steps", "5", "--seed", "2")
