@@ -167,6 +167,9 @@ def test_curves_are_read_from_the_rows_of_a_log() -> None:
     ahead = {"how": "finished", "rows": [row([1.0], 16), row([0.5], 8), row([0.25], None)] * 2}
     assert curve_of(ahead, unit_of(ahead)).seen == (16.0, 24.0, 24.0, 40.0, 48.0, 48.0)
     assert unit_of({"rows": [row([1.0]), row([1.0], None)]}) == PASSES
+    # samples that nobody saw are no samples fetched ahead: none were drawn before them
+    for samples in ([8, None, 8, 8, 8], [8, 8, None, 8, 16], [16, 8, None, 8, None]):
+        assert unit_of({"rows": [row([1.0], count) for count in samples]}) == PASSES
     with pytest.raises(NoCurve, match="not known in every step"):
         curve_of(unknown, SAMPLES)
     with pytest.raises(NoCurve, match="several optimizers"):

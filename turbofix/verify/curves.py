@@ -81,9 +81,22 @@ def unit_of(log: Mapping[str, Any]) -> str:
 
 
 def _are_counted(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the samples of most steps are known: a loader that fetches a batch ahead has none for an epoch's last
-    step, as Accelerate's does."""
-    return 2 * sum(bool(row["samples"]) for row in rows) > len(rows)
+    """Whether the samples of all steps are known. A loader that fetches a batch ahead, as Accelerate's does, gives an
+    epoch's first step two batches and its last one none: a step without samples stands for an earlier one with more
+    than usual."""
+    known = [row["samples"] for row in rows if row["samples"]]
+    if not known:
+        return False
+    usual = statistics.median_low(known)
+    ahead = 0
+    for row in rows:
+        if not row["samples"]:
+            ahead -= 1
+        elif row["samples"] > usual:
+            ahead += 1
+        if ahead < 0:
+            return False
+    return True
 
 
 def curve_of(log: Mapping[str, Any], unit: str) -> Curve:

@@ -3,8 +3,9 @@
 A tensor core reads the operands of such a product with 10 bits of mantissa instead of 23 (``cvt.rna.tf32.f32`` of the
 PTX ISA: to nearest, ties away from zero) and adds in float32. Forward and backward passes are rounded alike, where the
 program has allowed it, and while it does. Attention in one kernel is left as it is: its kernels decide for themselves;
-convolutions and recurrent layers are too: cuDNN has a switch of its own. Nothing is rounded in a program that compiles,
-whose graphs know nothing of this.
+convolutions and LSTMs are too: cuDNN has a switch of its own. The products of GRUs and plain RNNs, which a CPU shows
+one by one, are rounded though cuDNN's switch would decide. Nothing is rounded in a program that compiles, whose graphs
+know nothing of this.
 """
 
 from __future__ import annotations
