@@ -276,6 +276,29 @@ def test_apply_twice_changes_nothing_the_second_time(run: Run, script: Path) -> 
     assert script.read_bytes() == once
 
 
+def test_a_file_that_another_script_runs_is_rewritten_where_it_is_right_for_both(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(
+        "from torch.utils.data import DataLoader\n\n\n"
+        "def batches(dataset, collate=None):\n"
+        "    return DataLoader(dataset, batch_size=64, shuffle=True, collate_fn=collate)\n"
+    )
+    own = "DataLoader(dataset, batch_size=64, shuffle=True)"
+    script = "from data import batches\n" + SLOW.replace(own, "batches(dataset)")
+    (tmp_path / "train.py").write_text(script)
+    alone = run("apply", "--select", "pin-memory", "train.py")
+    assert "+    return DataLoader" in alone.out
+    on_gpu = "lambda items: [torch.stack(each).cuda() for each in zip(*items)]"
+    (tmp_path / "tune.py").write_text(script.replace("batches(dataset)", f"batches(dataset, {on_gpu})"))
+    both = run("apply", "--select", "pin-memory", "train.py")
+    assert (both.code, both.out) == (0, "")
+    told = findings(run("apply", "--select", "pin-memory", "--output-format", "json", "train.py"))
+    assert [each["why_not"].startswith("tune.py, which runs line 5 too, rules it out: ") for each in told] == [True]
+    assert run("apply", "--select", "pin-memory", "--write", "train.py").code == 0
+    assert "pin_memory" not in (tmp_path / "data.py").read_text()
+    (tmp_path / "tune.py").write_text(script)  # as right for this one
+    assert run("apply", "--select", "pin-memory", "train.py").out == alone.out
+
+
 def test_apply_keeps_to_the_risk(run: Run, script: Path) -> None:
     exact = run("apply", "--risk", "exact", "train.py").out
     assert "pin_memory" in exact

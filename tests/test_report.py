@@ -132,7 +132,9 @@ def test_a_shared_finding_is_listed_once_and_a_refusal_wins() -> None:
     )
     both = replace(outcome, reports=(*outcome.reports, other))
     shared = [each for each in both.findings if each.codemod == "autocast"]
-    assert [each.why_not for each in shared] == ["called under no_grad here"]
+    assert [each.why_not for each in shared] == [
+        f"other.py, which runs line {shared[0].site.line} too, rules it out: called under no_grad here"
+    ]
 
 
 def test_concise_lines() -> None:

@@ -79,7 +79,7 @@ class FileReport:
     those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
     ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that import it.
     ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it. ``warnings`` are
-    sentences about the user's own comments.
+    sentences about the user's own comments. ``acts_on`` are the lines of other files that a training does something on.
     """
 
     path: Path
@@ -96,6 +96,7 @@ class FileReport:
     remote: bool = False
     risk: Risk = Risk.EQUIVALENT
     warnings: tuple[str, ...] = ()
+    acts_on: frozenset[tuple[Path, int]] = frozenset()
 
     def spot(self, site: Site) -> Spot:
         """Where a site is, as results tell it."""
@@ -292,6 +293,7 @@ class Analysis:
             stops=stop,
             defines=bool(self.program.steps) and not self.program.script.starts,
             remote=self.program.remote,
+            acts_on=self.program.acts_on if self.program.trains else frozenset(),
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:

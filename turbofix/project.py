@@ -20,6 +20,7 @@ from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
+from turbofix.sharing import Objection, objections
 from turbofix.source import (
     ROOT_MARKERS,
     STDIN,
@@ -74,11 +75,15 @@ class Script:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all inputs. ``warnings`` are sentences about what the user wrote for turbofix in the files."""
+    """What came of all inputs. ``warnings`` are sentences about what the user wrote for turbofix in the files.
+
+    ``sharing`` are scripts that nobody named and that run files which would be rewritten.
+    """
 
     reports: tuple[FileReport, ...]
     rewritings: tuple[Rewriting, ...] = ()
     warnings: tuple[str, ...] = ()
+    sharing: tuple[FileReport, ...] = ()
 
     @property
     def fixable(self) -> int:
@@ -106,17 +111,24 @@ class Outcome:
 
     @property
     def findings(self) -> tuple[Examined, ...]:
-        """Every finding once, by path, line, column, codemod; refused where any script that reaches it refuses.
-
-        A script that cannot run has no say in what others share with it.
-        """
+        """Every finding once, by path, line, column, codemod; refused where it is wrong for any script that runs it."""
         merged: dict[tuple[str, Site], Examined] = {}
         for report in self.reports:
             for finding in report.findings:
                 known = merged.get((finding.codemod, finding.site))
-                if known is None or known.stopped or (known.fixable and not (finding.fixable or finding.stopped)):
+                if known is None or (known.stopped, finding.fixable) > (finding.stopped, known.fixable):
                     merged[finding.codemod, finding.site] = finding
+        for key, finding in merged.items():
+            objection = self.objections.get((finding.codemod, finding.site.path)) if finding.fixable else None
+            if objection is not None:
+                who = f"{shown(objection.script)}, which runs line {objection.line} too, rules it out"
+                merged[key] = replace(finding, fixable=False, why_not=f"{who}: {objection.why_not}")
         return tuple(sorted(merged.values(), key=_sort_key))
+
+    @cached_property
+    def objections(self) -> Mapping[tuple[str, Path], Objection]:
+        """Codemod and file, where what is right for one script is not for another one."""
+        return objections(self.reports, self.sharing)
 
     @property
     def in_place(self) -> tuple[InPlace, ...]:
@@ -469,8 +481,17 @@ def _module_files(name: str, importer: Path, entry: Path, root: Path) -> Iterabl
 # --- rewriting ----------------------------------------------------------------------------------------------------
 
 
-def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: int | None = None) -> Outcome:
+def rewrite(
+    paths: Sequence[Path],
+    chosen: Chosen,
+    workspace: Workspace,
+    jobs: int | None = None,
+    *,
+    sharing: tuple[FileReport, ...] | None = None,
+) -> Outcome:
     """Analyze and rewrite every script that the paths name, each on the texts that the ones before it left.
+
+    ``sharing`` saves analysing the scripts that share files with these, where that has been done.
 
     Raises:
         ConfigError, UnknownName, PackError: nothing can be done with these settings; the argument is a sentence.
@@ -478,8 +499,9 @@ def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: i
     outcome = analyze(paths, chosen, workspace, jobs)
     if not outcome.fixable:
         return outcome
+    outcome = replace(outcome, sharing=_sharing(outcome, chosen, workspace, jobs) if sharing is None else sharing)
     scripts = {script.path: script for script in find_scripts(paths, chosen)[0]}
-    blocked = _disputed(outcome.reports)
+    blocked = frozenset(outcome.objections)
     codemods = registry.load()
     rewritings: list[Rewriting] = []
     texts: dict[Path, str] = {}
@@ -505,14 +527,18 @@ def rewrite(paths: Sequence[Path], chosen: Chosen, workspace: Workspace, jobs: i
     return replace(outcome, rewritings=tuple(rewritings))
 
 
-def _disputed(reports: Sequence[FileReport]) -> frozenset[tuple[str, Path]]:
-    """Codemod and file, where one script refuses what another one would rewrite."""
-    verdicts: dict[tuple[str, Site], set[bool]] = {}
-    for report in reports:
-        for finding in report.findings:
-            if not finding.stopped:
-                verdicts.setdefault((finding.codemod, finding.site), set()).add(finding.fixable)
-    return frozenset((name, site.path) for (name, site), said in verdicts.items() if len(said) > 1)
+def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int | None) -> tuple[FileReport, ...]:
+    """What there is to say of the project's other scripts that run a file which would be rewritten."""
+    named = {report.path for report in outcome.reports}
+    importers: dict[Path, Mapping[Path, set[Path]]] = {}
+    users: set[Path] = set()
+    for file in {each.site.path for each in outcome.findings if outcome.applies(each)}:
+        for folder in _searched(file, workspace):
+            if folder not in importers:
+                importers[folder] = _importers(folder, workspace)
+            users |= {*_starters(file, importers[folder], workspace)} - named
+    scripts = [Script(path, chosen.settings(path.parent), named=False) for path in sorted(users)]
+    return tuple(_reports([each for each in scripts if not each.settings.excludes(each.path)], workspace, jobs))
 
 
 def encode(texts: Mapping[Path, str], workspace: Workspace) -> tuple[dict[Path, bytes], list[SourceError]]:
@@ -595,9 +621,14 @@ def plan_verification(
 
     codemods = {codemod.name: codemod for codemod in registry.load()}
 
+    sharing: tuple[FileReport, ...] | None = None
+
     @cache  # a verification asks for one set several times, and each answer is an analysis of the program
     def stages(without: frozenset[str]) -> tuple[Stage, ...]:
-        outcome = rewrite([path], replace(chosen, ignore=(*chosen.ignore, *sorted(without))), workspace)
+        nonlocal sharing
+        fewer = replace(chosen, ignore=(*chosen.ignore, *sorted(without)))
+        outcome = rewrite([path], fewer, workspace, sharing=sharing)
+        sharing = outcome.sharing if sharing is None else sharing
         if outcome.errors:
             raise NothingToVerify("; ".join(report.error or "" for report in outcome.errors))
         made = []

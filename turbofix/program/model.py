@@ -1644,6 +1644,7 @@ class TrainingProgram:
     fixed_sizes: tuple[tuple[int, Site], ...] = ()  # numbers that the first sizes of tensors are, or are compared with
     counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
+    acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -194,6 +194,11 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         fixed_sizes=fixed_sizes(analysis) if trains else (),
         counting=counting(analysis) if asked else None,
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
+        acts_on=frozenset(
+            (event.module.path, event.node.lineno)  # type: ignore[attr-defined]  # no event is of a whole module
+            for event in facts.events
+            if event.module is not execution.entry
+        ),
     )
 
 

@@ -1,0 +1,72 @@
+"""What one script would have rewritten and another one that runs the same lines would not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from turbofix.findings import Examined, InPlace, Risk, Site
+from turbofix.pipeline import FileReport
+from turbofix.program.model import Stop
+from turbofix.project import Outcome
+from turbofix.sharing import objections
+
+ENGINE = Path("/project/engine.py")
+SITE = Site(ENGINE, 4, 8, 5, 20, "Call")
+FOUND = Examined("non-blocking", "data", SITE, "the host waits", Risk.EXACT, True, None, None)
+REFUSED = replace(FOUND, fixable=False, why_not="the loader does not pin")
+A = FileReport(Path("/project/a.py"), "pytorch", trains=True, findings=(FOUND,))
+B = FileReport(Path("/project/b.py"), "pytorch", trains=True)
+STOP = Stop(Site(B.path, 1, 0, 1, 5, "Call"), "IndexError", "as the list is empty")
+
+
+@pytest.mark.parametrize(
+    ("other", "why_not"),
+    [
+        (replace(B, findings=(FOUND,)), None),
+        (replace(B, findings=(REFUSED,)), "the loader does not pin"),
+        (replace(B, findings=(replace(REFUSED, stopped=True),)), None),
+        (replace(B, findings=(replace(FOUND, risk=Risk.RECIPE),)), "its risk is *recipe*"),
+        (replace(B, findings=(replace(FOUND, risk=Risk.RECIPE),), risk=Risk.RECIPE), None),
+        (
+            replace(B, in_place=(InPlace(FOUND.codemod, SITE, "it does not wait"),), acts_on=frozenset({(ENGINE, 4)})),
+            None,
+        ),
+        # to say nothing of a line is an objection where the line does something, and none where it is not run
+        (B, None),
+        (replace(B, acts_on=frozenset({(ENGINE, 3), (ENGINE, 6), (B.path, 4)})), None),
+        (replace(B, acts_on=frozenset({(ENGINE, 5)})), "it is not known to be right there"),
+        (replace(B, acts_on=frozenset({(ENGINE, 5)}), stops=STOP), None),
+        # a file that starts nothing, or trains nothing
+        (replace(B, acts_on=frozenset({(ENGINE, 5)}), defines=True), None),
+        (replace(B, acts_on=frozenset({(ENGINE, 5)}), trains=False), None),
+    ],
+)
+def test_a_script_objects_to_what_is_not_right_for_it(other: FileReport, why_not: str | None) -> None:
+    for found in (objections((A, other)), objections((other, A)), objections((A,), (other,))):
+        assert {key: (each.script, each.line, each.why_not) for key, each in found.items()} == (
+            {} if why_not is None else {("non-blocking", ENGINE): (B.path, 4, why_not)}
+        )
+
+
+def test_scripts_that_nobody_named_have_a_say_and_no_findings() -> None:
+    own = replace(FOUND, site=replace(SITE, path=B.path))
+    outcome = Outcome((A,), sharing=(replace(B, findings=(REFUSED, own)),))
+    assert [(each.site.path, each.fixable) for each in outcome.findings] == [(ENGINE, False)]
+    assert str(outcome.findings[0].why_not).endswith(
+        "b.py, which runs line 4 too, rules it out: the loader does not pin"
+    )
+    assert outcome.fixable == 0
+
+
+def test_all_that_a_codemod_would_do_in_a_disputed_file_is_left() -> None:
+    further = replace(FOUND, site=replace(SITE, line=9, end_line=9))
+    other = replace(FOUND, codemod="pin-memory")
+    outcome = Outcome((replace(A, findings=(FOUND, further, other)), replace(B, findings=(REFUSED,))))
+    assert [(each.codemod, each.fixable) for each in outcome.findings] == [
+        ("non-blocking", False),
+        ("pin-memory", True),
+        ("non-blocking", False),
+    ]

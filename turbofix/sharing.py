@@ -1,0 +1,67 @@
+"""Files that several scripts run: a rewrite of one is right where it is right for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    from turbofix.findings import Examined, Site
+    from turbofix.pipeline import FileReport
+
+
+@dataclass(frozen=True)
+class Objection:
+    """What is right for one script is not for ``script``, which runs the same line."""
+
+    script: Path
+    line: int
+    why_not: str
+
+
+def objections(
+    reports: Sequence[FileReport], sharing: Sequence[FileReport] = ()
+) -> Mapping[tuple[str, Path], Objection]:
+    """Codemod and file, where the codemod would rewrite a line for one of the ``reports``, and another one of them or
+    of those in ``sharing`` is of a script that runs that line too and for which it would not.
+
+    To say nothing of a line is an objection too. A script that cannot run has none, nor has a file that starts nothing.
+    """
+    wanted: dict[Path, dict[tuple[str, Site], None]] = {}
+    for report in reports:
+        for each in report.findings:
+            if each.fixable and each.risk <= report.risk:
+                wanted.setdefault(each.site.path, {})[each.codemod, each.site] = None
+    found: dict[tuple[str, Path], Objection] = {}
+    for report in (*reports, *sharing):
+        for codemod, site, why_not in _of(report, wanted) if report.trains and not report.defines else ():
+            found.setdefault((codemod, site.path), Objection(report.path, site.line, why_not))
+    return found
+
+
+def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None]]) -> Iterator[tuple[str, Site, str]]:
+    said: dict[tuple[str, Site], Examined | None] = {(each.codemod, each.site): None for each in report.in_place}
+    said |= {(each.codemod, each.site): each for each in report.findings}
+    lines: dict[Path, set[int]] = {each.site.path: set() for each in report.findings}
+    for path, line in report.acts_on if report.stops is None else ():
+        lines.setdefault(path, set()).add(line)
+    for path in lines.keys() & wanted.keys():
+        for codemod, site in wanted[path]:
+            why_not = None
+            if (each := said.get((codemod, site))) is not None:
+                why_not = _why_not(report, each)
+            elif (codemod, site) not in said and not lines[path].isdisjoint(range(site.line, site.end_line + 1)):
+                why_not = "it is not known to be right there"
+            if why_not is not None:
+                yield codemod, site, why_not
+
+
+def _why_not(report: FileReport, each: Examined) -> str | None:
+    if each.stopped:
+        return None
+    if not each.fixable:
+        return each.why_not
+    return f"its risk is *{each.risk.value}*" if each.risk > report.risk else None
