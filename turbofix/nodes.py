@@ -176,6 +176,9 @@ _NO_PARTS = frozenset(
 )
 """Fields that never hold a node, and those with the contexts and operators: one object each for all that have it."""
 
+LEAVES = frozenset((ast.Name, ast.Constant))
+"""What most nodes are, and what has no children: one need not ask."""
+
 _PARTS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 """The other fields of each class of nodes, as they come up; the value of a constant is none."""
 
@@ -184,5 +187,6 @@ def walk(node: ast.AST) -> list[ast.AST]:
     """The node and everything below it, level by level, as ``ast.walk``; a list, for that takes half the time."""
     found = [node]
     for each in found:  # grows meanwhile
-        found += children(each)
+        if each.__class__ not in LEAVES:
+            found += children(each)
     return found

@@ -7,10 +7,11 @@ analyses of a file's unchanged text, one after each rewrite, share them. Nobody 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from turbofix.nodes import children
+from turbofix.nodes import LEAVES, children
 
 Node = TypeVar("Node", bound=ast.AST)
 Answer = TypeVar("Answer")
@@ -44,26 +45,29 @@ def kept(node: ast.AST, what: str, answer: Callable[[], Answer]) -> Answer:
 def index(tree: ast.Module) -> Index:
     """A file's nodes, each looked at once."""
     parents: dict[ast.AST, ast.AST] = {}
-    by_type: dict[type[ast.AST], list[ast.AST]] = {}
+    by_type: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
     nodes: list[ast.AST] = [tree]
     for node in nodes:  # grows meanwhile
-        by_type.setdefault(node.__class__, []).append(node)
+        kind = node.__class__
+        by_type[kind].append(node)
+        if kind in LEAVES:
+            continue
         below = children(node)
-        if below:
-            nodes += below
-            parents.update(dict.fromkeys(below, node))
-    return Index(tuple(nodes), by_type, parents)
+        nodes += below
+        for each in below:
+            parents[each] = node
+    return Index(nodes, dict(by_type), parents)
 
 
 class Index(NamedTuple):
     """The nodes of a file in the order of ``walk``, the same by their exact type, and the parent of each."""
 
-    nodes: tuple[ast.AST, ...]
+    nodes: list[ast.AST]
     by_type: dict[type[ast.AST], list[ast.AST]]
     parents: dict[ast.AST, ast.AST]
 
 
-def everything(tree: ast.Module) -> tuple[ast.AST, ...]:
+def everything(tree: ast.Module) -> Sequence[ast.AST]:
     """All nodes of a file, in the order of ``walk``."""
     return index(tree).nodes
 

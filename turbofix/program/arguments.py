@@ -69,7 +69,7 @@ class Reads:
         if self._called is None:
             self._called = {}
             seen: set[Control | None] = set()
-            for event in self.facts.events:
+            for event in self.facts.levels():
                 for frame in self.facts.frames(event):
                     if frame.call is None or frame.opener in seen:
                         continue

@@ -93,12 +93,8 @@ def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None, o
 def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
     """What happens in each call of a model, by the node of the call."""
     nodes = {id(event.node) for event in forwards}
-    found: dict[int, list[Event]] = {}
-    for event in analysis.facts.events:
-        for frame in analysis.facts.frames(event):
-            if frame.call is not None and id(frame.call) in nodes:
-                found.setdefault(id(frame.call), []).append(event)
-    return found
+    facts = analysis.facts
+    return facts.sorted_by(lambda event: [id(frame.call) for frame in facts.frames(event) if id(frame.call) in nodes])
 
 
 def _uses(analysis: Analysis) -> Iterator[Hazard]:

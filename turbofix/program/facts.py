@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -92,10 +92,12 @@ class Facts:
     dead: list[Event] = field(init=False)
     _kinds: dict[str, list[Event]] = field(default_factory=dict)
     _frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    _entries: dict[Control, tuple[Control | None, tuple[ast.AST, ...]]] = field(default_factory=dict)
     _callers: dict[Control, tuple[Frame, ...]] = field(default_factory=dict)  # by the call or module that they entered
     _loops: dict[Control, tuple[LoopRecord, ...]] = field(default_factory=dict)
     _by_loop: dict[int, list[Event]] | None = None
     _by_function: dict[int, list[Event]] | None = None
+    _levels: dict[Control, Event] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
     _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] = field(default_factory=dict)
@@ -151,13 +153,18 @@ class Facts:
 
     def _entered(self, control: Control | None) -> tuple[Control | None, tuple[ast.AST, ...]]:
         """The innermost call or module at or above a level, and the loops that were entered in it."""
-        loops: list[ast.AST] = []
-        for level in control.upwards() if control is not None else ():
-            if level.kind in ("call", "module"):
-                return level, tuple(reversed(loops))
-            if is_loop(level):
-                loops.append(level.detail.node)  # type: ignore[attr-defined]
-        return None, ()
+        if control is None:
+            return None, ()
+        found = self._entries.get(control)
+        if found is None:
+            if control.kind in ("call", "module"):
+                found = control, ()
+            else:
+                found = self._entered(control.up)
+                if is_loop(control):
+                    found = found[0], (*found[1], control.detail.node)  # type: ignore[attr-defined]
+            self._entries[control] = found
+        return found
 
     def _outer_frames(self, opener: Control) -> tuple[Frame, ...]:
         """The frames around the one that a call or module opens, outermost first."""
@@ -189,22 +196,37 @@ class Facts:
         """Whether an event happens in an iteration of a loop, through calls too."""
         return any(loop is each for frame in self.frames(event) for each in frame.loops)
 
+    def sorted_by(self, keys: Callable[[Event], Iterable[int]]) -> dict[int, list[Event]]:
+        """The live events under each of their keys, in program order; what an event's level decides is asked once."""
+        found: dict[int, list[Event]] = {}
+        lists: dict[Control, list[list[Event]]] = {}
+        for event in self.events:
+            own = lists.get(event.control)
+            if own is None:
+                own = lists[event.control] = [found.setdefault(key, []) for key in keys(event)]
+            for each in own:
+                each.append(event)
+        return found
+
+    def levels(self) -> Iterable[Event]:
+        """The first live event of each level, in program order: what its frames tell but for where it stands in the
+        last one, they tell of all events of the level."""
+        if self._levels is None:
+            self._levels = {}
+            for event in self.events:
+                self._levels.setdefault(event.control, event)
+        return self._levels.values()
+
     def events_in(self, loop: ast.AST) -> list[Event]:
         """The live events that happen in an iteration of a loop, through calls too, in program order."""
         if self._by_loop is None:
-            self._by_loop = {}
-            for event in self.events:
-                for each in {id(record.node) for record in self.loops(event)}:
-                    self._by_loop.setdefault(each, []).append(event)
+            self._by_loop = self.sorted_by(lambda event: {id(record.node) for record in self.loops(event)})
         return self._by_loop.get(id(loop), [])
 
     def events_in_functions(self, functions: Iterable[ast.AST]) -> list[Event]:
         """The live events that happen in calls of these functions, or in what they call, in program order."""
         if self._by_function is None:
-            self._by_function = {}
-            for event in self.events:
-                for each in {id(frame.scope) for frame in self.frames(event)}:
-                    self._by_function.setdefault(each, []).append(event)
+            self._by_function = self.sorted_by(lambda event: {id(frame.scope) for frame in self.frames(event)})
         found = {event.order: event for each in functions for event in self._by_function.get(id(each), ())}
         return [found[order] for order in sorted(found)]
 

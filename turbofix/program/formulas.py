@@ -35,11 +35,13 @@ from turbofix.program.values import (
     Value,
     members,
 )
+from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
-_MENTIONS = re.compile(r"0?\.04471|erf\b|\.rsqrt|\.var\b|\.std\b|softmax|\.mean\(-1|\.mean\(dim ?= ?-1|torch\.mean")
-_WORDS = (".04471", "erf", ".rsqrt", ".var", ".std", "softmax", ".mean(-1", ".mean(dim", "torch.mean")
-"""One of these stands in all that ``_MENTIONS`` finds, and is found much faster."""
+_MENTIONS = Wording(
+    (".04471", "erf", ".rsqrt", ".var", ".std", "softmax", ".mean(-1", ".mean(dim", "torch.mean"),
+    re.compile(r"0?\.04471|erf\b|\.rsqrt|\.var\b|\.std\b|softmax|\.mean\(-1|\.mean\(dim ?= ?-1|torch\.mean"),
+)
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))
 _WIDTH = 7
 _NEAR = 1e-6
@@ -101,13 +103,9 @@ def _functions(analysis: Analysis) -> Iterator[tuple[_Function, ModuleFile]]:
 def _mentions(analysis: Analysis, function: _Function, module: ModuleFile) -> bool:
     """Whether a word of a formula stands in a function."""
     text = analysis.facts.places.text
-    if not kept(module.tree, "mentions_formula", lambda: _mentioned_in(module.text)):
+    if not kept(module.tree, "mentions_formula", lambda: _MENTIONS.is_in(module.text)):
         return False
-    return kept(function, "mentions_formula", lambda: _mentioned_in(text(function, module)))
-
-
-def _mentioned_in(text: str) -> bool:
-    return any(word in text for word in _WORDS) and _MENTIONS.search(text) is not None
+    return kept(function, "mentions_formula", lambda: _MENTIONS.is_in(text(function, module)))
 
 
 def _is_compiled(function: _Function) -> bool:

@@ -40,7 +40,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         for node in every(ast.Attribute, module.tree)
         if node.attr in ("channels_last", "channels_last_3d")
     ]
-    scopes = {id(frame.scope): frame for event in facts.events for frame in facts.frames(event)}
+    scopes = {id(frame.scope): frame for event in facts.levels() for frame in facts.frames(event)}
     lying = [places.site(node, frame.module) for frame in scopes.values() for node in _lying_in(frame.scope)]
     lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [

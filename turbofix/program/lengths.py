@@ -166,7 +166,9 @@ class Lengths:
 
     def _may_be_anything(self) -> bool:
         """Whether the program may set its names by their text: ``exec(open("settings.py").read())``."""
-        return any(sets_names_by_text(each.tree) for each in self.analysis.execution.modules.values())
+        return self.analysis.once(
+            "sets names by text", lambda: any(sets_names_by_text(each) for each in _trees(self.analysis))
+        )
 
     # --- where an expression stands
 
@@ -177,11 +179,8 @@ class Lengths:
 
     def where_made(self, value: Made | Instance) -> Place | None:
         """The place of the call that made something; None where it was made in more than one call."""
-        events = [
-            each
-            for each in self.analysis.facts.at(value.origin.node)
-            if any(member is value for member in members(each.result))
-        ]
+        node = value.origin.node
+        events = self.analysis.once(("made at", node), lambda: _made_at(self.analysis, node)).get(id(value), [])
         return self.at(events[0]) if len(events) == 1 else None
 
     def in_method(self, instance: Instance, name: str) -> Place | None:
@@ -933,10 +932,27 @@ def _class_of(analysis: Analysis, node: ast.AST, module: ModuleFile) -> ast.Clas
     )
 
 
+def _made_at(analysis: Analysis, node: ast.AST) -> dict[int, list[Event]]:
+    """The events at a node, by the identity of what each may have made."""
+    found: dict[int, list[Event]] = {}
+    for event in analysis.facts.at(node):
+        for each in members(event.result):
+            found.setdefault(id(each), []).append(event)
+    return found
+
+
 def is_set_otherwise(analysis: Analysis, name: str) -> bool:
     """Whether an attribute of this name is set, or may be, by anything but an assignment to it."""
-    return any(name in given or None in given for given in map(_set_by_text, _trees(analysis))) or any(
-        name.startswith(each) for tree in _trees(analysis) for each in _set_by_beginning(tree)
+    names, beginnings = analysis.once("attributes set by text", lambda: _all_set_by_text(analysis))
+    return name in names or None in names or name.startswith(beginnings)
+
+
+def _all_set_by_text(analysis: Analysis) -> tuple[frozenset[str | None], tuple[str, ...]]:
+    """What the files set by text: names, None for one that may be any, and beginnings of names."""
+    trees = _trees(analysis)
+    return (
+        frozenset[str | None]().union(*map(_set_by_text, trees)),
+        tuple(frozenset[str]().union(*map(_set_by_beginning, trees))),
     )
 
 
@@ -1015,9 +1031,14 @@ def sets_names_by_text(tree: ast.Module) -> bool:
 
 def argument_of(call: ast.Call, name: str, position: int) -> ast.expr | None:
     """The expression that a call passes for a parameter, unless something is unpacked in it."""
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+    named = None
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return None
+        if keyword.arg == name:
+            named = keyword.value
+    if any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    named = next((each.value for each in call.keywords if each.arg == name), None)
     return named if named is not None or position >= len(call.args) else call.args[position]
 
 

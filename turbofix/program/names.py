@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from turbofix.nodes import children
+from turbofix.nodes import LEAVES, children
 from turbofix.program.answers import once_per_node
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, SCOPES, Places, outside
 from turbofix.records import dataclass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from turbofix.program.execution import ModuleFile
 
 
-_CLOSED = (*FUNCTIONS, ast.ClassDef)
+_CLOSED = frozenset((*FUNCTIONS, ast.ClassDef, *LEAVES))
 
 
 def dotted(node: ast.AST | None) -> str | None:
@@ -42,7 +42,7 @@ def walk_here(node: ast.AST) -> list[ast.AST]:
     while waiting:
         each = waiting.pop()
         found.append(each)
-        if not isinstance(each, _CLOSED):
+        if each.__class__ not in _CLOSED:
             waiting += children(each)[::-1]
     return found
 
@@ -58,16 +58,29 @@ def targets(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
+class Told(NamedTuple):
+    """What a statement tells of names: those that it writes, with the writing node, and what it declares of others."""
+
+    stores: tuple[tuple[str, ast.AST], ...]
+    declared: tuple[str, ...]
+
+
 @once_per_node
+def _told(node: ast.AST) -> Told:
+    found: list[tuple[str, ast.AST]] = []
+    declared: list[str] = []
+    for each in walk_here(node):
+        if each.__class__ in _WRITING:
+            found += [(name, each) for name in _plain_names(each)]
+            found += [(name, each) for name in written(each)]
+        elif isinstance(each, (ast.Global, ast.Nonlocal)):
+            declared += each.names
+    return Told(tuple(found), tuple(declared))
+
+
 def stores(node: ast.AST) -> tuple[tuple[str, ast.AST], ...]:
     """The dotted names that a statement writes, with the writing node. A subscript writes its container."""
-    found: list[tuple[str, ast.AST]] = []
-    for each in walk_here(node):
-        if each.__class__ not in _WRITING:
-            continue
-        found += [(name, each) for name in _plain_names(each)]
-        found += [(name, each) for name in written(each)]
-    return tuple(found)
+    return _told(node).stores
 
 
 def written(node: ast.AST) -> Iterator[str]:
@@ -170,6 +183,7 @@ def reads_of(name: str, node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
             yield inner
 
 
+@once_per_node
 def parameters(function: ast.AST) -> list[ast.arg]:
     """The parameters of a function, in order, with the starred ones at the end."""
     if not isinstance(function, FUNCTIONS):
@@ -269,6 +283,8 @@ class Bindings:
         for each in self._places.ancestors(node, module):
             if isinstance(each, COMPREHENSIONS) and name in _own_names(each):
                 return each
+            if each is module.tree:  # whether or not the name is its own
+                break
             if isinstance(each, SCOPES) and not outside(child, each):
                 # a class body's names are seen in the body itself only, not in its methods
                 if (innermost or not isinstance(each, ast.ClassDef)) and self.is_local(name, each):
@@ -288,15 +304,8 @@ def _own_names(comprehension: ast.AST) -> frozenset[str]:
     )
 
 
-@once_per_node
 def _declared(scope: ast.AST) -> frozenset[str]:
-    return frozenset(
-        name
-        for statement in body_of(scope)
-        for each in walk_here(statement)
-        if isinstance(each, (ast.Global, ast.Nonlocal))
-        for name in each.names
-    )
+    return frozenset(name for statement in body_of(scope) for name in _told(statement).declared)
 
 
 def is_main_test(test: ast.expr) -> bool:

@@ -23,6 +23,7 @@ from turbofix.program.names import dotted
 from turbofix.program.objects import autocasts_around
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Made, members
+from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
 OLD, NEW = "torch.cuda.amp", "torch.amp"
@@ -37,7 +38,10 @@ _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
 _ASKING = ("hasattr", "getattr", "isinstance", "print")
 _MENTIONS = re.compile(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
 _VERSION = re.compile(r"(?<![a-z_.])(?:py)?torch\s*(?:version\s*)?(?:[<>=~!]=|[<>=v])?\s*(\d+)\.(\d+)", re.IGNORECASE)
-_DEFAULTS = re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b")
+_DEFAULTS = Wording(
+    ("set_autocast_", "cache_enabled"),
+    re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
+)
 
 Import = ast.Import | ast.ImportFrom
 Chain = ast.Name | ast.Attribute
@@ -318,7 +322,8 @@ def _may_be_nested(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bo
     enabled = [each.value for each in call.keywords if each.arg == "enabled"] or call.args[:1]
     if enabled and isinstance(enabled[0], ast.Constant) and not enabled[0].value:
         return False
-    if any(_DEFAULTS.search(each.text) for each in analysis.execution.modules.values()):
+    files = analysis.execution.modules.values()
+    if analysis.once("sets defaults of autocast", lambda: any(_DEFAULTS.is_in(each.text) for each in files)):
         return True
     own = analysis.facts.places.site(call, module)
     made = [each for each in analysis.facts.at(call) if each.kind == "make"]

@@ -19,11 +19,12 @@ from turbofix.program.names import body_of, dotted, loaded, parameters, targets,
 from turbofix.program.objects import models_in, outermost
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
 from turbofix.program.values import Bound, Const, Function, Instance, Iterated, Made, Value, members
+from turbofix.program.wording import Wording
 
 _WORD = re.compile(r"\bpadding\b")
-_FIXED_SHAPES = re.compile(
-    r"\b(tpu|xla|torch_xla|padding_side|onnx|torchscript|jit|dispatch_batches|split_batches|streaming)\b", re.IGNORECASE
-)
+_FIXED = ("tpu", "xla", "torch_xla", "padding_side", "onnx", "torchscript", "jit")
+_JOINED = ("dispatch_batches", "split_batches", "streaming")
+_FIXED_SHAPES = Wording((*_FIXED, *_JOINED), re.compile(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
 """Words of programs that want shapes which stay, or pad in front, where positions count from, or join batches."""
 
 _CLASSIFIER = "ForSequenceClassification"
@@ -64,7 +65,7 @@ _PASSED_ON = ("to", "cuda", "items", "values", "keys", "update")
 def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]:
     """The calls that pad texts for a training, in the order of the text."""
     modules = list(analysis.execution.modules.values())
-    if any(_FIXED_SHAPES.search(module.text) for module in modules):
+    if any(_FIXED_SHAPES.is_in(module.text) for module in modules):
         return ()
     found = {each.site: each for each in _by_hand(analysis, steps)}
     if any(map(_pads, modules)):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
-from turbofix.program.events import Event
+from turbofix.program.events import Control, Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.libraries import is_product
@@ -53,11 +53,15 @@ def shared_frames(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
 
 def anchors(analysis: Analysis, events: Iterable[Event], frames: tuple[Frame, ...]) -> list[tuple[ast.AST, Event]]:
     """Where each event stands in the innermost of the frames; events that do not pass through it are left out."""
-    found = []
+    found: list[tuple[ast.AST, Event]] = []
+    through: dict[Control, bool] = {}
     for event in events:
-        own = analysis.facts.frames(event)
-        if shared_frames(own, frames) == len(frames):
-            found.append((own[len(frames) - 1].anchor, event))
+        passes = through.get(event.control)
+        if passes is None:
+            passes = shared_frames(analysis.facts.frames(event), frames) == len(frames)
+            through[event.control] = passes
+        if passes:
+            found.append((analysis.facts.frames(event)[len(frames) - 1].anchor, event))
     return found
 
 

@@ -23,9 +23,11 @@ from turbofix.program.sites import FUNCTIONS
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import Class, Const, External, Instance, Iterated, Made, Namespace, Value, members
+from turbofix.program.wording import Wording
 
-_RESUMES = re.compile(
-    r"resum|KeyboardInterrupt|\bsignal\b|SIGTERM|SIGINT|BaseException|atexit|excepthook", re.IGNORECASE
+_RESUMES = Wording(
+    ("resum", "keyboardinterrupt", "signal", "sigterm", "sigint", "baseexception", "atexit", "excepthook"),
+    re.compile(r"resum|KeyboardInterrupt|\bsignal\b|SIGTERM|SIGINT|BaseException|atexit|excepthook", re.IGNORECASE),
 )
 """Words of a script that has something for the case already."""
 
@@ -47,7 +49,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     """The outermost loop of the training, where all its result is saved behind it alone; None where it is not."""
     facts = analysis.facts
     saves = facts.of("save")
-    if not steps or not saves or any(_RESUMES.search(each.text) for each in analysis.execution.modules.values()):
+    if not steps or not saves or any(_RESUMES.is_in(each.text) for each in analysis.execution.modules.values()):
         return None
     found = {id(record.node): record for each in facts.of("backward") for record in facts.loops(each)[:1]}
     outermost = next(iter(found.values())) if len(found) == 1 else None

@@ -51,10 +51,12 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.wording import Wording
 
 _OWN_CODE = (Function, Bound, Class, Partial)
-_UNSEEN = re.compile(
-    r"register_\w*hook|set_grad_enabled|is_grad_enabled|inference_mode\(\s*False|\blru_cache\b|\bcache\("
+_UNSEEN = Wording(
+    ("register_", "grad_enabled", "inference_mode", "lru_cache", "cache("),
+    re.compile(r"register_\w*hook|set_grad_enabled|is_grad_enabled|inference_mode\(\s*False|\blru_cache\b|\bcache\("),
 )
 """What makes a graph, or its lack, felt where the text of a function does not show it."""
 _LEARNING = frozenset(
@@ -74,7 +76,7 @@ _MOST = 2000
 def samplings(analysis: Analysis, steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]) -> tuple[Sampling, ...]:
     """The functions that a training calls, and in which nothing needs the graphs that are built."""
     modules = analysis.execution.modules.values()
-    if not steps or is_switched(analysis) or any(_UNSEEN.search(module.text) for module in modules):
+    if not steps or is_switched(analysis) or any(_UNSEEN.is_in(module.text) for module in modules):
         return ()
     if any(_imports_asking(module) for module in modules):
         return ()

@@ -198,4 +198,8 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def contains(outer: ast.AST, inner: ast.AST, places: Places, module: ModuleFile) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
-    return inner is outer or any(each is outer for each in places.ancestors(inner, module))
+    parents = places.page(module).parents
+    current: ast.AST | None = inner
+    while current is not None and current is not outer:
+        current = parents.get(current)
+    return current is not None

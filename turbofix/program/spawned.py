@@ -90,7 +90,7 @@ def _set_later(analysis: Analysis, read: Collection[Read], classes: Collection[C
         if isinstance(each, MUTABLE) and not isinstance(each, ModuleValue)
     }
     owners = {id(each) for each in classes}
-    for text, top, guarded in _texts(analysis, guards):
+    for text, top, guarded in analysis.once("texts of the script", lambda: list(_texts(analysis, guards))):
         site = analysis.facts.places.site(top, entry)
         declared = (each for each in _declared(text.node) if (text.module, each[0]) in by_name)
         for name, line in (*declared, *_changed(text, by_name, held, owners)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -576,34 +576,47 @@ def _results(analysis: Analysis, event: Event, depth: int = 3) -> Iterator[tuple
         return
     frames = facts.frames(event)
     waiting: list[tuple[ast.AST, int]] = [(event.node, depth)]
+    known: dict[ast.Call, tuple[Site, ...]] = {}  # by several names, one comes to the same calls again and again
     while waiting:
         node, left = waiting.pop()
-        for each in walk(node):
+        for each in _calls_and_names(node):
             if isinstance(each, ast.Call):
-                called = members(facts.evaluate(each.func, frames))
-                given = [_returned(member) for member in called]
-                if given and all(given):
-                    sites = [
-                        facts.places.site(one, member.module)
-                        for member, values in zip(called, given, strict=True)
-                        for one in values
-                        if isinstance(member, Function)
-                    ]
-                    yield facts.places.site(each, module), tuple(dict.fromkeys(sites))
-            elif isinstance(each, ast.Name) and left:
+                if each not in known:
+                    known[each] = _results_of(analysis, members(facts.evaluate(each.func, frames)))
+                if known[each]:
+                    yield facts.places.site(each, module), known[each]
+            elif left:
                 owner = facts.bindings.owner(each.id, each, module)
                 writes = facts.bindings.writes(owner, each.id)
                 waiting += [(write.value, left - 1) for write in writes if isinstance(write, ast.Assign)]
+
+
+@once_per_node
+def _calls_and_names(node: ast.AST) -> list[ast.Call | ast.Name]:
+    return [each for each in walk(node) if isinstance(each, (ast.Call, ast.Name))]
+
+
+def _results_of(analysis: Analysis, called: Iterable[Value]) -> tuple[Site, ...]:
+    """What the functions that a call may call return, where it is known of all of them."""
+    given = [(each, _returned(each)) for each in called]
+    if not all(values for _, values in given):
+        return ()
+    site = analysis.facts.places.site
+    found = (site(one, each.module) for each, values in given if isinstance(each, Function) for one in values)
+    return tuple(dict.fromkeys(found))
 
 
 def _returned(function: Value) -> tuple[ast.expr, ...]:
     """What a plain function of the project returns; nothing for one that may give anything else."""
     if not isinstance(function, Function) or function.decorators or not isinstance(function.node, ast.FunctionDef):
         return ()
-    returns = [
-        each for statement in function.node.body for each in walk_here(statement) if isinstance(each, ast.Return)
-    ]
-    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(function.node))
+    return _returned_by(function.node)
+
+
+@once_per_node
+def _returned_by(function: ast.FunctionDef) -> tuple[ast.expr, ...]:
+    returns = [each for statement in function.body for each in walk_here(statement) if isinstance(each, ast.Return)]
+    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(function))
     values = tuple(each.value for each in returns if each.value is not None)
     return values if len(values) == len(returns) and not yields else ()
 

@@ -8,13 +8,13 @@ under a name that the text does not tell leaves the question open.
 from __future__ import annotations
 
 import ast
+from collections.abc import Container
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Event
 from turbofix.program.evidence import short
-from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.values import Class, External, Instance, members
 
@@ -74,8 +74,7 @@ def unset(analysis: Analysis, event: Event) -> tuple[str, str] | None:
         return None
     if not all(isinstance(each, Instance) and _is_closed(each.cls, name) for each in found):
         return None
-    modules = analysis.execution.modules.values()
-    if any(_may_set(each, name) for each in modules):
+    if name in analysis.once("attributes that may be set", lambda: _set_somewhere(analysis)):
         return None
     text = short(analysis.facts.places.text(node, event.module))
     return "AttributeError", f"on every version: nothing sets `{text}`"
@@ -120,15 +119,27 @@ def _hands_itself_on(node: ast.ClassDef) -> bool:
     return False
 
 
-def _may_set(module: ModuleFile, name: str) -> bool:
-    """Whether a file sets an attribute of that name, says the name as a text, or sets any by their texts."""
-    tree = module.tree
-    if name in module.text:
-        if any(each.attr == name and not isinstance(each.ctx, ast.Load) for each in every(ast.Attribute, tree)):
-            return True
-        if any(each.value == name for each in every(ast.Constant, tree)):
-            return True
-    return _sets_by_text(tree)
+def _set_somewhere(analysis: Analysis) -> Container[str]:
+    """The attributes that some file sets, or whose names it says as a text; all, where one sets them by their texts."""
+    trees = [each.tree for each in analysis.execution.modules.values()]
+    return _ALL if any(map(_sets_by_text, trees)) else frozenset[str]().union(*map(_settable, trees))
+
+
+class _Everything:
+    """Holds whatever one asks for."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+_ALL = _Everything()
+
+
+@once_per_node
+def _settable(tree: ast.Module) -> frozenset[str]:
+    """The attributes that a file sets, and the texts that it says."""
+    attributes = {each.attr for each in every(ast.Attribute, tree) if each.ctx.__class__ is not ast.Load}
+    return frozenset(attributes | {each.value for each in every(ast.Constant, tree) if isinstance(each.value, str)})
 
 
 @once_per_node

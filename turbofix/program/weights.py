@@ -18,8 +18,9 @@ from turbofix.program.model import Weights
 from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
+from turbofix.program.wording import Wording
 
-_HOOKS = re.compile(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b")
+_HOOKS = Wording(("register_",), re.compile(r"\bregister_(full_)?(backward_)?(post_accumulate_grad_)?hook\b"))
 _LOADING = re.compile(r"\.load_state_dict$")
 
 
@@ -34,6 +35,10 @@ def weights(analysis: Analysis, updates: list[Event], training: list[Event], cli
     return tuple(sorted(found, key=lambda each: each.update))
 
 
+def _registering_hooks(analysis: Analysis) -> ModuleFile | None:
+    return next((each for each in analysis.execution.modules.values() if _HOOKS.is_in(each.text)), None)
+
+
 def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> Weights:
     site = analysis.facts.site(events[0])
     made = {id(each): each for event in events for each in optimizers_in(concerned(event))}
@@ -42,9 +47,9 @@ def _weights(analysis: Analysis, events: list[Event], training: list[Event]) -> 
     (optimizer,) = made.values()
     if not isinstance(optimizer, Made):
         return Weights(site, why_not="the optimizer is one of the project's own")
-    for module in analysis.execution.modules.values():
-        if _HOOKS.search(module.text):
-            return Weights(site, why_not=f"{module.path.name} registers hooks, which may change the gradients already")
+    hooking = analysis.once("registers hooks", lambda: _registering_hooks(analysis))
+    if hooking is not None:
+        return Weights(site, why_not=f"{hooking.path.name} registers hooks, which may change the gradients already")
     for event in analysis.facts.of("call", "unknown_call"):
         if event.name.endswith(".add_param_group") and any(each is optimizer for each in members(event.receiver)):
             return Weights(

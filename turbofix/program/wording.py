@@ -1,0 +1,18 @@
+"""What whole texts say: patterns that are looked for behind words, which are found ten times as fast."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Wording(NamedTuple):
+    """A pattern, and words one of which stands in all that it finds; in small letters, where their size is ignored."""
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text says something of the kind."""
+        searched = text.casefold() if self.pattern.flags & re.IGNORECASE else text
+        return any(word in searched for word in self.words) and self.pattern.search(text) is not None
