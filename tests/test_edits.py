@@ -984,8 +984,6 @@ def test_files_that_cannot_be_edited_say_so() -> None:
     nowhere = Site(Path("/project/gone.py"), 1, 0, 1, 1, "Name")
     with pytest.raises(Refuse, match="cannot be read"):
         edit_of("x\n").text(nowhere)
-    with pytest.raises(Unreadable, match="line endings"):
-        Tree(PATH, "x = 1\r").node(Site(PATH, 1, 0, 1, 1, "Name"))
     with pytest.raises(Unreadable, match="syntax"):
         Tree(PATH, "x = (\n")
     with pytest.raises(Refuse, match="no Call stands at line 1"):
@@ -1003,31 +1001,56 @@ def test_trees_are_parsed_once_per_text() -> None:
     assert trees.get(PATH, "x = 1\n") is not tree
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("import os\n\n# about x\nx = 1\ny = 2\n", 3),
-        ("x = 1; y = 2\nz = 3\n", 2),
-        ("x = 1; \\\ny = 2\n", 1),
-        ("x = 1 \\\n\ny = 2\n", 1),
-        ("x = 1\n@wrapped(\n    1\n)\ndef f():\n    pass\n    # the end\ny = 2\n", 3),
-        ('"""Two\nlines."""; x = 1\ny = 2\n', 2),
-        ("\ufeffx = 1\ny = 2\n", 2),
-        ("# nothing\n", 1),
-    ],
+STATEMENTS = """\
+import os
+
+
+@wrapped(
+    1,  # one
 )
-def test_a_file_is_parsed_by_its_top_level_statements(text: str, parts: int) -> None:
-    tree = Tree(PATH, text)
-    assert len(tree._parts) == parts
-    assert not tree.span  # nothing was asked for
-    assert "".join(tree._module(line).code for line in tree._parts) == text.removeprefix("\ufeff")
+class A:
+\t@staticmethod
+\t# about f
+\tdef f(x: int = 1):
+\t\t"Two\\
+lines"
+\t\tif x: y = f(x); z = g(y)
+\t\telif (  # why
+  h(x)
+\t\t):
+\t\t    # above
+\t\t    async def g(): return [
+\t\t        i
+\t\t    ]
+\t\telse:
+\t\t\twith a as b, \\
+\t\t\t\tc:
+
+\t\t\t\td = "é", e
+\t\ttry: k(); l()
+\t\texcept E as error: m()
+\t\tfinally:
+\t\t  n()  # the end
+"""
 
 
-def test_a_part_that_cannot_be_edited_leaves_the_others() -> None:
-    tree = Tree(PATH, "x = 1\n\nif x:\n\ty = 2\n        \nz = 3\r")
+def test_a_statement_is_parsed_by_itself_when_something_in_it_is_asked_for() -> None:
+    for text in (STATEMENTS, "\ufeff" + STATEMENTS, STATEMENTS.replace("\n", "\r\n")):
+        for node in placed(ast.parse(text.removeprefix("\ufeff"))):
+            site = site_of(node, text)
+            tree = Tree(PATH, text)
+            assert not tree.span  # nothing was asked for
+            start, end = tree._as_ast(tree.node(site))
+            assert tree.text[start:end] == source_of(node, text.removeprefix("\ufeff"))
+            assert len(tree._there) == 1
+
+
+def test_a_statement_that_cannot_be_edited_leaves_the_others() -> None:
+    tree = Tree(PATH, "x = 1\n\nif x:\n\tif y:\n         z = 3\n")
     assert tree.source(tree.node(Site(PATH, 1, 0, 1, 1, "Name"))) == "x"
-    with pytest.raises(Unreadable, match="line endings"):
-        tree.node(Site(PATH, 6, 0, 6, 1, "Name"))
+    with pytest.raises(Unreadable, match="mixes tabs"):
+        tree.node(Site(PATH, 3, 3, 3, 4, "Name"))
+    assert rewritten("x = 1\r", lambda edit, text: edit.before(at(text, "x"), "y = 2")) == "y = 2\rx = 1\r"
 
 
 def test_vocabulary_is_imported_without_the_parser() -> None:

@@ -9,6 +9,7 @@ import pytest
 from sites import BOM, PATH, at, edit_of
 
 from turbofix.edits import Change, Edit, Role, changed
+from turbofix.nodes import stretches
 from turbofix.selfcheck import check, check_text
 
 
@@ -97,7 +98,16 @@ class Trainer(Base):  # of this file
         return "last"
 
 
-def other():
+def other(x):
+    while x:
+        try:
+            x = f(x)  # first
+            y = (x,
+    2)
+        except E: pass  # second
+        else:
+            # third
+            return "found"
     return 1
 """
 
@@ -114,8 +124,35 @@ def test_what_is_lost_in_a_method() -> None:
     assert "would be lost: # what a step is" in put("    # what a step is\n", "", lines=True)
     assert "code of train.py is not what it was: self" in put("self.model", "")
     assert 'a string of train.py is not what it was: "last"' in put('"last"', "")
+    assert put("x = f(x)  #", "x = g(x)\n            z = 1  #", lines=True) == ""
+    assert "would be lost: # first" in put("f(x)  # first", "f(x)", lines=True)
+    assert "code of train.py is not what it was: 2" in put("2)", ")")
+    assert "code of train.py is not what it was: pass" in put("pass", "0")
+    assert "would be lost: # third" in put("            # third\n", "", lines=True)
+    assert put("# third\n            ", "", lines=True).endswith("would be lost: # third")
+    assert 'a string of train.py is not what it was: "found"' in put('"found"', "")
     opened = CLASS.replace("return 1", "return 1  # '''")
     assert "is not what it was" in put("0.1", "'''", text=opened)
+
+
+@pytest.mark.parametrize(
+    ("at", "lines"),
+    [
+        ("rate", "    rate = 0.1\n"),
+        ("model", "        loss = self.model(x)  # why\n"),
+        ("x):\n        loss", CLASS[CLASS.index("\n    # what") : CLASS.index("\n    def last")]),
+        ("while", CLASS[CLASS.index("    while") : CLASS.index("    return 1")]),
+        ("first", "            x = f(x)  # first\n"),
+        ("2)", "            y = (x,\n    2)\n"),
+        ("pass", CLASS[CLASS.index("        try") : CLASS.index("    return 1")]),
+        ("found", '            return "found"\n'),
+        ("return 1", CLASS[CLASS.index("    return 1") :]),
+    ],
+)
+def test_the_least_that_needs_to_be_read(at: str, lines: str) -> None:
+    start = CLASS.index(at)
+    ((first, last),) = stretches(CLASS, [(start + 1, start + 2)])
+    assert CLASS[first:last] == lines
 
 
 def test_a_name_that_is_cut_in_two() -> None:

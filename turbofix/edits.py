@@ -22,6 +22,8 @@ from turbofix.findings import Site
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
+    import ast
+
     import libcst as cst
 
     from turbofix.jsonfile import JsonText
@@ -103,7 +105,7 @@ class _Spliced:
 class _Moved:
     path: Path
     shift: Shift
-    statements: tuple[cst.CSTNode, ...] = ()  # what stands under the new header
+    statements: tuple[ast.stmt, ...] = ()  # what stands under the new header
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class _Dropped:
 @dataclass(frozen=True)
 class _Deleted:
     path: Path
-    statement: cst.CSTNode
+    statement: ast.stmt
 
 
 _Step = _Spliced | _Moved | _Added | _Dropped | _Deleted
@@ -327,9 +329,9 @@ class Edit:
         from turbofix import layout
 
         tree = self._tree(alias)
-        statement, change = layout.unimported(tree, tree.node(alias))
-        if statement is not None:
-            self._log(_Deleted(tree.path, statement))
+        is_last, change = layout.unimported(tree, tree.node(alias))
+        if is_last:
+            self._log(_Deleted(tree.path, tree.statement(alias)))
         elif change is not None:
             self._splice(tree, [change])
 
@@ -377,7 +379,8 @@ class Edit:
         tree = self._tree(statement)
         if tree.names.is_bound(name):
             raise Refuse(f"`{name}` means something else in {statement.path.name}")
-        self._splice(tree, [layout.also_imported(tree, tree.statement(statement), name)])
+        imports = tree.node(tree.site(tree.statement(statement)))
+        self._splice(tree, [layout.also_imported(tree, imports, name)])
 
     def quoted(self, word: str, site: Site) -> str:
         """``word`` as a string literal, in the kind of quotes that the file of ``site`` uses more."""

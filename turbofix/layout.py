@@ -16,8 +16,9 @@ import libcst as cst
 
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
+from turbofix.nodes import walk
 from turbofix.notebook import FENCE_LINE
-from turbofix.positions import Statement, Tree
+from turbofix.positions import COMPOUND, Tree
 from turbofix.records import dataclass
 
 WIDTH, MOST = 100, 140
@@ -29,7 +30,7 @@ WHOLE = 120
 _HOLE = "_turbofix_hole"
 _WORD = re.compile(r"[^\W\d]\w*")
 _INDENT = "    "  # how codemods indent the lines that they hand over
-_JUMPS = (cst.Return, cst.Raise, cst.Break, cst.Continue)
+_JUMPS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 # Statements that take a tuple without parentheses.
 _BARE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr, cst.For)
 
@@ -543,10 +544,10 @@ def _has_newline(text: str) -> bool:
 # --- statements ---------------------------------------------------------------------------------------------------
 
 
-def before(tree: Tree, statement: Statement, lines: Sequence[str], above_comments: bool = False) -> Change:
+def before(tree: Tree, statement: ast.stmt, lines: Sequence[str], above_comments: bool = False) -> Change:
     """New lines before a statement."""
     start, depth = tree.outer(statement)[0], tree.depth(statement)
-    if _shares_line(tree, statement, from_left=True):
+    if tree.shares_line(statement, from_left=True):
         return Change(start, start, "".join(f"{line}; " for line in _in_one_line(lines)), Role.BEFORE, depth)
     at = tree.line_start(start)
     pad = tree.text[at:start]
@@ -560,13 +561,13 @@ def before(tree: Tree, statement: Statement, lines: Sequence[str], above_comment
     return Change(at, at, text, Role.BEFORE, depth, lines=True)
 
 
-def after(tree: Tree, statement: Statement, lines: Sequence[str]) -> Change:
+def after(tree: Tree, statement: ast.stmt, lines: Sequence[str]) -> Change:
     """New lines behind a statement and its whole body."""
     if isinstance(statement, _JUMPS):
         raise Refuse(f"nothing runs after the statement on line {tree.site(statement).line}")
     depth = tree.depth(statement)
     start, end = tree.outer(statement)
-    if _shares_line(tree, statement, from_left=False):
+    if tree.shares_line(statement, from_left=False):
         text = "".join(f"; {line}" for line in _in_one_line(lines))
         return Change(end, end, text, Role.AFTER, depth, anchor=start)
     new = _indented(lines, tree.leading(statement), tree.block_unit(statement))
@@ -581,11 +582,11 @@ def _behind(tree: Tree, at: int, lines: Sequence[str], role: Role, depth: int) -
     return Change(at, at, "".join(line + newline for line in lines), role, depth, lines=True)
 
 
-def _block_end(tree: Tree, statement: Statement) -> int:
+def _block_end(tree: Tree, statement: ast.stmt) -> int:
     """The end of the last line of a statement, with the comments that stand in its body behind its last statement."""
     pad = tree.leading(statement)
     end = tree.line_end(tree.outer(statement)[1])
-    if not isinstance(statement, cst.BaseCompoundStatement):
+    if not isinstance(statement, COMPOUND):
         return end
     at = end
     while at < len(tree.text):
@@ -597,16 +598,6 @@ def _block_end(tree: Tree, statement: Statement) -> int:
         if bare:
             end = at
     return end
-
-
-def _shares_line(tree: Tree, statement: Statement, *, from_left: bool) -> bool:
-    """Whether a simple statement has a neighbour on its line, on the side where something is to be put."""
-    holder = tree.holder(statement)
-    if isinstance(holder, cst.SimpleStatementSuite):
-        return True
-    if isinstance(holder, cst.SimpleStatementLine):
-        return statement is not (holder.body[0] if from_left else holder.body[-1])
-    return False
 
 
 def _above_comments(tree: Tree, at: int, pad: str) -> int:
@@ -651,41 +642,22 @@ def _statements(text: str) -> list[ast.stmt] | None:
         return None
 
 
-def run_of(tree: Tree, first: Statement, last: Statement) -> list[Statement]:
+def run_of(tree: Tree, first: ast.stmt, last: ast.stmt) -> list[ast.stmt]:
     """The statements of one block from ``first`` to ``last``. Raises Refuse where they are not of one block."""
-    siblings = _siblings(tree, first)
+    siblings = tree.block(first).statements
     if first not in siblings or last not in siblings or siblings.index(first) > siblings.index(last):
         lines = f"lines {tree.site(first).line} and {tree.site(last).line}"
         raise Refuse(f"{lines} are not in one block of statements, in this order")
-    return siblings[siblings.index(first) : siblings.index(last) + 1]
+    return list(siblings[siblings.index(first) : siblings.index(last) + 1])
 
 
-def _siblings(tree: Tree, statement: Statement) -> list[Statement]:
-    """All statements of the block, those that share a line one by one."""
-    holder = tree.holder(statement)
-    if isinstance(holder, cst.SimpleStatementSuite):
-        return list(holder.body)
-    block = tree.parent[holder]
-    if not isinstance(block, (cst.IndentedBlock, cst.Module)):
-        return [statement]
-    found: list[Statement] = []
-    for line in tree.body() if isinstance(block, cst.Module) else block.body:
-        if isinstance(line, cst.SimpleStatementLine):
-            found += line.body
-        elif isinstance(line, cst.BaseCompoundStatement):
-            found.append(line)
-    return found
-
-
-def _owns_lines(tree: Tree, statements: Sequence[Statement]) -> bool:
+def _owns_lines(tree: Tree, statements: Sequence[ast.stmt]) -> bool:
     """Whether the statements share no line with another one."""
-    if isinstance(tree.holder(statements[0]), cst.SimpleStatementSuite):
-        return False
     first, last = statements[0], statements[-1]
-    return not _shares_line(tree, first, from_left=True) and not _shares_line(tree, last, from_left=False)
+    return not tree.shares_line(first, from_left=True) and not tree.shares_line(last, from_left=False)
 
 
-def replaced_lines(tree: Tree, statements: Sequence[Statement], lines: Sequence[str]) -> list[Change]:
+def replaced_lines(tree: Tree, statements: Sequence[ast.stmt], lines: Sequence[str]) -> list[Change]:
     """Other lines instead of statements; the comments between and inside them stand above the new lines."""
     start, end = tree.outer(statements[0])[0], tree.outer(statements[-1])[1]
     depth = tree.depth(statements[0])
@@ -700,44 +672,42 @@ def replaced_lines(tree: Tree, statements: Sequence[Statement], lines: Sequence[
     return [Change(start, end, text[len(pad) :], depth=depth, rewrites=True)]
 
 
-def unimported(tree: Tree, alias: cst.CSTNode) -> tuple[cst.ImportFrom | None, Change | None]:
-    """The statement to delete with its only name, or the change that takes one name out of several."""
+def unimported(tree: Tree, alias: cst.CSTNode) -> tuple[bool, Change | None]:
+    """Whether its statement goes with the name, the only one, or the change that takes one name out of several."""
     statement = tree.parent.get(alias)
     if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
         raise Refuse(f"line {tree.line_column(tree.span[alias][0])[0]} imports no name to take out")
     spans = [tree.span[each] for each in statement.names]
     if len(spans) == 1:
-        return statement, None
+        return True, None
     index = next(number for number, each in enumerate(statement.names) if each is alias)
     if index + 1 < len(spans):
         start, end = spans[index][0], spans[index + 1][0]
     else:
         start, end = spans[index - 1][1], spans[index][1]
     if tree.comments_in(start, end):
-        return None, None
-    return None, Change(start, end, "", depth=tree.depth(alias))
+        return False, None
+    return False, Change(start, end, "", depth=tree.depth(alias))
 
 
-def deleted(tree: Tree, gone: Sequence[cst.CSTNode]) -> list[Change]:
+def deleted(tree: Tree, gone: Sequence[ast.stmt]) -> list[Change]:
     """Statements taken out, with their lines; comments stay, and a block that would be empty gets ``pass``."""
     changes: list[Change] = []
-    done: set[cst.CSTNode] = set()
+    done: set[ast.stmt] = set()
     for node in gone:
         if node in done:
             continue
-        assert isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement))
-        siblings = _siblings(tree, node)
+        siblings = tree.block(node).statements
         indexes = [index for index, sibling in enumerate(siblings) if sibling in gone]
         done.update(siblings[index] for index in indexes)
-        is_module = isinstance(tree.parent[tree.holder(node)], cst.Module)
-        needs_pass = len(indexes) == len(siblings) and not is_module
+        needs_pass = len(indexes) == len(siblings) and tree.block(node).owner is not None
         for run in _runs(indexes):
             for part in _within_cells(tree, siblings, run):
                 changes += _deleted_run(tree, siblings, part, needs_pass)
     return changes
 
 
-def _within_cells(tree: Tree, siblings: Sequence[Statement], run: Sequence[int]) -> Iterator[list[int]]:
+def _within_cells(tree: Tree, siblings: Sequence[ast.stmt], run: Sequence[int]) -> Iterator[list[int]]:
     """The parts of a run of statements that stand in one cell of a notebook each."""
     part: list[int] = []
     for index in run:
@@ -748,7 +718,7 @@ def _within_cells(tree: Tree, siblings: Sequence[Statement], run: Sequence[int])
     yield part
 
 
-def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], needs_pass: bool) -> list[Change]:
+def _deleted_run(tree: Tree, siblings: Sequence[ast.stmt], run: Sequence[int], needs_pass: bool) -> list[Change]:
     statements = [siblings[index] for index in run]
     start, end = tree.outer(statements[0])[0], tree.outer(statements[-1])[1]
     depth = tree.depth(statements[0])
@@ -760,7 +730,7 @@ def _deleted_run(tree: Tree, siblings: Sequence[Statement], run: Sequence[int], 
     if not _owns_lines(tree, statements):
         if comments:
             raise Refuse(f"line {tree.line_column(start)[0]} holds other statements too, and comments would be lost")
-        if _shares_line(tree, statements[-1], from_left=False) and run[-1] + 1 < len(siblings):
+        if tree.shares_line(statements[-1], from_left=False) and run[-1] + 1 < len(siblings):
             following = tree.outer(siblings[run[-1] + 1])[0]
             if not _has_newline(tree.text[end:following]):
                 return [Change(start, following, "", depth=depth)]
@@ -792,21 +762,20 @@ def _without_double_gap(tree: Tree, start: int, end: int) -> int:
     return below if below < len(tree.text) else end
 
 
-def wrapped(tree: Tree, statements: Sequence[Statement], header: str, above_comments: bool = False) -> Shift:
+def wrapped(tree: Tree, statements: Sequence[ast.stmt], header: str, above_comments: bool = False) -> Shift:
     """The header over some statements (and the comments directly above them), and their lines one unit deeper."""
     line = tree.site(statements[0]).line
     if not _owns_lines(tree, statements):
         raise Refuse(f"the statements from line {line} on share a line with others")
     for statement in statements:
-        module = statement.module if isinstance(statement, cst.ImportFrom) else None
-        if isinstance(module, cst.Name) and module.value == "__future__":
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             raise Refuse("an import from __future__ must stay at the top of its file")
     start = tree.line_start(tree.outer(statements[0])[0])
     end = _block_end(tree, statements[-1])
     if "autocast" in header:
-        for node in _calls_in(tree, start, end):
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("backward", "step"):
-                raise Refuse(f"`{node.func.attr.value}` on line {tree.site(node).line} must not run under autocast")
+        for name, line in _methods_called(statements):
+            if name in ("backward", "step"):
+                raise Refuse(f"`{name}` on line {line} must not run under autocast")
     pad, newline = tree.leading(statements[0]), tree.newline(start)
     start = _above_comments(tree, start, pad) if above_comments else start
     depth = tree.depth(statements[0])
@@ -818,34 +787,40 @@ def wrapped(tree: Tree, statements: Sequence[Statement], header: str, above_comm
     return Shift(start, end, pad, tree.block_unit(statements[0]), above, depth, kept=tuple(tree.strings), tidy=tidy)
 
 
-def _calls_in(tree: Tree, start: int, end: int) -> Iterator[cst.Call]:
-    for node, (first, last) in tree.span.items():
-        if start <= first and last <= end and isinstance(node, cst.Call):
-            yield node
+def _methods_called(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
+    """The methods that are called in the statements, each with the line on which its call begins."""
+    calls = [node for each in statements for node in walk(each) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0)):
+        if isinstance(call.func, ast.Attribute):
+            yield call.func.attr, call.lineno
 
 
-def unwrapped(tree: Tree, statement: Statement) -> Shift | Change:
+def unwrapped(tree: Tree, statement: ast.stmt) -> Shift | Change:
     """The lines of a ``with`` one unit back, without their header; its comments stay."""
     line = tree.site(statement).line
-    if not isinstance(statement, cst.With):
+    if not isinstance(statement, (ast.With, ast.AsyncWith)):
         raise Refuse(f"line {line} holds no `with` to take away")
     if len(statement.items) > 1:
         raise Refuse(f"the `with` on line {line} opens something else too")
-    body = statement.body
-    start = tree.outer(statement)[0]
-    first = body.body[0]
-    if isinstance(body, cst.SimpleStatementSuite):
+    start, first = tree.outer(statement)[0], statement.body[0]
+    if tree.block(first).one_line:
         return Change(start, tree.outer(first)[0], "", depth=tree.depth(statement))
-    assert isinstance(body, cst.IndentedBlock)
-    head_end = tree.full[body.header][1]
+    head_end = _head_end(tree, first)
     outer, newline = tree.leading(statement), tree.newline(start)
-    inner = tree.indentation(tree.outer(first)[0])
+    inner = tree.leading(first)
     comments = [tree.text[one:other] for one, other in tree.comments_in(start, head_end)]
     text = "".join(outer + comment + newline for comment in comments)
     header = Change(tree.line_start(start), head_end, text, depth=tree.depth(statement), lines=True)
-    end = _block_end(tree, statement)
-    depth = tree.depth(first) + (1 if isinstance(first, cst.SimpleStatementLine) else 0)
-    return Shift(head_end, end, outer, inner[len(outer) :], header, depth, back=True, kept=tuple(tree.strings))
+    end, kept = _block_end(tree, statement), tuple(tree.strings)
+    return Shift(head_end, end, outer, inner[len(outer) :], header, tree.depth(first), back=True, kept=kept)
+
+
+def _head_end(tree: Tree, first: ast.stmt) -> int:
+    """The end of the last line of a header, given the first statement under it."""
+    at = tree.line_start(tree.outer(first)[0])
+    while tree.text[tree.line_start(at - 1) : at].strip()[:1] in ("", "#"):
+        at = tree.line_start(at - 1)
+    return at
 
 
 # --- names --------------------------------------------------------------------------------------------------------

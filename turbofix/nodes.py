@@ -11,7 +11,8 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -48,38 +49,55 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
     return tuple(tokenize.generate_tokens(lines.readline))
 
 
-@lru_cache(maxsize=32)
-def parts(text: str) -> tuple[int, ...]:
-    """Where each part of a text starts, the first at 0: the lines of a top-level statement, and those above it.
+def stretches(text: str, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The lines of the statements, of blocks as small as can be, that hold the ranges or stand beside one.
 
-    Statements that share a line are one part.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
-    """
-    return 0, *_parted(parse(text).body, text, _line_starts(text))
-
-
-@lru_cache(maxsize=32)
-def members(text: str) -> tuple[tuple[int, ...], ...]:
-    """The same for the statements right in each class of the top level, the first one without the lines above it; at
-    the end stands where the last one's lines end. Classes that share a line with what is in them are left out.
+    They are in order and apart from one another.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as ``parse``.
     """
-    starts = _line_starts(text)
-    found: list[tuple[int, ...]] = []
-    for each in parse(text).body:
-        if not isinstance(each, ast.ClassDef):
-            continue
-        first, last = _first_line(each.body[0]), each.end_lineno or each.lineno
-        line = text[starts[first - 1] : starts[first] if first < len(starts) else len(text)].lstrip(" \t\f")
-        indented = text.startswith(line, starts[first - 1] + each.body[0].col_offset)
-        end = starts[last] if last < len(starts) else len(text)
-        if indented and not text[:end].rstrip("\r\n").endswith("\\"):
-            found.append((starts[first - 1], *_parted(each.body, text, starts), end))
-    return tuple(found)
+    body, starts = parse(text).body, _line_starts(text)
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(_stretch(body, text, starts, *each) for each in ranges):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _stretch(body: list[ast.stmt], text: str, starts: list[int], start: int, end: int) -> tuple[int, int]:
+    block: tuple[list[ast.stmt], int, int] | None = body, 0, len(text)
+    while block is not None:
+        statements, first, last = block
+        ends = [first, *_parted(statements, text, starts), last]
+        at = max(bisect_left(ends, start) - 1, 0)
+        first, last = ends[at], ends[min(bisect_right(ends, end), len(ends) - 1)]
+        here = [each for each in statements if first <= starts[_first_line(each) - 1] < last]
+        inner = [_lines(each, text, starts) for each in _blocks(here[0])] if len(here) == 1 else []
+        block = next((each for each in inner if each is not None and each[1] < start and end < each[2]), None)
+    return first, last
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks right in a statement."""
+    parts = vars(statement)
+    for part in (statement, *parts.get("handlers", ()), *parts.get("cases", ())):
+        yield getattr(part, "body", [])
+    yield parts.get("orelse", [])
+    yield parts.get("finalbody", [])
+
+
+def _lines(block: list[ast.stmt], text: str, starts: list[int]) -> tuple[list[ast.stmt], int, int] | None:
+    """A block and where its lines begin and end; None where it shares them with what is around it."""
+    if not block:
+        return None
+    first, last = _first_line(block[0]), block[-1].end_lineno or block[-1].lineno
+    line = text[starts[first - 1] : starts[first] if first < len(starts) else len(text)].lstrip(" \t\f")
+    indented = text.startswith(line, starts[first - 1] + block[0].col_offset)
+    end = starts[last] if last < len(starts) else len(text)
+    return (block, starts[first - 1], end) if indented and not text[:end].rstrip("\r\n").endswith("\\") else None
 
 
 def _line_starts(text: str) -> list[int]:

@@ -1,20 +1,25 @@
-"""Where the nodes of one source text stand: LibCST parses, one pass of code generation counts characters.
+"""Where the nodes of one source text stand: ``ast`` knows the statements, LibCST what is inside of one.
 
-``Tree`` is read-only. It knows the span of every node (with and without its parentheses), its parent, and which node a
-``Site`` of the model means. Offsets are characters of the text, the byte-order mark included.
+``Tree`` is read-only. It knows the statements and their blocks, the span of every node inside of one (with and without
+its parentheses), its parent, and which node a ``Site`` of the model means. Offsets are characters of the text, the
+byte-order mark included.
 
-An edit touches few of a file's top-level statements, and LibCST takes ten times as long as ``ast`` for each: hence one
-is parsed, by itself, when something in it is asked for.
+An edit touches few of a file's statements, and LibCST takes ten times as long as ``ast`` for each. Hence one is parsed,
+by itself, when something in it is asked for, and one pass of code generation counts its characters. Of a compound
+statement that is all but its bodies: each is one long name there, so that offsets hold.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -22,13 +27,12 @@ from libcst._nodes.internal import CodegenState
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
-from turbofix.nodes import indent, parts, words
+from turbofix.nodes import children, indent, parse, words
 
 Span = tuple[int, int]
-Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
-Block = cst.Module | cst.IndentedBlock | cst.SimpleStatementSuite | cst.SimpleStatementLine
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
+_SEMICOLON = re.compile(r"(?:[ \t\f]|\\(?:\r\n|\n|\r))*;(?:[ \t\f]|\\(?:\r\n|\n|\r))*")
 _BLANK = re.compile(r"[ \t\f]*")
 _BOM = "\ufeff"
 
@@ -81,8 +85,16 @@ _PLACED = (
 )
 
 
+_BLOCKS = "If For AsyncFor While With AsyncWith Try TryStar FunctionDef AsyncFunctionDef ClassDef Match"
+COMPOUND: tuple[type[ast.stmt], ...] = tuple(getattr(ast, name) for name in _BLOCKS.split() if hasattr(ast, name))
+"""The statements with blocks in them."""
+_STRINGS = tuple(getattr(ast, name) for name in ("JoinedStr", "TemplateStr") if hasattr(ast, name))
+# Stands above a compound statement that is indented, for LibCST to read it.
+_HEAD = "if _:\n"
+
+
 class Unreadable(Refuse):
-    """LibCST cannot read the file, or does not give it back unchanged; nothing can be edited in it."""
+    """The file or the statement cannot be read, or LibCST does not give it back unchanged: it cannot be edited."""
 
 
 class Lost(Refuse):
@@ -150,6 +162,19 @@ class _Recording:
         )
 
 
+class Block(NamedTuple):
+    """Statements that stand under one another, or behind one header on its line (``one_line``).
+
+    ``owner`` is the statement whose block it is, None for the file's own. ``depth`` is how many nodes stand above what
+    holds the statements, as LibCST counts them.
+    """
+
+    owner: ast.stmt | None
+    statements: Sequence[ast.stmt]
+    depth: int
+    one_line: bool
+
+
 class Tree:
     """One text, parsed where it is asked about. Raises ``Unreadable``, as everything does that looks for a node."""
 
@@ -161,71 +186,147 @@ class Tree:
         self.parent: dict[cst.CSTNode, cst.CSTNode] = {}
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
         self._first_column = 1 if text.startswith(_BOM) else 0
-        self._parts = self._parted()
-        self._modules: dict[int, cst.Module] = {}
+        self._ascii = text.isascii()
+        self._module = self._parsed()
+        self._blocks: dict[ast.stmt, Block] = {}
+        self._there: set[ast.stmt] = set()
+        self._roots: dict[cst.CSTNode, ast.stmt] = {}
         self._index: dict[Span, list[cst.CSTNode]] = {}
         self._strings: list[Span] | None = None
-        self._comments: dict[int, list[Span]] = {}
+        self._comments: list[Span] | None = None
         self._names: Names | None = None
 
-    # --- parts
-    def _parted(self) -> tuple[int, ...]:
+    def _parsed(self) -> ast.Module:
         try:
-            return parts(self.text)
+            return parse(self.text)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             raise Unreadable(f"{self.path} cannot be edited: its syntax stops the parser at line {line}.") from error
         except (RecursionError, MemoryError) as error:
             raise Unreadable(f"{self.path} cannot be edited: it is nested too deeply.") from error
 
-    def _part(self, number: int) -> Span:
-        """Where a part starts, after a byte-order mark, and where it ends."""
-        start = self._parts[number] + (self._first_column if number == 0 else 0)
-        return start, self._parts[number + 1] if number + 1 < len(self._parts) else len(self.text)
+    # --- statements
+    def statement(self, site: Site) -> ast.stmt:
+        """The innermost statement that holds ``site``; an ``elif`` belongs to its ``if``. Raises ``Lost``."""
+        found = self._around(*self.range(site))
+        if found is None:
+            raise Lost(f"no statement stands at line {site.line} of {site.path}")
+        return found
 
-    def _module(self, at: int) -> cst.Module:
-        """The part that holds an offset, parsed. Raises ``Unreadable``."""
-        number = bisect_right(self._parts, at) - 1
-        module = self._modules.get(number)
-        if module is None:
-            module = self._modules[number] = self._read(number)
-        return module
+    def block(self, statement: ast.stmt) -> Block:
+        """The block that a statement stands in. Raises ``Unreadable``."""
+        if statement not in self._blocks:
+            top = self._within(self._module.body, *self.outer(statement))
+            assert top is not None
+            self._enter(Block(None, self._module.body, 0, one_line=False), top)
+        return self._blocks[statement]
 
-    def _read(self, number: int) -> cst.Module:
-        start, end = self._part(number)
-        collecting = gc.isenabled()
-        gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
-        try:
-            module = _parsed(self.path, self.text[start:end], bisect_right(self.starts, start))
-            counter = _Counter(module.default_indent, module.default_newline, start)
-            module._codegen(counter)
-        finally:
-            if collecting:
-                gc.enable()
-        if "".join(counter.tokens) != self.text[start:end]:
-            raise Unreadable(f"{self.path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
-        self.span |= counter.span
-        self.full |= counter.full
-        self.parent |= counter.parent
-        for node in counter.span:
-            if _is_placed(type(node)):
-                self._index.setdefault(self._as_ast(node), []).append(node)
-        return module
+    def _enter(self, block: Block, statement: ast.stmt) -> None:
+        """Note the block of a statement and of all those in it."""
+        self._blocks[statement] = block
+        for levels, statements in self._bodies(statement):
+            start = self.outer(statements[0])[0]
+            one_line = not self.starts_line(start) or self._is_joined(start)
+            if not one_line and not self._pad(start).startswith(self._pad(self.outer(statement)[0])):
+                raise Unreadable(f"{self.path} mixes tabs and spaces in a way that cannot be edited safely.")
+            inner = Block(statement, statements, self.depth(statement) + levels, one_line)
+            for each in statements:
+                self._enter(inner, each)
 
-    def body(self) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
-        """All top-level lines of code and compound statements."""
-        return [each for at in self._parts for each in self._module(at).body]
+    def _bodies(self, statement: ast.stmt) -> Iterator[tuple[int, list[ast.stmt]]]:
+        """The blocks right in a statement, in order, and how many levels LibCST counts down to each."""
+        levels = 1
+        following: ast.stmt | None = statement if isinstance(statement, COMPOUND) else None
+        while following is not None:
+            parts = vars(following)
+            if "body" in parts:
+                yield levels, parts["body"]
+            for part in (*parts.get("handlers", ()), *parts.get("cases", ())):
+                yield levels + 1, part.body
+            other = parts.get("orelse")
+            following = other[0] if other and self.text.startswith("elif", self.outer(other[0])[0]) else None
+            if other and following is None:
+                yield levels + 1, other
+            if parts.get("finalbody"):
+                yield levels + 1, parts["finalbody"]
+            levels += 1
+
+    def _around(self, start: int, end: int) -> ast.stmt | None:
+        """The innermost statement that holds a range."""
+        found = inner = self._within(self._module.body, start, end)
+        while inner is not None:
+            found = inner
+            blocks = (self._within(statements, start, end) for _, statements in self._bodies(found))
+            inner = next((each for each in blocks if each is not None), None)
+        return found
+
+    def _within(self, statements: Sequence[ast.stmt], start: int, end: int) -> ast.stmt | None:
+        """The statement of a block that holds a range."""
+        number = bisect_right(statements, start, key=lambda each: self.outer(each)[0])
+        return statements[number - 1] if number and end <= self.outer(statements[number - 1])[1] else None
+
+    def _is_joined(self, start: int) -> bool:
+        """Whether the line that holds an offset goes on from the one above it."""
+        first, last = self.line_start(max(self.line_start(start) - 1, 0)), self.line_start(start)
+        return self.text[first:last].rstrip("\r\n").endswith("\\") and not self.comments_in(first, last)
+
+    def shares_line(self, statement: ast.stmt, *, from_left: bool) -> bool:
+        """Whether a simple statement has a neighbour on its line, on one side; in a block on one line, it has."""
+        block = self.block(statement)
+        if block.one_line:
+            return True
+        other = block.statements.index(statement) + (-1 if from_left else 1)
+        if not 0 <= other < len(block.statements):
+            return False
+        first, second = sorted((self.outer(statement), self.outer(block.statements[other])))
+        return _SEMICOLON.fullmatch(self.text, first[1], second[0]) is not None
 
     # --- nodes and their places
     def node(self, site: Site) -> cst.CSTNode:
         """The node that ``site`` means. Raises ``Lost``."""
         start, end = self.range(site)
-        self._module(start)
+        statement = self._around(start, end)
+        if statement is not None:
+            self.block(statement)
+            self._read(statement)
         kinds = _KINDS.get(site.kind)
         for node in self._index.get((start, end), ()):
             if kinds is None or isinstance(node, kinds):
                 return node
         raise Lost(f"no {site.kind} stands at line {site.line}, column {site.column} of {site.path}")
+
+    def _read(self, statement: ast.stmt) -> None:
+        """Have LibCST parse a statement, all but its bodies. Raises ``Unreadable``."""
+        if statement in self._there:
+            return
+        start, end = self.outer(statement)
+        pad = self._pad(start) if isinstance(statement, COMPOUND) else ""
+        bodies = [(self.outer(each[0])[0], self.outer(each[-1])[1]) for _, each in self._bodies(statement)]
+        code, at = (_HEAD + pad if pad else ""), start
+        before = len(code)
+        for first, last in bodies:
+            code += self.text[at:first] + "_" * (last - first)
+            at = last
+        code += self.text[at:end]
+        collecting = gc.isenabled()
+        gc.disable()  # parsing makes many live objects: with the collector on, it is superlinear
+        try:
+            module = _parsed(self.path, code, bisect_right(self.starts, start) - bool(pad))
+            counter = _Counter(module.default_indent, module.default_newline, start - before)
+            module._codegen(counter)
+        finally:
+            if collecting:
+                gc.enable()
+        if "".join(counter.tokens) != code:
+            raise Unreadable(f"{self.path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
+        self._there.add(statement)
+        self._roots[_root(module, nested=bool(pad))] = statement
+        self.span |= counter.span
+        self.full |= counter.full
+        self.parent |= counter.parent
+        for node, span in counter.span.items():
+            if _is_placed(type(node)) and span[0] >= start and span not in bodies:
+                self._index.setdefault(self._as_ast(node), []).append(node)
 
     def range(self, site: Site) -> Span:
         """The offsets of a site."""
@@ -237,9 +338,16 @@ class Tree:
             raise Lost(f"{self.path} has no line {line}")
         return self.starts[line - 1] + column + (self._first_column if line == 1 else 0)
 
-    def site(self, node: cst.CSTNode) -> Site:
+    def _offset(self, line: int, column: int) -> int:
+        """The offset of a line and a column as ``ast`` has them, in bytes."""
+        start = self.offset(line, 0)
+        if self._ascii:
+            return start + column
+        return start + len(self.text[start : self.line_end(start)].encode()[:column].decode())
+
+    def site(self, node: cst.CSTNode | ast.stmt) -> Site:
         """The site of a statement or an expression."""
-        start, end = self._as_ast(node)
+        start, end = self._own(node) if isinstance(node, ast.stmt) else self._as_ast(node)
         (line, column), (end_line, end_column) = self.line_column(start), self.line_column(end)
         name = type(node).__name__
         asynchronous = getattr(node, "asynchronous", None) is not None
@@ -251,14 +359,30 @@ class Tree:
         line = bisect_right(self.starts, at)
         return line, at - self.starts[line - 1] - (self._first_column if line == 1 else 0)
 
-    def outer(self, node: cst.CSTNode) -> Span:
+    def outer(self, node: cst.CSTNode | ast.stmt) -> Span:
         """The span with the node's own parentheses, or from its first decorator on."""
+        if isinstance(node, ast.stmt):
+            start, end = self._own(node)
+            decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+            return self._sign_of(decorators[0]) if decorators else start, end
         if isinstance(node, cst.BaseExpression):
             return self.full[node]
         start, end = self.span[node]
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
             start = self.span[node.decorators[0]][0]
         return start, end
+
+    def _own(self, node: ast.stmt | ast.expr) -> Span:
+        """The span that ``ast`` gives a node."""
+        start = self._offset(node.lineno, node.col_offset)
+        return start, self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def _sign_of(self, decorator: ast.expr) -> int:
+        """Where the ``@`` of a decorator stands: it begins its line, or one above where there are parentheses."""
+        line = self.line_start(self._own(decorator)[0])
+        while not self.text.startswith("@", line + len(self.indentation(line))):
+            line = self.line_start(line - 1)
+        return line + len(self.indentation(line))
 
     def _as_ast(self, node: cst.CSTNode) -> Span:
         """The span as ``ast`` has it: a tuple or generator has its parentheses, a parameter ends before its default."""
@@ -280,62 +404,39 @@ class Tree:
         return call if isinstance(call, cst.Call) else None
 
     def up(self, node: cst.CSTNode, *types: type[cst.CSTNode]) -> cst.CSTNode | None:
-        """The nearest ancestor of one of these types."""
+        """The nearest ancestor of one of these types, within the statement."""
         above = self.parent.get(node)
         while above is not None and not isinstance(above, types):
             above = self.parent.get(above)
         return above
 
-    def depth(self, node: cst.CSTNode) -> int:
-        """How many nodes stand above this one."""
+    def depth(self, node: cst.CSTNode | ast.stmt) -> int:
+        """How many nodes stand above this one, as LibCST counts them."""
+        if isinstance(node, ast.stmt):
+            block = self.block(node)
+            return block.depth + (1 if block.one_line or isinstance(node, COMPOUND) else 2)
         depth = 0
-        while node in self.parent:
+        while node not in self._roots:
             node = self.parent[node]
             depth += 1
-        return depth
+        return depth + self.depth(self._roots[node])
 
-    def statement(self, site: Site) -> Statement:
-        """The innermost statement that holds ``site``; an ``elif`` belongs to its ``if``. Raises ``Lost``."""
-        node: cst.CSTNode | None
-        try:
-            node = self.node(site)
-        except Lost:
-            node = self._statement_around(*self.range(site))
-        while node is not None and not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
-            node = self.parent.get(node)
-        while isinstance(node, cst.If) and isinstance(self.parent[node], cst.If):
-            node = self.parent[node]
-        if not isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
-            raise Lost(f"no statement stands at line {site.line} of {site.path}")
-        return node
-
-    def _statement_around(self, start: int, end: int) -> cst.CSTNode | None:
-        around = []
-        for node in self.span:
-            if isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
-                first, last = self.outer(node)
-                if first <= start and end <= last:
-                    around.append((last - first, first, node))
-        return min(around, key=lambda each: each[:2])[2] if around else None
-
-    def holder(self, statement: Statement) -> Block | cst.BaseCompoundStatement:
-        """The line (or one-line suite) of a simple statement; a compound statement itself."""
-        if isinstance(statement, cst.BaseCompoundStatement):
-            return statement
-        above = self.parent[statement]
-        assert isinstance(above, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
-        return above
-
-    def leading(self, node: cst.CSTNode) -> str:
+    def leading(self, node: cst.CSTNode | ast.stmt) -> str:
         """The indentation of the line on which ``node`` starts."""
         return self.indentation(self.outer(node)[0])
 
-    def block_unit(self, statement: cst.CSTNode) -> str:
+    def block_unit(self, statement: ast.stmt) -> str:
         """One unit of indentation as the block of the statement has it (the file's at module level)."""
-        block = self.up(statement, cst.IndentedBlock)
-        if not isinstance(block, cst.IndentedBlock):
+        block = self.block(statement)
+        while block.owner is not None and block.one_line:
+            block = self.block(block.owner)
+        if block.owner is None:
             return self.default_indent
-        return block.indent or self._module(self.span[statement][0]).default_indent
+        return self._pad(self.outer(block.statements[0])[0])[len(self._pad(self.outer(block.owner)[0])) :]
+
+    def _pad(self, at: int) -> str:
+        """The indentation of a line as Python counts it: from the last form feed on."""
+        return self.indentation(at).rpartition("\f")[2]
 
     # --- text
     def source(self, node: cst.CSTNode) -> str:
@@ -388,27 +489,57 @@ class Tree:
     def strings(self) -> list[Span]:
         """The strings that span several lines, in order."""
         if self._strings is None:
-            strings = ((word.start, word.end) for word in words(self.text) if word.is_string)
-            self._strings = [span for span in strings if _NEWLINE.search(self.text, *span)]
+            pieces = (word for span in self._quoted for word in self._words(span) if word[0])
+            self._strings = [span for _, span in pieces if _NEWLINE.search(self.text, *span)]
         return self._strings
 
     def comments_in(self, start: int, end: int) -> list[Span]:
         """The comments that start in a range, in order."""
-        if "#" not in self.text[start:end]:  # it need not be cut into words to see that there are none
+        if "#" not in self.text[start:end]:
             return []
-        first, last = bisect_right(self._parts, start) - 1, bisect_left(self._parts, end)
-        within = (span for number in range(max(first, 0), last) for span in self._comments_of(number))
-        return [span for span in within if start <= span[0] < end]
+        if self._comments is None:
+            self._comments = list(self._find_comments())
+        return self._comments[bisect_left(self._comments, (start,)) : bisect_left(self._comments, (end,))]
 
-    def _comments_of(self, number: int) -> list[Span]:
-        """The comments of a part."""
-        found = self._comments.get(number)
-        if found is None:
-            start, end = self._part(number)
-            here = words(self.text[start:end])
-            found = [(start + word.start, start + word.end) for word in here if word.is_comment]
-            self._comments[number] = found
-        return found
+    def _find_comments(self) -> Iterator[Span]:
+        """All comments: what begins with a ``#`` that is in no string, and those between strings."""
+        quoted = self._quoted
+        at = self.text.find("#")
+        while at >= 0:
+            number = bisect_left(quoted, (at,))
+            if number and at < quoted[number - 1][1]:
+                yield from (span for is_string, span in self._words(quoted[number - 1]) if not is_string)
+                end = quoted[number - 1][1]
+            else:
+                newline = _NEWLINE.search(self.text, at)
+                end = newline.start() if newline else len(self.text)
+                yield at, end
+            at = self.text.find("#", end)
+
+    @functools.cached_property
+    def _quoted(self) -> list[Span]:
+        """Where there are strings with a ``#`` or a newline in them, or several behind one another, in order."""
+        found: list[Span] = []
+        nodes: list[ast.AST] = [self._module]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.Constant):
+                value = node.value
+                marked = (isinstance(value, str) and "#" in value) or (isinstance(value, bytes) and b"#" in value)
+                if marked or node.end_lineno != node.lineno:
+                    found.append(self._own(node))
+            elif isinstance(node, _STRINGS):
+                found.append(self._own(node))
+            else:
+                nodes += children(node)
+        return sorted(found)
+
+    def _words(self, span: Span) -> Iterator[tuple[bool, Span]]:
+        """The strings (True) and the comments of strings that stand behind one another."""
+        start, end = span
+        for word in words(f"({self.text[start:end]}\n)"):  # in parentheses, lines may be indented as they like
+            if word.is_string or word.is_comment:
+                yield word.is_string, (start + word.start - 1, start + word.end - 1)
 
     def in_string(self, at: int) -> bool:
         """Whether the offset lies inside a string of several lines."""
@@ -465,3 +596,12 @@ def _parsed(path: Path, text: str, first: int) -> cst.Module:
         raise Unreadable(f"{path} cannot be edited: its syntax stops the parser at line {line}.") from error
     except RecursionError as error:
         raise Unreadable(f"{path} cannot be edited: it is nested too deeply.") from error
+
+
+def _root(module: cst.Module, *, nested: bool) -> cst.CSTNode:
+    """The statement that a module was made of, which is ``nested`` in another one."""
+    line: cst.BaseStatement | cst.BaseSmallStatement = module.body[0]
+    if nested:
+        assert isinstance(line, cst.If)
+        line = line.body.body[0]
+    return line.body[0] if isinstance(line, cst.SimpleStatementLine) else line

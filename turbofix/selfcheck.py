@@ -10,7 +10,6 @@ import ast
 import re
 import tokenize
 import warnings
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.jsonfile import NotPlainError, is_json, lost, values
 from turbofix.magics import MARK, MASKED
-from turbofix.nodes import Word, children, members, parse, parts, walk, words
+from turbofix.nodes import Word, children, parse, stretches, walk, words
 from turbofix.notebook import split
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -115,49 +114,41 @@ def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     if not changes:
         return None
     try:
-        return _lost_between(path, old, new, changes, _stretch(old, changes))
-    except (SyntaxError, tokenize.TokenError):  # a string that was opened in one part ends in another one
-        return _lost_between(path, old, new, changes, (0, len(old)))
+        return _lost_between(path, old, new, changes, stretches(old, ((each.start, each.end) for each in changes)))
+    except (SyntaxError, ValueError, tokenize.TokenError):  # a string that was opened in one ends in another one
+        return _lost_between(path, old, new, changes, [(0, len(old))])
 
 
-def _lost_between(path: Path, old: str, new: str, changes: Sequence[Change], stretch: tuple[int, int]) -> str | None:
-    first, last = stretch
-    rewritten = [(change.start - first, change.end - first) for change in changes if change.rewrites]
+def _lost_between(
+    path: Path, old: str, new: str, changes: Sequence[Change], places: Sequence[tuple[int, int]]
+) -> str | None:
+    """What is lost in some stretches of the old text that the changes are in: in all others, nothing can be."""
+    rewritten = [(change.start, change.end) for change in changes if change.rewrites]
     # An expression inside an f-string may change; nothing may be put into it to indent it.
-    replaced = [(change.start - first, change.end - first) for change in changes if change.role is not Role.INDENT]
-    before, after = words(old[first:last]), words(new[first : last + len(new) - len(old)])
-
-    remaining = iter([each.text for each in after if not each.is_comment])
-    for word in before:
-        if word.is_comment or _meet(word, replaced):
-            continue
-        if word.text not in remaining:  # consumes what stands before it
-            what = "a string" if word.is_string else "code"
-            return f"{what} of {path.name} is not what it was: {word.text[:40]}"
-    comments = Counter(each.text for each in before if each.is_comment and not _meet(each, rewritten))
-    for comment in comments - Counter(each.text for each in after if each.is_comment):
+    replaced = [(change.start, change.end) for change in changes if change.role is not Role.INDENT]
+    comments: Counter[str] = Counter()
+    moved = 0
+    for first, last in places:
+        grown = sum(len(each.text) - (each.end - each.start) for each in changes if first <= each.start <= last)
+        before, after = words(old[first:last]), words(new[first + moved : last + moved + grown])
+        moved += grown
+        remaining = iter([each.text for each in after if not each.is_comment])
+        for word in before:
+            if word.is_comment:
+                comments[word.text] += not _meet(word, first, rewritten)
+            elif not _meet(word, first, replaced) and word.text not in remaining:  # consumes what stands before it
+                what = "a string" if word.is_string else "code"
+                return f"{what} of {path.name} is not what it was: {word.text[:40]}"
+        comments.subtract(each.text for each in after if each.is_comment)
+    for comment in +comments:
         return f"a comment of {path.name} would be lost: {comment[:60]}"
     return None
 
 
-def _stretch(old: str, changes: Sequence[Change]) -> tuple[int, int]:
-    """The parts of the old text that the changes are in or stand beside: in all others, nothing can be lost.
-
-    Where all of them are inside one class, its methods and other statements are such parts.
-    """
-    try:
-        ends, classes = (*parts(old), len(old)), members(old)
-    except (SyntaxError, ValueError):
-        return 0, len(old)
-    start, end = min(change.start for change in changes), max(change.end for change in changes)
-    ends = next((each for each in classes if each[0] < start and end < each[-1]), ends)
-    first, last = bisect_left(ends, start) - 1, bisect_right(ends, end)
-    return ends[max(first, 0)], ends[min(last, len(ends) - 1)]
-
-
-def _meet(word: Word, ranges: Sequence[tuple[int, int]]) -> bool:
+def _meet(word: Word, shift: int, ranges: Sequence[tuple[int, int]]) -> bool:
     """Whether one of the ranges overlaps with the word; a string may also have something put into it."""
-    return any(start < word.end and word.start < end and (word.is_string or start < end) for start, end in ranges)
+    first, last = word.start + shift, word.end + shift
+    return any(start < last and first < end and (word.is_string or start < end) for start, end in ranges)
 
 
 def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
