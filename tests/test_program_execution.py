@@ -1677,3 +1677,27 @@ def test_a_class_imported_from_one_of_two_modules_is_either(choice: str) -> None
     found = members(named(execution, "net"))
     assert {each.cls.module.name for each in found if isinstance(each, Instance)} == {"small", "large"}
     assert all(isinstance(each, Instance) for each in found)
+
+
+def test_a_model_that_may_be_wrapped_runs_once_in_a_call() -> None:
+    execution = run_torch("""
+        import sys
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 2)
+            def forward(self, x):
+                parts = []
+                parts.append(self.layer(x))
+                return parts
+        model = Net()
+        if len(sys.argv) > 1:
+            model = nn.DataParallel(model)
+        first = model(torch.ones(3, 4))
+        second = model(torch.zeros(3, 4))
+    """)
+    calls = events(execution, "call", "list.append")
+    assert len(calls) == 2
+    assert all(isinstance(call.receiver, Sequence) for call in calls)  # one list each, not the lists of two calls
+    assert len([each for each in events(execution, "forward") if each.name == "Net"]) == 2
+    assert len([each for each in events(execution, "forward") if each.name == "torch.nn.DataParallel"]) == 2

@@ -72,7 +72,7 @@ def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, 
         if read is value.children.get(name):
             interp.event("unset", node, name, value)
         return read
-    if not isinstance(value, Union):
+    if type(value) is not Union:
         return _read(interp, value, name, node, called)
     found: Value | None = None
     for member in value.values:
@@ -82,19 +82,19 @@ def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, 
 
 
 def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool) -> Value:
-    if isinstance(value, Instance):
+    if type(value) is Instance:
         return _read_instance(interp, value, name, node, called)
-    if isinstance(value, External):
+    if type(value) is External:
         if libraries.dropped(f"{value.qualname}.{name}") is not None:
             interp.event("import", node, f"{value.qualname}.{name}")
         return _read_external(interp, value, name)
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return _read_tensor(interp, value, name, node, called)
-    if isinstance(value, Opaque):
+    if type(value) is Opaque:
         return _read_opaque(interp, value, name, node, called)
-    if isinstance(value, Made):
+    if type(value) is Made:
         return _read_made(interp, value, name, node, called)
-    if isinstance(value, Namespace):
+    if type(value) is Namespace:
         found = value.attributes.get(name)
         if found is not None:
             changes = found.__class__ is Const and interp.may_repeat and name in interp.changed
@@ -102,13 +102,13 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
         if called or name in _NAMESPACE_METHODS:
             return Method(value, name)
         return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
-    if isinstance(value, ModuleValue):
+    if type(value) is ModuleValue:
         return _read_module(interp, value, name, node)
-    if isinstance(value, Class):
+    if type(value) is Class:
         return _read_class(interp, value, name, node)
-    if isinstance(value, calls.Super):
+    if type(value) is calls.Super:
         return calls.read_super(interp, value, name, node)
-    if isinstance(value, Host):
+    if type(value) is Host:
         return Method(value, name) if called else NUMBER if name in _READS else value
     if isinstance(value, Mapping) and not called:
         # a mapping that is read by attribute is an EasyDict, a batch encoding, an output
@@ -215,7 +215,7 @@ def _bind_member(interp: Interpreter, value: Instance, member: Value, node: ast.
 
 def has_decorator(function: Function, *qualnames: str) -> bool:
     """Whether a function has a decorator of these names."""
-    return any(
+    return bool(function.decorators) and any(
         isinstance(member, External) and member.qualname in qualnames
         for value in function.decorators
         for member in members(value)
@@ -387,10 +387,10 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
             found.__class__ is Const and interp.may_repeat and isinstance(key, Const) and key.value in interp.changed
         )
         return widened(found) if changes else found
-    if isinstance(value, Sequence):
+    if type(value) is Sequence:
         found = _sequence_item(interp, value, key, node)
         return widened(found) if found.__class__ is Const and value.kind == "list" and interp.may_repeat else found
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         if _is_old_read(node):
             interp.event("sync", node, "data", value)
             return Host(value, (interp.origin(node),))
@@ -399,20 +399,20 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         part = part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
         part.pageable = part.pageable or (isinstance(node, ast.Subscript) and is_scattered(node.slice, key))
         return part
-    if isinstance(value, Host):
+    if type(value) is Host:
         return value
-    if isinstance(value, Namespace):
+    if type(value) is Namespace:
         if isinstance(key, Const) and isinstance(key.value, str):
             return _read(interp, value, key.value, node, False)
         return join_all(value.attributes.values()) or UNKNOWN
-    if isinstance(value, Instance):
+    if type(value) is Instance:
         method = value.cls.find("__getitem__")
         if isinstance(method, Function):
             return calls.call(interp, Bound(value, method), Arguments([Passed(key or UNKNOWN)]), node)
         return value if calls.is_module(value) else UNKNOWN
-    if isinstance(value, Made):
+    if type(value) is Made:
         return _made_item(interp, value, key, node)
-    if isinstance(value, Opaque):
+    if type(value) is Opaque:
         value.uses.add("[]")
         return child(
             interp,
@@ -421,15 +421,15 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
             node,
             "element" if value.how == "element" else "attribute",
         )
-    if isinstance(value, Iterated):
+    if type(value) is Iterated:
         return value.element
-    if isinstance(value, Const) and isinstance(value.value, (str, tuple)):
+    if type(value) is Const and isinstance(value.value, (str, tuple)):
         index = key.value if isinstance(key, Const) else None
         in_range = isinstance(index, int) and -len(value.value) <= index < len(value.value)
         return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
-    if isinstance(value, External):
+    if type(value) is External:
         return _external_item(value, key, node, interp)
-    if isinstance(value, ModuleValue) and isinstance(key, (Const, Option)):  # module.__dict__[name]
+    if type(value) is ModuleValue and isinstance(key, (Const, Option)):  # module.__dict__[name]
         return calls.named_member(interp, value, key, node)
     return NUMBER if isinstance(value, Unknown) and value.number else UNKNOWN
 
@@ -711,24 +711,24 @@ def iterate(interp: Interpreter, value: Value | None, node: ast.AST) -> Value:
 
 
 def _iterate(interp: Interpreter, value: Value, node: ast.AST) -> Value:
-    if isinstance(value, Sequence):
+    if type(value) is Sequence:
         return element_of(interp, value)
-    if isinstance(value, Iterated):
+    if type(value) is Iterated:
         return value.element
-    if isinstance(value, Made):
+    if type(value) is Made:
         return _iterate_made(interp, value, node)
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return with_roles(value, frozenset(), interp.origin(node))
-    if isinstance(value, Host):
+    if type(value) is Host:
         return value
-    if isinstance(value, Instance):
+    if type(value) is Instance:
         return _iterate_instance(interp, value, node)
-    if isinstance(value, Opaque):
+    if type(value) is Opaque:
         value.uses.add("iter")
         return child(interp, value, "<element>", node, "element")
     if isinstance(value, Mapping):
         return join_all(Const(key) for key in list(value.entries)[:8]) or UNKNOWN
-    if isinstance(value, Const) and isinstance(value.value, tuple):
+    if type(value) is Const and isinstance(value.value, tuple):
         return join_all(Const(each, value.origin) for each in value.value[:8]) or UNKNOWN
     return UNKNOWN
 
@@ -784,7 +784,7 @@ def unpack(interp: Interpreter, value: Value, target: ast.Tuple | ast.List) -> l
 
 
 def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, node: ast.AST) -> list[Value]:
-    if isinstance(value, Sequence):
+    if type(value) is Sequence:
         if value.items is None:
             return [element_of(interp, value)] * count
         if starred is None and len(value.items) == count:
@@ -795,19 +795,19 @@ def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, 
             rest = Sequence(list(middle), interp.control, interp.origin(node), "list")
             return [*value.items[:starred], rest, *value.items[len(value.items) - after :]]
         return [element_of(interp, value)] * count
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return [value] * count
     if isinstance(value, (Iterated, Host)):
-        return [value.element if isinstance(value, Iterated) else value] * count
-    if isinstance(value, Opaque):
+        return [value.element if type(value) is Iterated else value] * count
+    if type(value) is Opaque:
         return [
             child(interp, value, f"[{index}]", node, "element" if value.how == "element" else "call")
             for index in range(count)
         ]
-    if isinstance(value, Const) and isinstance(value.value, (tuple, list)) and len(value.value) == count:
+    if type(value) is Const and isinstance(value.value, (tuple, list)) and len(value.value) == count:
         return [Const(each, value.origin) for each in value.value]
     if isinstance(value, (Made, Instance)):
-        return [value if isinstance(value, Made) and value.kind == "dataset" else iterate(interp, value, node)] * count
+        return [value if type(value) is Made and value.kind == "dataset" else iterate(interp, value, node)] * count
     if isinstance(value, Unknown) and value.number:
         return [NUMBER] * count
     return [UNKNOWN] * count

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from turbofix.program import access, externals, libraries, methods, options
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.scopes import Frame, Scope
 from turbofix.program.tensors import (
+    NO_ROLES,
     device_of,
     elements_passed,
     hosts_passed,
@@ -64,6 +66,7 @@ CONTEXTS_OF_TRAINING = 15
 CONSTRUCTIONS = 12
 _USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
 """Methods that only modules have."""
+_OUTPUT, _LOSS, _HOLDER = frozenset({"output"}), frozenset({"output", "loss"}), frozenset({"object"})
 _BASES_MADE = frozenset(
     {"loader", "dataset", "sampler", "argparse", "optimizer", "scheduler", "accelerator", "trainer"}
 )
@@ -82,31 +85,31 @@ class Super(Value):
 
 def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
     """The arguments of a call, with its stars unpacked."""
-    arguments = Arguments()
+    positions: list[Passed] = []
+    keywords: dict[str, Passed] = {}
+    arguments = Arguments(positions, keywords)
     for each in node.args:
         if not isinstance(each, ast.Starred):
-            arguments.positions.append(Passed(interp.eval(each), True, each))
+            positions.append(Passed(interp.eval(each), True, each))
             continue
         value = interp.eval(each.value)
         if isinstance(value, Sequence) and value.items is not None:
-            arguments.positions.extend(Passed(item) for item in value.items)
+            positions.extend(Passed(item) for item in value.items)
         else:
             arguments.star = True
-            arguments.positions.append(Passed(access.iterate(interp, value, each)))
+            positions.append(Passed(access.iterate(interp, value, each)))
     for keyword in node.keywords:
         value = interp.eval(keyword.value)
         if keyword.arg is not None:
-            arguments.keywords[keyword.arg] = Passed(value, True, keyword.value)
+            keywords[keyword.arg] = Passed(value, True, keyword.value)
             continue
         mapping = Mapping(None)
         access.merge(interp, mapping, value, strong=True)
         for key, entry in mapping.entries.items():
-            if isinstance(key, str) and key not in arguments.keywords:
+            if isinstance(key, str) and key not in keywords:
                 origin = entry.origin
                 place = origin.node if origin is not None and isinstance(origin.node, ast.expr) else None
-                arguments.keywords[key] = Passed(
-                    entry.value, entry.must, None, place, origin.module if origin else None
-                )
+                keywords[key] = Passed(entry.value, entry.must, None, place, origin.module if origin else None)
         arguments.open = arguments.open or mapping.open
         arguments.rest = join(arguments.rest, mapping.element)
     return arguments
@@ -114,12 +117,11 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
 
 def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
     """``f(...)``."""
-    if node.func.__class__ is ast.Attribute:
-        function = node.func
-        assert isinstance(function, ast.Attribute)
+    function = node.func
+    if isinstance(function, ast.Attribute):
         callee = access.read_attribute(interp, interp.eval(function.value), function.attr, function, called=True)
     else:
-        callee = interp.eval(node.func)
+        callee = interp.eval(function)
         if isinstance(callee, External) and callee.qualname == "builtins.super":
             return _super(interp, node)
     return call(interp, callee, evaluate_arguments(interp, node), node)
@@ -152,7 +154,7 @@ def read_super(interp: Interpreter, value: Super, name: str, node: ast.AST) -> V
 
 def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST) -> Value:
     """What calling a value gives."""
-    if isinstance(callee, Union):
+    if type(callee) is Union:
         found: Value | None = None
         up = interp.control
         refused = [member for member in callee.values if isinstance(member, Class) and not _takes(member, arguments)]
@@ -163,27 +165,27 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
                 interp.control = up
         _log_move_of_objects(interp, callee, arguments, node)
         return found or UNKNOWN
-    if isinstance(callee, Method):
+    if type(callee) is Method:
         return methods.call_method(interp, callee.receiver, callee.name, arguments, node)
-    if isinstance(callee, External):
+    if type(callee) is External:
         return externals.call_external(interp, callee.qualname, arguments, node)
-    if isinstance(callee, Function):
+    if type(callee) is Function:
         return invoke(interp, callee, arguments, node)
-    if isinstance(callee, Bound):
+    if type(callee) is Bound:
         if callee.function.name in ("step", "zero_grad"):
             _log_own_optimizer(interp, callee, arguments, node)
         return invoke(interp, callee.function, prepended(callee.receiver, arguments), node)
-    if isinstance(callee, Class):
+    if type(callee) is Class:
         return construct(interp, callee, arguments, node)
-    if isinstance(callee, Partial):
+    if type(callee) is Partial:
         return call(interp, callee.function, completed(callee.arguments, arguments), node)
-    if isinstance(callee, Instance):
+    if type(callee) is Instance:
         return _call_instance(interp, callee, arguments, node)
-    if isinstance(callee, Made):
+    if type(callee) is Made:
         return _call_made(interp, callee, arguments, node)
-    if isinstance(callee, Opaque):
+    if type(callee) is Opaque:
         return call_opaque(interp, callee, arguments, node)
-    if isinstance(callee, Tensor):
+    if type(callee) is Tensor:
         return with_roles(callee, frozenset(), interp.origin(node))
     tensors = tensors_passed(arguments)
     if tensors:
@@ -370,8 +372,7 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
     interp.called.add(body)
     if body in interp.active or interp.call_depth > DEEPEST:
         return interp.summaries.get(body, UNKNOWN)
-    count = interp.counts.get(body, 0)
-    interp.counts[body] = count + 1
+    count = interp.count(body)
     if count >= CONTEXTS and (
         count >= CONTEXTS_OF_TRAINING or not interp.glance.mentions_training(body, function.module)
     ):
@@ -517,15 +518,20 @@ def default_value(interp: Interpreter, function: Function, default: ast.expr) ->
 
 def is_module(value: Instance) -> bool:
     """Whether an object of the project is a torch module."""
+    return _has_module(value.cls.externals())
+
+
+@lru_cache(maxsize=1024)
+def _has_module(bases: tuple[str, ...]) -> bool:
     return any(
         name in libraries.MODULE_BASES or libraries.kind_of(name) in ("module", "criterion", "wrapper")
-        for name in value.cls.externals()
+        for name in bases
     )
 
 
 def is_criterion(value: Instance) -> bool:
     """Whether a module of the project computes a loss, by its bases or the name of its class."""
-    if any(libraries.kind_of(name) == "criterion" for name in value.cls.externals()):
+    if "criterion" in map(libraries.kind_of, value.cls.externals()):
         return True
     return value.cls.node.name.lower().endswith(("loss", "criterion")) and is_module(value)
 
@@ -547,8 +553,7 @@ def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.A
     init = cls.find("__init__")
     if isinstance(init, Function):
         key = cls.node
-        count = interp.counts.get(key, 0)
-        interp.counts[key] = count + 1
+        count = interp.count(key)
         earlier = interp.instances.get(key)
         if count >= CONSTRUCTIONS and earlier is not None:
             instance.attributes.update(earlier.attributes)
@@ -654,14 +659,17 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     """Call a model."""
     tensors = tensors_passed(arguments)
     place = surest(device_of(tensors), model.device)
-    bases = list(_unwrapped(model))
-    loss = any(isinstance(base, Instance) and is_criterion(base) for base in bases)
+    bases = _unwrapped(model)
+    loss = holds = False
+    for base in bases:
+        if isinstance(base, Instance):
+            loss = loss or is_criterion(base)
+        else:
+            holds = holds or not libraries.returns_tensor(base.qualname)
     qualname = model.qualname if isinstance(model, Made) else model.cls.node.name
-    roles = frozenset({"output", "loss"}) if loss else frozenset({"output"})
-    half = any(tensor.half for tensor in tensors)
-    half = half if loss else any(gives_half(base, half=half) for base in bases)
-    if any(isinstance(base, Made) and not libraries.returns_tensor(base.qualname) for base in bases):
-        roles |= {"object"}
+    roles = (_LOSS if loss else _OUTPUT) | (_HOLDER if holds else NO_ROLES)
+    half = True in [tensor.half for tensor in tensors]
+    half = half if loss else True in [gives_half(base, half=half) for base in bases]
     result = Tensor(roles, place, interp.origin(node), model, half=half)
     event = interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
     returned: Value | None = None
@@ -672,8 +680,9 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
             if isinstance(method, Function):
                 if len(bases) > 1:
                     interp.enter("choice", node, number)
-                returned = join(returned, call(interp, Bound(base, method), arguments, node))
+                given = _run_forward(interp, Bound(base, method), arguments, node)
                 interp.control = up
+                returned = join(returned, given)
                 place = surest(place, base.device)
         elif base.kind == "module" and base.inner is not None:
             _forward_layers(interp, base, arguments, node)
@@ -685,6 +694,24 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     output = _as_output(returned, Tensor(roles, place, interp.origin(node), model, half=half))
     event.returned = join(event.returned, output)
     return output
+
+
+def _run_forward(interp: Interpreter, forward: Bound, arguments: Arguments, node: ast.AST) -> Value:
+    """Execute the code of a model's call; once where a name is the model or the same model in one of several wrappers.
+
+    Whichever it is that is called, the same code runs there. The calls in it count as often as they are made, so that
+    fewer contexts of a function are executed in a program that has many.
+    """
+    key = forward.receiver, arguments
+    if key in interp.forwarded:
+        value, counted = interp.forwarded[key]
+        for body in counted:
+            interp.counts[body] += 1
+        return value
+    before = len(interp.counted)
+    value = call(interp, forward, arguments, node)
+    interp.forwarded[key] = value, interp.counted[before:]
+    return value
 
 
 def gives_half(model: Value, *, half: bool) -> bool:

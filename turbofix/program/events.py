@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 from turbofix.program.values import UNKNOWN, Value, join
@@ -166,15 +167,10 @@ def join_arguments(first: Arguments, second: Arguments) -> Arguments:
     joined = Arguments(
         open=first.open or second.open, star=first.star or second.star, rest=join(first.rest, second.rest)
     )
-    for index in range(max(len(first.positions), len(second.positions))):
-        joined.positions.append(
-            _join_passed(
-                first.positions[index] if index < len(first.positions) else None,
-                second.positions[index] if index < len(second.positions) else None,
-            )
-        )
-    for name in {**first.keywords, **second.keywords}:
-        joined.keywords[name] = _join_passed(first.keywords.get(name), second.keywords.get(name))
+    joined.positions = [_join_passed(*both) for both in zip_longest(first.positions, second.positions)]
+    if first.keywords or second.keywords:
+        names = {**first.keywords, **second.keywords}
+        joined.keywords = {name: _join_passed(first.keywords.get(name), second.keywords.get(name)) for name in names}
     return joined
 
 

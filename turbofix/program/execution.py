@@ -151,7 +151,7 @@ def _as_input(value: Value | None) -> Value | None:
 def _settle(module: ModuleFile) -> None:
     """Names that were imported and never used stay unknown."""
     for name, value in module.scope.names.items():
-        if any(isinstance(each, Lazy) for each in members(value)):
+        if Lazy in map(type, members(value)):
             settled = join_all(
                 Opaque(f"{each.module.name}.{each.name}", "import", Origin(each.node, module))
                 if isinstance(each, Lazy)

@@ -231,7 +231,7 @@ def member(interp: Interpreter, module: ModuleFile, name: str) -> Value | None:
 
 def settled(interp: Interpreter, value: Value) -> Value:
     """The value of a name, with what was imported lazily looked up; a test may choose between two imports."""
-    if not any(isinstance(each, Lazy) for each in members(value)):
+    if Lazy not in map(type, members(value)):
         return value
     found = (force(interp, each) if isinstance(each, Lazy) else each for each in members(value))
     return join_all(found) or UNKNOWN

@@ -11,6 +11,7 @@ import ast
 import operator
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal
 
 from turbofix.nodes import walk
@@ -19,7 +20,7 @@ from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRe
 from turbofix.program.names import dotted
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.syntax import Glance
-from turbofix.program.tensors import hosts_in, in_precision, is_scalar, joined_hosts, result_of, tensors_in
+from turbofix.program.tensors import in_precision, is_scalar, joined_hosts, result_of, tensors_in
 from turbofix.program.values import (
     NEVER,
     NONE,
@@ -98,6 +99,10 @@ _RECORDS = frozenset(
 )
 
 
+_LOOKED_INTO = frozenset({Lazy, Union, Const})
+"""What a name's value need not be all that the name can be."""
+
+
 class OutOfBudgetError(Exception):
     """More statements than the analysis takes on were executed."""
 
@@ -123,12 +128,15 @@ class Interpreter:
         self.called: set[ast.AST] = set()
         self.scopes: dict[Control, Scope] = {}  # the names of every call that was executed
         self.active: set[ast.AST] = set()
-        self.counts: dict[ast.AST, int] = {}
+        self.counts: dict[ast.AST, int] = {}  # how often each function was called, each class's object made
+        self.counted: list[ast.AST] = []  # these functions and classes as they were called
         self.summaries: dict[ast.AST, Value] = {}
         self.instances: dict[ast.AST, Instance] = {}
         self.made: dict[tuple[ast.AST | None, str, int], Made] = {}
         self.opaques: dict[tuple[ast.AST | None, str], Opaque] = {}
         self.flags: Namespace | None = None  # absl's
+        # what models gave for the arguments of a call, and what was counted meanwhile
+        self.forwarded: dict[tuple[Value, Arguments], tuple[Value, list[ast.AST]]] = {}
         self.fetched: dict[object, Value] = {}  # what the functions that a loader's workers run gave
         self.default_device: Device = "cpu"
         self._constants: dict[ast.AST, Const] = {}
@@ -171,7 +179,7 @@ class Interpreter:
             ast.Constant: self.constant,
             ast.Name: self._name,
             ast.Attribute: self._attribute,
-            ast.Call: lambda node: calls.evaluate_call(self, node),
+            ast.Call: MethodType(calls.evaluate_call, self),
             ast.Subscript: self._subscript,
             ast.Tuple: self._display,
             ast.List: self._display,
@@ -260,8 +268,10 @@ class Interpreter:
                 kind, node, self.frame.module, self.control, name, receiver, arguments, result, self._order
             )
             return found
-        found.receiver = join(found.receiver, receiver)
-        found.result = join(found.result, result)
+        if receiver is not found.receiver:
+            found.receiver = join(found.receiver, receiver)
+        if result is not found.result:
+            found.result = join(found.result, result)
         if arguments is not None and found.arguments is not arguments:
             found.arguments = join_arguments(found.arguments, arguments) if found.arguments is not None else arguments
         return found
@@ -320,6 +330,13 @@ class Interpreter:
         return False
 
     # --- values that are made once per place ------------------------------------------------------------------------
+
+    def count(self, body: ast.AST) -> int:
+        """How often a function was called, or a class's object made, before this time."""
+        count = self.counts.get(body, 0)
+        self.counts[body] = count + 1
+        self.counted.append(body)
+        return count
 
     def make(  # noqa: PLR0913
         self,
@@ -380,7 +397,9 @@ class Interpreter:
                 if value.__class__ is Lazy:
                     value = scope.names[name] = imports.force(self, value)
                 elif value.__class__ is Union:
-                    value = scope.names[name] = imports.settled(self, value)
+                    settled = imports.settled(self, value)
+                    if settled is not value:
+                        value = scope.names[name] = settled
                 elif (
                     value.__class__ is Const
                     and (scope is not self.frame.scope or self.may_repeat)
@@ -452,7 +471,7 @@ class Interpreter:
         """Evaluate what decides over control; reading a tensor for that is a sync."""
         value = self.eval(node)
         if not isinstance(node, ast.Constant):
-            if any(isinstance(member, Tensor) for member in members(value)):
+            if Tensor in map(type, members(value)):
                 self.event("sync", node, "bool", value)
             self.event("test", node, "", value)
         return value
@@ -465,6 +484,9 @@ class Interpreter:
             before = scope.names
             after: list[dict[str, Value]] = []
             for side, body in enumerate((node.body, node.orelse)):
+                if not body:
+                    after.append(before)
+                    continue
                 scope.names = dict(before)
                 self.enter("if", node, side)
                 if self.block(body):
@@ -705,6 +727,9 @@ class Interpreter:
         return found
 
     def _name(self, node: ast.Name) -> Value:
+        value = self.frame.scope.names.get(node.id)
+        if value is not None and value.__class__ not in _LOOKED_INTO:  # as nearly all are
+            return value
         return self.lookup(node.id, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
@@ -725,7 +750,7 @@ class Interpreter:
         kind: Literal["list", "tuple", "set"] = (
             "tuple" if isinstance(node, ast.Tuple) else "list" if isinstance(node, ast.List) else "set"
         )
-        if not any(isinstance(each, ast.Starred) for each in node.elts):
+        if ast.Starred not in map(type, node.elts):
             return Sequence([self.eval(each) for each in node.elts], self.control, self.origin(node), kind)
         items: list[Value] | None = []
         element: Value | None = None
@@ -874,9 +899,10 @@ class Interpreter:
 
     def operate(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value:
         """What an arithmetic operation gives."""
-        if isinstance(left, Const) and isinstance(right, Const):
+        if type(left) is Const and type(right) is Const:
             return self._fold(left.value, right.value, operation, node)
-        tensors = [m for value in (left, right) for m in members(value) if isinstance(m, Tensor)]
+        both = (*members(left), *members(right))
+        tensors = [member for member in both if type(member) is Tensor]
         if isinstance(left, Const) and isinstance(left.value, str) and isinstance(operation, (ast.Mod, ast.Add)):
             if isinstance(operation, ast.Mod):
                 for part, value in format_arguments(node, right):
@@ -888,7 +914,7 @@ class Interpreter:
             result = result_of(tensors, self.origin(node))
             result.scalar = is_scalar(left) and is_scalar(right)
             return in_precision(result, _TENSOR_OPERATIONS.get(operation.__class__, ""))
-        hosts = [*hosts_in(left, 0), *hosts_in(right, 0)]
+        hosts = [member for member in both if type(member) is Host]
         if hosts:
             return joined_hosts(hosts)
         if isinstance(left, Option) or isinstance(right, Option):
@@ -898,12 +924,9 @@ class Interpreter:
             return Computed(self.origin(node)) if is_settled(left) and is_settled(right) else NUMBER
         if isinstance(left, Sequence):
             return self._operate_on_sequence(left, right, operation, node)
-        lists = [*members(left), *members(right)]
-        if isinstance(operation, ast.Add) and lists and all(isinstance(each, Sequence) for each in lists):
+        if isinstance(operation, ast.Add) and all(isinstance(each, Sequence) for each in both):
             # a list that a loop has or has not made longer yet
-            held = [
-                item for each in lists if isinstance(each, Sequence) for item in (*(each.items or ()), each.element)
-            ]
+            held = [item for each in both if isinstance(each, Sequence) for item in (*(each.items or ()), each.element)]
             known = [item for item in held if item is not None]
             return Sequence(None, self.control, self.origin(node), "list", join_all(known) if known else None)
         if isinstance(left, Mapping) and isinstance(operation, ast.BitOr):
@@ -981,16 +1004,17 @@ class Interpreter:
         return UNKNOWN
 
     def _compare(self, node: ast.Compare) -> Value:
-        values = [self.eval(node.left), *(self.eval(each) for each in node.comparators)]
-        if len(node.ops) == 1:
-            return (
-                join_all(self._compare_two(first, values[1], node.ops[0], node) for first in members(values[0]))
-                or UNKNOWN
-            )
-        return self._reading_compare(values, node) or UNKNOWN
+        left = self.eval(node.left)
+        others = [self.eval(each) for each in node.comparators]
+        if len(others) > 1:
+            return self._reading_compare([left, *others], node) or UNKNOWN
+        found: Value | None = None
+        for first in members(left):
+            found = join(found, self._compare_two(first, others[0], node.ops[0], node))
+        return found or UNKNOWN
 
     def _compare_two(self, left: Value, right: Value, operation: ast.cmpop, node: ast.Compare) -> Value:
-        if isinstance(left, Const) and isinstance(right, Const):
+        if type(left) is Const and type(right) is Const:
             try:
                 return Const(bool(_COMPARE[operation.__class__](left.value, right.value)), self.origin(node))
             except TypeError:
@@ -1025,10 +1049,11 @@ class Interpreter:
 
     def _reading_compare(self, values: list[Value], node: ast.Compare) -> Value | None:
         """A comparison of tensors is a tensor, one of values read from tensors is such a value."""
-        tensors = [member for value in values for member in members(value) if isinstance(member, Tensor)]
+        found = [member for value in values for member in members(value)]
+        tensors = [member for member in found if type(member) is Tensor]
         if tensors:
             return result_of(tensors, self.origin(node))
-        hosts = [host for value in values for host in hosts_in(value, 0)]
+        hosts = [member for member in found if type(member) is Host]
         return joined_hosts(hosts) if hosts else None
 
     # --- comprehensions and generators ------------------------------------------------------------------------------
@@ -1097,9 +1122,12 @@ def is_part(value: Value) -> bool:
     )
 
 
+_SETTLED = frozenset({Const, Option, Computed})
+
+
 def is_settled(value: Value) -> bool:
     """Whether a value is chosen before the run, or by the machine, the same in every iteration."""
-    return all(isinstance(member, (Const, Option, Computed)) for member in members(value))
+    return _SETTLED.issuperset(map(type, members(value)))
 
 
 def _is_known_number(value: Value) -> bool:
@@ -1130,9 +1158,7 @@ def joined_names(alternatives: list[dict[str, Value]]) -> dict[str, Value]:
     for names in alternatives[1:]:
         for name, value in names.items():
             old = joined.get(name)
-            if old is None:
-                joined[name] = value
-            elif old is not value:
+            if old is not value:
                 joined[name] = join(old, value) or value
     return joined
 

@@ -139,6 +139,7 @@ _DROPPED = {
 """What libraries have dropped, with the version, and the torch, that is the first without it."""
 
 
+@lru_cache(maxsize=8192)
 def dropped(qualname: str) -> tuple[str, str, tuple[int, int]] | None:
     """What of a qualified name is gone, and the version, and the torch, that is the first without it."""
     if qualname.startswith("torch"):

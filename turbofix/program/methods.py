@@ -96,30 +96,30 @@ _MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_childre
 
 def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Arguments, node: ast.AST) -> Value:
     """``receiver.name(...)``."""
-    if isinstance(receiver, Tensor):
+    if type(receiver) is Tensor:
         return _call_tensor(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Instance):
+    if type(receiver) is Instance:
         return _call_instance(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Made):
+    if type(receiver) is Made:
         return _call_made(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Opaque):
+    if type(receiver) is Opaque:
         return _call_opaque(interp, receiver, name, arguments, node)
     if isinstance(receiver, Mapping):
         return _call_mapping(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Sequence):
+    if type(receiver) is Sequence:
         return _call_sequence(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Namespace):
+    if type(receiver) is Namespace:
         return _call_namespace(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Host):
+    if type(receiver) is Host:
         return receiver
-    if isinstance(receiver, Iterated):
+    if type(receiver) is Iterated:
         if name in ("__next__", "next", "send"):
             interp.event("next", node, "", receiver, arguments, receiver.element)
             return receiver.element
         return UNKNOWN
-    if isinstance(receiver, Const):
+    if type(receiver) is Const:
         return _call_const(interp, receiver, name, arguments, node)
-    if isinstance(receiver, Option):
+    if type(receiver) is Option:
         return (
             receiver
             if name in ("lower", "upper", "strip", "copy")

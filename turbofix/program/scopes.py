@@ -14,7 +14,7 @@ Reader = Callable[[Path], "str | None"]
 """The text of a file of the project, or None where there is none (or it cannot be read)."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Scope:
     """Names of a module, class body or function call."""
 
@@ -41,7 +41,7 @@ class ModuleFile:
         self.scope = Scope(None, self)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Lazy(Value):
     """A name imported from a module of the project that is executed only when the name is used."""
 

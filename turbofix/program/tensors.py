@@ -109,9 +109,9 @@ _HOLDING = (Union, Sequence, Mapping, Iterated)
 def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
     """The tensors that a value can be, or holds in its tuples and dicts."""
     for member in members(value):
-        if isinstance(member, Tensor):
+        if type(member) is Tensor:
             yield member
-        elif depth and isinstance(member, Sequence):
+        elif depth and type(member) is Sequence:
             for item in member.items or ():
                 yield from tensors_in(item, depth - 1)
             if member.element is not None:
@@ -121,7 +121,7 @@ def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
                 yield from tensors_in(entry.value, depth - 1)
             if member.element is not None:
                 yield from tensors_in(member.element, depth - 1)
-        elif depth and isinstance(member, Iterated):
+        elif depth and type(member) is Iterated:
             yield from tensors_in(member.element, depth - 1)
 
 
@@ -129,7 +129,7 @@ def tensors_passed(arguments: Arguments) -> list[Tensor]:
     """The tensors among the arguments."""
     found: list[Tensor] = []
     for value in arguments.values():
-        if isinstance(value, Tensor):
+        if type(value) is Tensor:
             found.append(value)
         elif isinstance(value, _HOLDING):
             found += tensors_in(value)
@@ -139,14 +139,14 @@ def tensors_passed(arguments: Arguments) -> list[Tensor]:
 def hosts_in(value: Value | None, depth: int = 2) -> Iterator[Host]:
     """The values read from tensors that a value can be, or holds in its tuples."""
     for member in members(value):
-        if isinstance(member, Host):
+        if type(member) is Host:
             yield member
-        elif depth and isinstance(member, Sequence):
+        elif depth and type(member) is Sequence:
             for item in member.items or ():
                 yield from hosts_in(item, depth - 1)
             if member.element is not None:
                 yield from hosts_in(member.element, depth - 1)
-        elif depth and isinstance(member, Iterated):
+        elif depth and type(member) is Iterated:
             yield from hosts_in(member.element, depth - 1)
 
 
@@ -166,9 +166,7 @@ def elements_passed(arguments: Arguments) -> bool:
 
 def roles_of(tensors: list[Tensor]) -> frozenset[str]:
     """The roles of all of them."""
-    if not tensors:
-        return NO_ROLES
-    return tensors[0].roles.union(*(tensor.roles for tensor in tensors[1:]))
+    return NO_ROLES.union(*[tensor.roles for tensor in tensors])
 
 
 def device_of(tensors: list[Tensor], default: Device = "unknown") -> Device:
@@ -191,6 +189,20 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
     The result of all but views and operations in place is a new tensor in memory that is not pinned.
     """
     first = tensors[0]
+    pageable = name != "pin_memory" and (first.pageable or not is_view(name))
+    keeps_scalar = name in _KEEP_SCALAR
+    if len(tensors) == 1:
+        return Tensor(
+            first.roles,
+            first.device,
+            origin,
+            first.source,
+            first.detached,
+            pageable,
+            first.scaled_from,
+            first.half,
+            keeps_scalar and first.scalar,
+        )
     source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
     scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
     return Tensor(
@@ -199,10 +211,10 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
         origin,
         source,
         any(tensor.detached for tensor in tensors) and all(tensor.detached or _is_data(tensor) for tensor in tensors),
-        name != "pin_memory" and (first.pageable or not is_view(name)),
+        pageable,
         scaled,
         any(tensor.half for tensor in tensors),
-        name in _KEEP_SCALAR and all(tensor.scalar for tensor in tensors),
+        keeps_scalar and all(tensor.scalar for tensor in tensors),
     )
 
 
@@ -337,9 +349,10 @@ def detached(tensor: Tensor, origin: Origin) -> Tensor:
 
 def is_scalar(value: Value | None) -> bool:
     """Whether a value certainly has no dimension: one of torch's tensors without any, or a number."""
-    return bool(members(value)) and all(
-        (isinstance(each, Tensor) and each.scalar) or is_number(each) for each in members(value)
-    )
+    for each in members(value):
+        if not (each.scalar if isinstance(each, Tensor) else is_number(each)):
+            return False
+    return value is not None
 
 
 def reduces_all(arguments: Arguments | None) -> bool:

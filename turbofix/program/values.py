@@ -151,6 +151,7 @@ class Class(Value):
     names: dict[str, Value]
     is_dataclass: bool = False
     _mro: tuple[Class | External, ...] | None = None
+    _externals: tuple[str, ...] | None = None
 
     def mro(self) -> tuple[Class | External, ...]:
         """This class and its bases, the project's and the external ones, in a method resolution order."""
@@ -170,10 +171,14 @@ class Class(Value):
 
     def externals(self) -> tuple[str, ...]:
         """The qualified names of the external classes that it derives from."""
-        return tuple(base.qualname for base in self.mro() if isinstance(base, External))
+        if self._externals is None:
+            self._externals = tuple(base.qualname for base in self.mro() if isinstance(base, External))
+        return self._externals
 
     def find(self, name: str) -> Value | None:
         """The attribute of the class, looked up along its bases."""
+        if name in self.names:
+            return self.names[name]
         for base in self.mro():
             if isinstance(base, Class) and name in base.names:
                 return base.names[name]
@@ -358,14 +363,14 @@ def members(value: Value | None) -> tuple[Value, ...]:
     """The values that ``value`` can be: its members for a union, else itself; nothing for None."""
     if value is None:
         return ()
-    return value.values if isinstance(value, Union) else (value,)
+    return value.values if type(value) is Union else (value,)
 
 
 def flatten(value: Value | None, depth: int = 3) -> Iterator[Value]:
     """The values that ``value`` can be, and, ``depth`` levels down, those inside its tuples and dicts."""
     for member in members(value):
         yield member
-        if depth and isinstance(member, Sequence):
+        if depth and type(member) is Sequence:
             for item in member.items or ():
                 yield from flatten(item, depth - 1)
             yield from flatten(member.element, depth - 1)
@@ -373,28 +378,29 @@ def flatten(value: Value | None, depth: int = 3) -> Iterator[Value]:
             for entry in member.entries.values():
                 yield from flatten(entry.value, depth - 1)
             yield from flatten(member.element, depth - 1)
-        elif depth and isinstance(member, Iterated):
+        elif depth and type(member) is Iterated:
             yield from flatten(member.element, depth - 1)
 
 
 def identity(value: Value) -> object:
     """A key under which two values count as the same in a union; values of different classes never do."""
     key = _KEYS.get(value.__class__)
-    return id(value) if key is None else key(value)
+    found = None if key is None else key(value)
+    return id(value) if found is None else found
 
 
 def _constant_key(value: Const) -> object:
     try:
         hash(value.value)
     except TypeError:
-        return id(value)
+        return None
     return ("const", type(value.value), value.value)
 
 
 def _made_key(value: Made) -> object:
     """Devices have no state: what one place makes of the same arguments is one device, whoever asked for it."""
     if value.kind != "device" or value.arguments.star or value.arguments.open:
-        return id(value)
+        return None
     given = value.arguments
     told = (*(("", each) for each in given.positions), *sorted(given.keywords.items()))
     return ("device", id(value.origin.node), value.device, tuple((name, identity(each.value)) for name, each in told))
@@ -416,6 +422,7 @@ _KEYS: dict[type[Value], Callable[[Any], object]] = {
     Bound: lambda value: ("bound", id(value.receiver), id(value.function.node)),
     Method: lambda value: ("method", id(value.receiver), value.name),
 }
+"""What makes two values of a class the same; None, and all other classes, where a value is the same as itself alone."""
 
 
 def join(first: Value | None, second: Value | None) -> Value | None:
@@ -424,10 +431,14 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         return first
     if first is None:
         return second
-    # No class of values has subclasses, and values are equal only to themselves: this runs a hundred thousand times.
-    kind = first.__class__
-    if kind is not second.__class__:
-        if kind is not Union and second.__class__ is not Union:
+    # No class of values but Mapping has a subclass, and values are equal only to themselves: this runs a hundred
+    # thousand times.
+    kind, other = first.__class__, second.__class__
+    if kind is not other:
+        if kind is Union:
+            if other is not Tensor and other is not Host:
+                return _with_one(first, second)  # type: ignore[arg-type]
+        elif other is not Union:
             return Union((first, second))
     elif kind is Tensor:
         return join_tensors(first, second)  # type: ignore[arg-type]
@@ -437,24 +448,36 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         if kind is Sequence and (items := _joined_items(first, second)) is not None:  # type: ignore[arg-type]
             return items
         return first if identity(first) == identity(second) else Union((first, second))
-    if kind is Union:
-        if all(new in first.values for new in members(second)):  # type: ignore[attr-defined]
-            return first
-        other = second.__class__
-        if other is not Union and other is not Tensor and other is not Host:
-            key = identity(second)
-            if any(each.__class__ is other and identity(each) == key for each in first.values):  # type: ignore[attr-defined]
-                return first
-    found: dict[object, Value] = {}
-    for member in members(first) + members(second):
-        key = identity(member)
-        if key in found and isinstance(member, (Tensor, Host)):
-            joined = join(found[key], member)
+    added = members(second)
+    if kind is Union and set(first.values).issuperset(added):  # type: ignore[attr-defined]
+        return first
+    found = {identity(member): member for member in members(first)}
+    for member in added:
+        same = found.setdefault(identity(member), member)
+        if same is not member and isinstance(member, (Tensor, Host)):
+            joined = join(same, member)
             assert joined is not None
-            found[key] = joined
-        else:
-            found.setdefault(key, member)
-    values = tuple(found.values())
+            found[identity(member)] = joined
+    return _one_of(tuple(found.values()))
+
+
+def _with_one(union: Union, value: Value) -> Value:
+    """One of several values, or one more, of which there is nothing to join."""
+    values = union.values
+    if value in values:
+        return union
+    kind = value.__class__
+    key = _KEYS.get(kind)
+    own = None if key is None else key(value)
+    if key is not None and own is not None:
+        for each in values:
+            if each.__class__ is kind and key(each) == own:
+                return union
+    return _one_of((*values, value))
+
+
+def _one_of(values: tuple[Value, ...]) -> Value:
+    """One of some values, of which few are kept where they are many."""
     if len(values) == 1:
         return values[0]
     if len(values) > WIDEST:
