@@ -80,13 +80,13 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
         folders = [*interp.folders]
         if importer.path.parent not in folders:
             folders.append(importer.path.parent)
+    file, package = "/".join(parts) + ".py", "/".join([*parts, "__init__.py"])
     for folder in folders:
-        base = folder.joinpath(*parts)
         if parts:
-            module = load(interp, base.parent / (base.name + ".py"), dotted)
+            module = load(interp, folder / file, dotted)
             if module is not None and module is not importer:
                 return module
-        module = load(interp, base / "__init__.py", dotted or folder.name)
+        module = load(interp, folder / package, dotted or folder.name)
         if module is not None:
             return module
     return None

@@ -223,7 +223,7 @@ class Interpreter:
     @property
     def events(self) -> list[Event]:
         """The event log, in program order."""
-        return sorted(self._events.values(), key=lambda event: event.order)
+        return list(self._events.values())  # as they were logged
 
     @property
     def may_repeat(self) -> bool:

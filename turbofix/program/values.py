@@ -473,7 +473,7 @@ def _with_one(union: Union, value: Value) -> Value:
         for each in values:
             if each.__class__ is kind and key(each) == own:
                 return union
-    return _one_of((*values, value))
+    return Union((*values, value)) if len(values) < WIDEST else _one_of((*values, value))
 
 
 def _one_of(values: tuple[Value, ...]) -> Value:
