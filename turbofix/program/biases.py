@@ -45,6 +45,7 @@ def biases(analysis: Analysis) -> Biases:
         return Biases()
     layers: dict[int, Made] = {}
     norms: set[int] = set()
+    with_norms: set[ModuleFile] = set()
     chains: list[tuple[ast.Call, ModuleFile]] = []
     for event in analysis.facts.of("make"):
         made = [each for each in members(event.result) if isinstance(each, Made)]
@@ -53,6 +54,7 @@ def biases(analysis: Analysis) -> Biases:
             continue
         if names and names <= _NORMS:
             norms.add(id(event.node))
+            with_norms.add(event.module)
         elif len(names) == 1 and _POSITIONS.keys() >= names and all(map(_has_bias, made)):
             layers[id(event.node)] = made[0]
         elif names == {"torch.nn.Sequential"} and not any(event.node is chain for chain, _ in chains):
@@ -64,7 +66,7 @@ def biases(analysis: Analysis) -> Biases:
                 if id(layer) in layers and id(norm) in norms:
                     found[id(layer)] = layer, norm, module
     for module in analysis.execution.modules.values():
-        for cls in every(ast.ClassDef, module.tree):
+        for cls in every(ast.ClassDef, module.tree) if module in with_norms else ():
             for layer, norm in _called_in_turn(analysis, cls, layers, norms):
                 found[id(layer)] = layer, norm, module
     places = analysis.facts.places

@@ -14,7 +14,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
-from turbofix.program.events import Event
+from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Compiling, Hazard, Model, Step
 from turbofix.program.names import dotted
@@ -94,7 +94,16 @@ def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]
     """What happens in each call of a model, by the node of the call."""
     nodes = {id(event.node) for event in forwards}
     facts = analysis.facts
-    return facts.sorted_by(lambda event: [id(frame.call) for frame in facts.frames(event) if id(frame.call) in nodes])
+    found: dict[int, list[Event]] = {}
+    lists: dict[Control, list[list[Event]]] = {}  # those that an event belongs to, which its level decides
+    for event in facts.events:
+        own = lists.get(event.control)
+        if own is None:
+            calls = [id(frame.call) for frame in facts.frames(event) if id(frame.call) in nodes]
+            own = lists[event.control] = [found.setdefault(each, []) for each in calls]
+        for each in own:
+            each.append(event)
+    return found
 
 
 def _uses(analysis: Analysis) -> Iterator[Hazard]:

@@ -18,11 +18,15 @@ _DEEPEST = 6
 
 def has_complex_weights(analysis: Analysis) -> bool:
     """Whether the program makes a parameter of complex numbers, or a layer of torch's with such weights."""
+    return analysis.once("complex weights", lambda: _has_complex_weights(analysis))
+
+
+def _has_complex_weights(analysis: Analysis) -> bool:
     if not any("complex" in each.text or "cfloat" in each.text for each in analysis.execution.modules.values()):
         return False
     for event in analysis.facts.events:
-        given = event.node.args[:1] if event.name in _PARAMETERS and isinstance(event.node, ast.Call) else ()
-        if any(_is_complex(analysis, each, event) for each in given):
+        given = event.node.args[:1] if event.name in _PARAMETERS and isinstance(event.node, ast.Call) else []
+        if given and _is_complex(analysis, given[0], event):
             return True
         if event.kind == "make" and event.arguments is not None and "dtype" in event.arguments.keywords:
             layer = any(isinstance(each, Made) and each.kind == "module" for each in members(event.result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -95,8 +95,9 @@ class Facts:
     _entries: dict[Control, tuple[Control | None, tuple[ast.AST, ...]]] = field(default_factory=dict)
     _callers: dict[Control, tuple[Frame, ...]] = field(default_factory=dict)  # by the call or module that they entered
     _loops: dict[Control, tuple[LoopRecord, ...]] = field(default_factory=dict)
-    _by_loop: dict[int, list[Event]] | None = None
-    _by_function: dict[int, list[Event]] | None = None
+    _by_loop: dict[int, set[Control]] | None = None  # the levels in each loop, in each function
+    _by_function: dict[int, set[Control]] | None = None
+    _in_loops: dict[int, list[Event]] = field(default_factory=dict)
     _levels: dict[Control, Event] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
@@ -196,18 +197,6 @@ class Facts:
         """Whether an event happens in an iteration of a loop, through calls too."""
         return any(loop is each for frame in self.frames(event) for each in frame.loops)
 
-    def sorted_by(self, keys: Callable[[Event], Iterable[int]]) -> dict[int, list[Event]]:
-        """The live events under each of their keys, in program order; what an event's level decides is asked once."""
-        found: dict[int, list[Event]] = {}
-        lists: dict[Control, list[list[Event]]] = {}
-        for event in self.events:
-            own = lists.get(event.control)
-            if own is None:
-                own = lists[event.control] = [found.setdefault(key, []) for key in keys(event)]
-            for each in own:
-                each.append(event)
-        return found
-
     def levels(self) -> Iterable[Event]:
         """The first live event of each level, in program order: what its frames tell but for where it stands in the
         last one, they tell of all events of the level."""
@@ -220,15 +209,25 @@ class Facts:
     def events_in(self, loop: ast.AST) -> list[Event]:
         """The live events that happen in an iteration of a loop, through calls too, in program order."""
         if self._by_loop is None:
-            self._by_loop = self.sorted_by(lambda event: {id(record.node) for record in self.loops(event)})
-        return self._by_loop.get(id(loop), [])
+            self._by_loop = {}
+            for event in self.levels():
+                for record in self.loops(event):
+                    self._by_loop.setdefault(id(record.node), set()).add(event.control)
+        found = self._in_loops.get(id(loop))
+        if found is None:
+            levels = self._by_loop.get(id(loop), ())
+            found = self._in_loops[id(loop)] = [event for event in self.events if event.control in levels]
+        return found
 
     def events_in_functions(self, functions: Iterable[ast.AST]) -> list[Event]:
         """The live events that happen in calls of these functions, or in what they call, in program order."""
         if self._by_function is None:
-            self._by_function = self.sorted_by(lambda event: {id(frame.scope) for frame in self.frames(event)})
-        found = {event.order: event for each in functions for event in self._by_function.get(id(each), ())}
-        return [found[order] for order in sorted(found)]
+            self._by_function = {}
+            for event in self.levels():
+                for frame in self.frames(event):
+                    self._by_function.setdefault(id(frame.scope), set()).add(event.control)
+        levels = set[Control]().union(*(self._by_function.get(id(each), ()) for each in functions))
+        return [event for event in self.events if event.control in levels] if levels else []
 
     def frames_within(self, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
         """The event's frames from the one that holds the loop inwards; empty outside it."""

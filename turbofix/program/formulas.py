@@ -115,10 +115,22 @@ def _is_compiled(function: _Function) -> bool:
     return any("jit" in name or "compile" in name for name in names)
 
 
+def _objects(analysis: Analysis) -> dict[ast.ClassDef, list[Instance]]:
+    """The objects of each class of the project, and of those that derive from it, in the order of their making."""
+    found: dict[ast.ClassDef, list[Instance]] = {}
+    for event in analysis.facts.of("construct"):
+        for each in members(event.result):
+            if isinstance(each, Instance):
+                for cls in {base.node for base in each.cls.mro() if isinstance(base, Class)}:
+                    found.setdefault(cls, []).append(each)
+    return found
+
+
 class _Reader:
     """One function."""
 
     def __init__(self, analysis: Analysis, function: _Function, module: ModuleFile, kinds: _Kinds) -> None:
+        self.analysis = analysis
         self.facts = analysis.facts
         self.places = analysis.facts.places
         self.function = function
@@ -335,13 +347,7 @@ class _Reader:
 
     def _kind_in(self, cls: ast.ClassDef, attribute: str) -> str | None:
         """What an attribute is in every object of a class, and of those that derive from it."""
-        objects = [
-            each
-            for event in self.facts.of("construct")
-            for each in members(event.result)
-            if isinstance(each, Instance)
-            and any(isinstance(base, Class) and base.node is cls for base in each.cls.mro())
-        ]
+        objects = self.analysis.once("objects by class", lambda: _objects(self.analysis)).get(cls, ())
         values = [value for each in objects for value in members(each.attributes.get(attribute)) or (None,)]
         kinds = {
             "number" if _is_unknown(value) and _is_told_number(cls, attribute) else self._kind_of(value)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.events import Event
 from turbofix.program.model import Layouts, Model
-from turbofix.program.names import body_of, walk_here
+from turbofix.program.sites import SCOPES, outside
 from turbofix.program.values import Made, members
 
 _LYING = frozenset(
@@ -37,15 +36,21 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
     chosen = [
         places.site(node, module)
         for module in modules
+        if "channels_last" in module.text
         for node in every(ast.Attribute, module.tree)
         if node.attr in ("channels_last", "channels_last_3d")
     ]
     scopes = {id(frame.scope): frame for event in facts.levels() for frame in facts.frames(event)}
-    lying = [places.site(node, frame.module) for frame in scopes.values() for node in _lying_in(frame.scope)]
+    lying = [
+        places.site(node, frame.module)
+        for frame in scopes.values()
+        for node in _lying_in(frame.module.tree).get(frame.scope, ())
+    ]
     lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
         for module in modules
+        if any(name in module.text for name in _WEIGHTS)
         for node in every(ast.Call, module.tree)
         if _called(node) in _WEIGHTS
     ]
@@ -59,14 +64,19 @@ def _flattens(event: Event) -> bool:
 
 
 @once_per_node
-def _lying_in(scope: ast.AST) -> tuple[ast.Call, ...]:
-    return tuple(_calls(scope))
-
-
-def _calls(scope: ast.AST) -> Iterator[ast.Call]:
-    for node in (each for part in body_of(scope) for each in walk_here(part)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LYING:
-            yield node
+def _lying_in(tree: ast.Module) -> dict[ast.AST, list[ast.Call]]:
+    """The calls of such methods by the function, class or file in whose own body they stand."""
+    found: dict[ast.AST, list[ast.Call]] = {}
+    parents = parents_in(tree)
+    for call in every(ast.Call, tree):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _LYING:
+            child: ast.AST = call
+            scope = parents[call]
+            while not isinstance(scope, SCOPES):
+                child, scope = scope, parents[scope]
+            if not outside(child, scope):
+                found.setdefault(scope, []).append(call)
+    return found
 
 
 def _called(call: ast.Call) -> str:

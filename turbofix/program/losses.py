@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import field
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -29,6 +29,7 @@ from turbofix.program.values import (
     Unknown,
     members,
 )
+from turbofix.records import dataclass
 
 
 def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> Loss:
@@ -346,9 +347,8 @@ def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
 
 def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
-    constants: dict[tuple[Site, str], list[object]] = {}
-    of_weights: set[tuple[Site, str]] = set()
-    of_halves: set[tuple[Site, str]] = set()
+    found: dict[tuple[Site, str], _Given] = {}
+    by_node: dict[tuple[ast.AST, str], _Given] = {}  # the same: most places are come by many times
     for event in dict.fromkeys((*events, *inside_models(analysis, events))):
         if event.kind not in ("call", "forward", "criterion"):
             continue
@@ -361,17 +361,14 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         name = qualname_of(event) if event.kind == "call" else name
         if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
             continue
-        key = analysis.facts.site(event), name
-        given = _given(event)
-        known = constants.setdefault(key, [])
-        known += [each for each in given.constants if each not in known]  # another caller may pass others
-        if given.weights:
-            of_weights.add(key)
-        if given.halves:
-            of_halves.add(key)
+        given = by_node.get((event.node, name))
+        if given is None:
+            given = by_node[event.node, name] = found.setdefault((analysis.facts.site(event), name), _Given())
+        given.add(event)
     return tuple(
-        Called(key[1], key[0], tuple(constants[key]), of_weights=key in of_weights, of_halves=key in of_halves)
-        for key in sorted(constants)
+        Called(name, site, tuple(given.constants), of_weights=given.weights, of_halves=given.halves)
+        for site, name in sorted(found)
+        for given in [found[site, name]]
     )
 
 
@@ -386,25 +383,25 @@ def qualname_of(event: Event) -> str:
     return f"{owner}.scatter.value" if number else event.name
 
 
-class _Given(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Given:
     """What a call is given: its literals, and whether weights or numbers of 16 bits are among the rest."""
 
-    constants: tuple[object, ...]
-    weights: bool
-    halves: bool
+    constants: list[object] = field(default_factory=list)
+    weights: bool = False
+    halves: bool = False
 
-
-def _given(event: Event) -> _Given:
-    passed = event.arguments.values() if event.arguments is not None else ()
-    constants: list[object] = []
-    weights = halves = False
-    for value in (event.receiver, *passed):
-        for each in members(value):
-            if isinstance(each, Tensor):
-                weights = weights or "param" in each.roles
-                halves = halves or each.half
-            elif isinstance(each, Const):
-                constants.append(each.value)
-            elif isinstance(each, (Opaque, Unknown)):
-                weights = True
-    return _Given(tuple(constants), weights, halves)
+    def add(self, event: Event) -> None:
+        """Another caller may pass others."""
+        passed = event.arguments.values() if event.arguments is not None else ()
+        constants: list[object] = []
+        for value in (event.receiver, *passed):
+            for each in members(value):
+                if isinstance(each, Tensor):
+                    self.weights = self.weights or "param" in each.roles
+                    self.halves = self.halves or each.half
+                elif isinstance(each, Const):
+                    constants.append(each.value)
+                elif isinstance(each, (Opaque, Unknown)):
+                    self.weights = True
+        self.constants += [each for each in constants if each not in self.constants]

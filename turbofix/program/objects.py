@@ -326,6 +326,11 @@ def models_given(analysis: Analysis, values: Iterable[Value]) -> tuple[Model, ..
 
 
 def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
+    question = ("model", site, tuple(map(id, values)), default_dtype)
+    return analysis.once(question, lambda: _described(analysis, site, values, default_dtype))
+
+
+def _described(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
     facts = analysis.facts
     first = values[0]
     layers = Layers()
@@ -706,10 +711,15 @@ def _called_before(analysis: Analysis, event: Event, params: list[Value]) -> boo
     return bool(owners) and all(any(model is owner for model in called) for owner in owners)
 
 
+def _optimizers_of(analysis: Analysis, event: Event) -> list[Made | Instance]:
+    """The optimizers in what an event's call is made on: each optimizer of a program asks for them, of whole models."""
+    return analysis.once(("optimizers of", id(event)), lambda: list(optimizers_in(event.receiver)))
+
+
 def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
     found: dict[Site, Act] = {}
     for event in analysis.facts.of("load"):
-        if any(one is each for one in optimizers_in(event.receiver) for each in made):
+        if any(one is each for one in _optimizers_of(analysis, event) for each in made):
             act = act_of(analysis, event, None)
             if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
                 text = analysis.facts.places.text(event.node.func.value, event.module)
@@ -749,7 +759,7 @@ def _state_saves(analysis: Analysis, made: list[Made]) -> tuple[StateSave, ...]:
     for event in analysis.facts.of("call"):
         if not event.name.endswith("state_dict") or event.name.endswith("load_state_dict"):
             continue
-        if not any(one is each for one in optimizers_in(event.receiver) for each in made):
+        if not any(one is each for one in _optimizers_of(analysis, event) for each in made):
             continue
         node, module = event.node, event.module
         parent = places.parent(node, module)
@@ -832,6 +842,10 @@ def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[
 # --- mixed precision and switches ---------------------------------------------------------------------------------
 
 
+_OF_PRECISION = frozenset(("make", "call", "cast", "backward", "step", "wrap"))
+"""The kinds of events that may be a part of mixed precision."""
+
+
 def precision(analysis: Analysis) -> tuple[Scaler, ...]:
     """The parts of a mixed-precision set-up that the program has already, dead branches included."""
     facts = analysis.facts
@@ -844,6 +858,8 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                 if made is not None:
                     entered.setdefault(made, set()).add(facts.site(event))
     for event in (*facts.events, *facts.dead):
+        if event.kind not in _OF_PRECISION:
+            continue
         scaler: Scaler | None = None
         site = facts.site(event)
         if event.kind == "make":
