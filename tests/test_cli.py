@@ -291,6 +291,10 @@ def test_a_file_that_another_script_runs_is_rewritten_where_it_is_right_for_both
     (tmp_path / "tune.py").write_text(script.replace("batches(dataset)", f"batches(dataset, {on_gpu})"))
     both = run("apply", "--select", "pin-memory", "train.py")
     assert (both.code, both.out) == (0, "")
+    assert both.err == (
+        "nothing to change\ndata.py: pin-memory was not applied: "
+        "tune.py, which runs line 5 too, rules it out: it is not known to be right there\n"
+    )
     told = findings(run("apply", "--select", "pin-memory", "--output-format", "json", "train.py"))
     assert [each["why_not"].startswith("tune.py, which runs line 5 too, rules it out: ") for each in told] == [True]
     assert run("apply", "--select", "pin-memory", "--write", "train.py").code == 0

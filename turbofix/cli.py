@@ -706,7 +706,7 @@ def advise(outcome: Outcome, *, told: bool) -> None:
 
 
 def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
-    """What was or would be done, in a line, and what an earlier rewrite made void."""
+    """What was or would be done, in a line, and what was not: an earlier rewrite made it void, or a script rules it out."""
     applied = [applied for rewriting in outcome.rewritings for applied in rewriting.stages]
     names = ", ".join(dict.fromkeys(each.codemod for each in applied))
     if write:
@@ -720,6 +720,8 @@ def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
         for each in rewriting.void:
             where = rewriting.report.spot(each.site).start
             say(f"{shown(each.site.path)}:{where}: {each.codemod} was not applied: {each.why_not}")
+    for (codemod, path), objection in outcome.objections.items():
+        say(f"{shown(path)}: {codemod} was not applied: {project.ruled_out(objection)}")
 
 
 def emit(result: str | bytes, file: Path | None = None) -> None:

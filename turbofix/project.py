@@ -121,8 +121,7 @@ class Outcome:
         for key, finding in merged.items():
             objection = self.objections.get((finding.codemod, finding.site.path)) if finding.fixable else None
             if objection is not None:
-                who = f"{shown(objection.script)}, which runs line {objection.line} too, rules it out"
-                merged[key] = replace(finding, fixable=False, why_not=f"{who}: {objection.why_not}")
+                merged[key] = replace(finding, fixable=False, why_not=ruled_out(objection))
         return tuple(sorted(merged.values(), key=_sort_key))
 
     @cached_property
@@ -159,6 +158,11 @@ class Outcome:
     def texts(self) -> Mapping[Path, str]:
         """The final text of every changed file."""
         return {path: text for rewriting in self.rewritings for path, text in rewriting.texts.items()}
+
+
+def ruled_out(objection: Objection) -> str:
+    """Why a file that several scripts run is left as it is."""
+    return f"{shown(objection.script)}, which runs line {objection.line} too, rules it out: {objection.why_not}"
 
 
 def _sort_key(said: Examined | InPlace) -> tuple[str, int, int, str]:

@@ -48,7 +48,7 @@ def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None
     lines: dict[Path, set[int]] = {each.site.path: set() for each in report.findings}
     for path, line in report.acts_on if report.stops is None else ():
         lines.setdefault(path, set()).add(line)
-    for path in lines.keys() & wanted.keys():
+    for path in sorted(lines.keys() & wanted.keys()):
         for codemod, site in wanted[path]:
             why_not = None
             if (each := said.get((codemod, site))) is not None:
