@@ -706,7 +706,7 @@ def advise(outcome: Outcome, *, told: bool) -> None:
 
 
 def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
-    """What was or would be done, in a line, and what was not: an earlier rewrite made it void, or a script rules it out."""
+    """What was or would be done, in a line, and what was not: it was made void, or a script rules it out."""
     applied = [applied for rewriting in outcome.rewritings for applied in rewriting.stages]
     names = ", ".join(dict.fromkeys(each.codemod for each in applied))
     if write:
