@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -171,3 +173,51 @@ def test_a_field_may_have_any_name(make: Maker) -> None:
     assert dataclasses.astuple(index(_key=3)) == (None, 3, 2)
     assert index() == index(None, 1, 2)
     assert index() != index(["a"])
+
+
+NODES = """
+import dataclasses, re
+
+{load}
+
+def shown(cls):
+    fields = [
+        (each.name, each.init, each.default, getattr(each.default_factory, "__qualname__", each.default_factory))
+        for each in dataclasses.fields(cls)
+    ]
+    said = cls.__qualname__, fields, cls.__match_args__, cls.__slots__, cls.__dataclass_params__
+    return re.sub(" at 0x[0-9a-f]+", "", str(said))
+
+for cls in sorted(vars(libcst).values(), key=str):
+    if isinstance(cls, type) and issubclass(cls, libcst.CSTNode):
+        print(shown(cls))
+text = "@a\\nclass A(B, c=1):\\n    def f(self, *a, b: int = 1) -> f'{{x!r}}':\\n        return [-i for i in a]\\n"
+tree = libcst.parse_module(text)
+assert tree.code == tree.deep_clone().code == text and tree.deep_equals(tree.deep_clone())
+print(tree, tree.body[0].with_changes(decorators=()))
+name = libcst.Name("x")
+print(name, name == libcst.Name("x"), hash(name) == id(name), name.lpar, name.lpar is libcst.Name("y").lpar)
+for wrong in (
+    lambda: libcst.Name(),
+    lambda: libcst.Name("x", nothing=1),
+    lambda: libcst.Name(""),
+    lambda: setattr(name, "value", "y"),
+    lambda: delattr(name, "value"),
+    lambda: libcst.BaseExpression().code,
+):
+    try:
+        wrong()
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+def test_nodes_of_libcst_are_the_same_when_they_are_compiled_later() -> None:
+    loads = ["import libcst", "from turbofix.cst import cst as libcst"]
+    told = [
+        subprocess.run([sys.executable, "-c", NODES.format(load=load)], capture_output=True, text=True, check=False)
+        for load in loads
+    ]
+    assert [each.stderr for each in told] == ["", ""]
+    plain, later = (each.stdout.splitlines() for each in told)
+    assert len(plain) > 200 and plain == later

@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import libcst as cst
-
+from turbofix.cst import cst
 from turbofix.edits import Change, Refuse, Role, Shift
 from turbofix.findings import Site
 from turbofix.nodes import walk

@@ -21,9 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import libcst as cst
-from libcst._nodes.internal import CodegenState
-
+from turbofix.cst import CodegenState, cst
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, get_origin
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414  (handed on to whoever imports it from here)
@@ -73,8 +75,10 @@ def _slotted(cls: type) -> type:
     return made
 
 
-def _compiled_init(fields: dict[str, dataclasses.Field[Any]], finishes: bool) -> Any:
-    known: dict[str, Any] = {"_made": object()}
+def _compiled_init(
+    fields: dict[str, dataclasses.Field[Any]], finishes: bool, setting: str = "self.{name} = {value}"
+) -> Any:
+    known: dict[str, Any] = {"_made": object(), "_set": object.__setattr__}
     parameters: list[str] = []
     lines: list[str] = []
     for name, field in fields.items():
@@ -83,24 +87,80 @@ def _compiled_init(fields: dict[str, dataclasses.Field[Any]], finishes: bool) ->
         if field.default is not dataclasses.MISSING:
             known[f"_default_{name}"] = field.default
             parameters.append(f"{name}=_default_{name}")
-            lines.append(f" self.{name} = {name}")
+            value = name
         elif field.default_factory is not dataclasses.MISSING:
             known[f"_factory_{name}"] = field.default_factory
             parameters.append(f"{name}=_made")
-            lines.append(f" self.{name} = _factory_{name}() if {name} is _made else {name}")
+            value = f"_factory_{name}() if {name} is _made else {name}"
         else:
             parameters.append(name)
-            lines.append(f" self.{name} = {name}")
+            value = name
+        lines.append(" " + setting.format(name=name, value=value))
     if finishes:
         lines.append(" self.__post_init__()")
     exec(f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines or [" pass"]), known)
     return known["__init__"]
 
 
+@contextmanager
+def compiled_when_needed() -> Iterator[None]:
+    """Let the frozen dataclasses of a library that is loaded meanwhile compile their ``__init__`` when it is called.
+
+    That goes for classes with a ``__repr__``, ``__eq__`` and ``__hash__`` of their own; all others stay as they are.
+    """
+    standard = dataclasses.dataclass
+
+    def light(cls: Any = None, /, **options: bool) -> Any:
+        if cls is None:
+            return lambda made: light(made, **options)
+        is_whole = None not in map(cls.__dict__.get, ("__repr__", "__eq__", "__hash__"))
+        return _frozen_later(cls) if is_whole and options == {"frozen": True} else standard(**options)(cls)
+
+    dataclasses.dataclass = light
+    try:
+        yield
+    finally:
+        dataclasses.dataclass = standard
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frozen:
+    """What the standard library says of a frozen class."""
+
+
+def _frozen_later(cls: type) -> type:
+    fields = _fields(cls)
+    made: dict[str, Any] = {
+        "__dataclass_fields__": fields,
+        "__dataclass_params__": _Frozen.__dict__["__dataclass_params__"],
+        "__match_args__": tuple(name for name, field in fields.items() if field.init),
+        "__setattr__": _frozen,
+        "__delattr__": _frozen,
+    }
+    if "__init__" not in cls.__dict__:
+        made["__init__"] = _init_later(fields, finishes=hasattr(cls, "__post_init__"))
+    for name, value in made.items():
+        setattr(cls, name, value)
+    return cls
+
+
+def _init_later(fields: dict[str, dataclasses.Field[Any]], finishes: bool) -> Any:
+    def __init__(self: object, *values: object, **named: object) -> None:
+        compiled = _compiled_init(fields, finishes, "_set(self, {name!r}, {value})")
+        for cls in type(self).__mro__:
+            if cls.__dict__.get("__init__") is __init__:
+                cls.__init__ = compiled  # type: ignore[misc]
+        compiled(self, *values, **named)
+
+    return __init__
+
+
 def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    fields: dict[str, dataclasses.Field[Any]] = dict(getattr(cls, "__dataclass_fields__", {}))
+    fields: dict[str, dataclasses.Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        fields |= base.__dict__.get("__dataclass_fields__", {})
     for name, annotation in inspect.get_annotations(cls).items():
-        if "ClassVar" in str(annotation):
+        if _is_of_the_class(annotation):
             continue
         default = cls.__dict__.get(name, dataclasses.MISSING)
         field = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
@@ -114,6 +174,12 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
                 setattr(cls, name, field.default)
         fields[name] = field
     return fields
+
+
+def _is_of_the_class(annotation: object) -> bool:
+    if isinstance(annotation, str):
+        return "ClassVar" in annotation
+    return annotation is ClassVar or get_origin(annotation) is ClassVar
 
 
 def _init(self: Any, *values: object, **named: object) -> None:
