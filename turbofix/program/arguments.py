@@ -249,15 +249,19 @@ class Reads:
 
     def _names_read(self, name: str) -> Iterator[tuple[ast.Name, ModuleFile]]:
         """The reads of a name in the program."""
-        for module in self._modules():
+        for module in self._saying(name):
             for node in reads_in(module.tree).names.get(name, ()):
                 yield node, module
 
     def _attributes_read(self, name: str) -> Iterator[tuple[ast.Attribute, ModuleFile]]:
         """The reads of an attribute in the program."""
-        for module in self._modules():
+        for module in self._saying(name):
             for node in reads_in(module.tree).attributes.get(name, ()):
                 yield node, module
+
+    def _saying(self, name: str) -> Iterator[ModuleFile]:
+        """The files whose text has a name."""
+        return (module for module in self._modules() if name in module.text)
 
     def _modules(self) -> Iterable[ModuleFile]:
         return self.facts.execution.modules.values()

@@ -133,19 +133,30 @@ def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> 
         for each in calls:
             if isinstance(each.value, ast.Call) and (dotted(each.value.func) or "").rpartition(".")[2] == made_by:
                 names |= {dotted(target) for target in each.targets}
-    last = {name.rpartition(".")[2] for name in names if name is not None}
-    if any(_takes_modules_apart(each.tree) for each in modules):
+    if analysis.once(
+        "modules are taken apart",
+        lambda: any(_takes_modules_apart(each.tree) for each in modules if any(name in each.text for name in _LISTING)),
+    ):
         return True
-    return any(_takes_apart(each.tree, last) for each in modules if any(name in each.text for name in last))
+    last = {name.rpartition(".")[2] for name in names if name is not None}
+    return any(_is_named_apart(analysis, name) for name in last)
 
 
-def _takes_apart(tree: ast.Module, names: set[str]) -> bool:
-    """Whether a file indexes one of some names, or goes through it."""
+def _is_named_apart(analysis: Analysis, name: str) -> bool:
+    """Whether some file indexes what has a name, or goes through it."""
+    modules = analysis.execution.modules.values()
+    return analysis.once(
+        ("is taken apart", name), lambda: any(name in _taken_apart(each.tree) for each in modules if name in each.text)
+    )
+
+
+@once_per_node
+def _taken_apart(tree: ast.Module) -> frozenset[str]:
+    """The (last) names of what a file indexes, or goes through."""
     gone_through = [getattr(loop, "iter", None) for kind in (*LOOPS, ast.comprehension) for loop in every(kind, tree)]
-    for iterated in (each for each in gone_through if each is not None):
-        if any(name.rpartition(".")[2] in names for name in _items_of(iterated)):
-            return True
-    return any((dotted(node.value) or "").rpartition(".")[2] in names for node in every(ast.Subscript, tree))
+    names = [name for each in gone_through if each is not None for name in _items_of(each)]
+    names += [dotted(node.value) or "" for node in every(ast.Subscript, tree)]
+    return frozenset(name.rpartition(".")[2] for name in names)
 
 
 @once_per_node

@@ -6,7 +6,7 @@ import ast
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -48,11 +48,11 @@ def _of_module(analysis: Analysis, module: ModuleFile) -> Choices:
 def _imports(tree: ast.Module) -> dict[str, list[ast.AST]]:
     """The statements of a file that may import a module, by the last name of that module."""
     found: dict[str, list[ast.AST]] = {}
-    for node in (*by_type(tree).get(ast.Import, ()), *by_type(tree).get(ast.ImportFrom, ())):
+    nodes: list[ast.Import | ast.ImportFrom] = [*every(ast.Import, tree), *every(ast.ImportFrom, tree)]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
         else:
-            assert isinstance(node, ast.Import)
             names = {alias.name.rpartition(".")[2] for alias in node.names}
         for name in names:
             found.setdefault(name, []).append(node)

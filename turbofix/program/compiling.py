@@ -109,7 +109,7 @@ def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]
 def _uses(analysis: Analysis) -> Iterator[Hazard]:
     """What else a program does with its models that a compiled one does not go with."""
     for module in analysis.execution.modules.values():
-        for node in every(ast.Call, module.tree):
+        for node in every(ast.Call, module.tree) if "register_" in module.text else ():
             if registers_hook(node):
                 yield Hazard("has hooks", analysis.facts.places.site(node, module))
     for event in analysis.facts.of("autograd_grad"):

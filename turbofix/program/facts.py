@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.answers import every, once_per_node, parents_in, statements
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import Execution, ModuleFile
 from turbofix.program.libraries import BARS, canonical
@@ -460,13 +460,14 @@ def attribute_writes_in(tree: ast.Module) -> dict[str, list[tuple[ast.AST, ast.A
     """Every write of an attribute in the functions and on the top level of a file, not right in a class, by its last
     name: the writing node, its scope."""
     found: dict[str, list[tuple[ast.AST, ast.AST]]] = {}
-    parents = parents_in(tree)
-    for kind in ASSIGNING:
-        for node in every(kind, tree):
+    nodes, by_type, parents = statements(tree)
+    opened = [(item, each) for each in nodes if isinstance(each, (ast.With, ast.AsyncWith)) for item in each.items]
+    for kind in ASSIGNING:  # but for `:=`, which writes no attributes
+        for node, statement in opened if kind is ast.withitem else ((each, each) for each in by_type.get(kind, ())):
             names = [name for name in written(node) if "." in name]
             if not names:
                 continue
-            scope = parents.get(node)
+            scope = parents.get(statement)
             while scope is not None and not isinstance(scope, SCOPES):
                 scope = parents.get(scope)
             if scope is not None and not isinstance(scope, ast.ClassDef):

@@ -10,7 +10,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model, is_module_class, keeps_graph
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -136,7 +136,11 @@ def _reasons(
     """Why the graphs may be needed, each with the place that tells."""
     places, facts = analysis.facts.places, analysis.facts
     for module in analysis.execution.modules.values():
-        for node in (*by_type(module.tree).get(ast.Import, ()), *by_type(module.tree).get(ast.ImportFrom, ())):
+        nodes: list[ast.Import | ast.ImportFrom] = [
+            *every(ast.Import, module.tree),
+            *every(ast.ImportFrom, module.tree),
+        ]
+        for node in nodes:
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             if any(name.partition(".")[0] in ASKING_LIBRARIES for name in names):
                 yield "library", places.site(node, module)
@@ -383,7 +387,7 @@ def _training_loops(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[tup
     sites = {step.loop.site for step in steps}
     for module in analysis.execution.modules.values():
         for kind in LOOPS:
-            for node in by_type(module.tree).get(kind, ()):
+            for node in every(kind, module.tree):
                 if analysis.facts.places.site(node, module) in sites:
                     yield node, module
 

@@ -41,9 +41,11 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         if node.attr in ("channels_last", "channels_last_3d")
     ]
     scopes = {id(frame.scope): frame for event in facts.levels() for frame in facts.frames(event)}
+    asking = {module for module in modules if any(name in module.text for name in _LYING)}
     lying = [
         places.site(node, frame.module)
         for frame in scopes.values()
+        if frame.module in asking
         for node in _lying_in(frame.module.tree).get(frame.scope, ())
     ]
     lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]

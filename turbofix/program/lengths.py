@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 
 from turbofix.nodes import walk
@@ -36,6 +37,7 @@ from turbofix.program.values import (
     join_all,
     members,
 )
+from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
 _DEPTH = 24
@@ -167,7 +169,10 @@ class Lengths:
     def _may_be_anything(self) -> bool:
         """Whether the program may set its names by their text: ``exec(open("settings.py").read())``."""
         return self.analysis.once(
-            "sets names by text", lambda: any(sets_names_by_text(each) for each in _trees(self.analysis))
+            "sets names by text",
+            lambda: any(
+                sets_names_by_text(each.tree) for each in _modules(self.analysis) if _SETTING_NAMES.is_in(each.text)
+            ),
         )
 
     # --- where an expression stands
@@ -800,7 +805,7 @@ class Uses:
 
     def is_resized(self) -> bool:
         """Whether an array is made longer or shorter in place, perhaps by another name."""
-        if any(map(resizes_in_place, _trees(self.analysis))):
+        if any(resizes_in_place(each.tree) for each in _modules(self.analysis)):
             return True
         return any(
             isinstance(above, ast.Attribute)
@@ -949,15 +954,20 @@ def is_set_otherwise(analysis: Analysis, name: str) -> bool:
 
 def _all_set_by_text(analysis: Analysis) -> tuple[frozenset[str | None], tuple[str, ...]]:
     """What the files set by text: names, None for one that may be any, and beginnings of names."""
-    trees = _trees(analysis)
+    trees = [each.tree for each in _modules(analysis) if any(word in each.text for word in _SETTING_ATTRIBUTES)]
     return (
         frozenset[str | None]().union(*map(_set_by_text, trees)),
         tuple(frozenset[str]().union(*map(_set_by_beginning, trees))),
     )
 
 
-def _trees(analysis: Analysis) -> list[ast.Module]:
-    return [each.tree for each in analysis.execution.modules.values()]
+def _modules(analysis: Analysis) -> Iterable[ModuleFile]:
+    return analysis.execution.modules.values()
+
+
+_SETTING_NAMES = Wording(("exec", "globals", "locals", "vars"), re.compile(r"\b(exec|globals|locals|vars)\b"))
+_SETTING_ATTRIBUTES = ("setattr", "delattr", "getattr", "vars", "__dict__")
+"""Words of files that may set names, or attributes, by their text."""
 
 
 @once_per_node

@@ -79,7 +79,11 @@ def hands_over(analysis: Analysis, made: tuple[Owner, ...]) -> bool:
     """
     strategies = (owner.argument("strategy") for owner in made)
     return (
-        any(_imports_engine(module.tree) for module in analysis.execution.modules.values())
+        any(
+            _imports_engine(module.tree)
+            for module in analysis.execution.modules.values()
+            if any(name in module.text for name in _FRAMEWORKS)
+        )
         or any(_is_passed(owner.argument(name)) for owner in made for _, names in _ENGINES for name in names)
         or any(str(value).startswith("deepspeed") for each in strategies for value in each.values)
     )

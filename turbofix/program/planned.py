@@ -45,11 +45,11 @@ def _is_scheduled(analysis: Analysis) -> bool:
     for module in analysis.execution.modules.values():
         if "lr_scheduler" in module.text:
             return True
-        for each in every(ast.Subscript, module.tree):
+        for each in every(ast.Subscript, module.tree) if "lr" in module.text else ():
             is_rate = isinstance(each.slice, ast.Constant) and each.slice.value == "lr"
             if is_rate and not isinstance(each.ctx, ast.Load):
                 return True
-        for groups in every(ast.Attribute, module.tree):
+        for groups in every(ast.Attribute, module.tree) if "param_groups" in module.text else ():
             if groups.attr == "param_groups" and not _is_only_read(analysis, groups, module):
                 return True
     return False

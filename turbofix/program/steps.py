@@ -16,7 +16,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, every, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
@@ -214,12 +214,8 @@ def _thaws(analysis: Analysis) -> Iterator[Site]:
         if not (isinstance(value, ast.Constant) and value.value is False):
             yield places.site(write, module)
     for module in analysis.execution.modules.values():
-        for call in by_type(module.tree).get(ast.Call, ()):
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr == "requires_grad_"
-            ):
+        for call in every(ast.Call, module.tree) if "requires_grad_" in module.text else ():
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
                 given = [*call.args, *(keyword.value for keyword in call.keywords)]
                 if given and not (isinstance(given[0], ast.Constant) and given[0].value is False):
                     yield places.site(call, module)
@@ -244,7 +240,7 @@ def _fitting(execution: Execution, target: Target) -> Target:
     for module in execution.modules.values():
         if "torch.accelerator" not in module.text or "hasattr(torch" in module.text:
             continue
-        if any(dotted(node) == "torch.accelerator" for node in by_type(module.tree).get(ast.Attribute, ())):
+        if any(dotted(node) == "torch.accelerator" for node in every(ast.Attribute, module.tree)):
             return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
     return target
 

@@ -8,7 +8,6 @@ under a name that the text does not tell leaves the question open.
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -60,6 +59,7 @@ _LOOKING_UP = words("__getattr__ __getattribute__ __setattr__ __new__ __slots__ 
 _SETTING = words("setattr exec locals globals importlib __import__ store_attr")
 _OPENING = words("__dict__ __setattr__ __setstate__ _modules _parameters _buffers import_module store_attr")
 _REGISTERING = words("register_buffer register_parameter register_module add_module")
+_BY_TEXT = _SETTING | _OPENING | _REGISTERING | {"vars"}
 _LOOKING = words("super isinstance type id print len hasattr getattr")
 """Functions that set no attribute of what they are given."""
 
@@ -74,7 +74,7 @@ def unset(analysis: Analysis, event: Event) -> tuple[str, str] | None:
         return None
     if not all(isinstance(each, Instance) and _is_closed(each.cls, name) for each in found):
         return None
-    if name in analysis.once("attributes that may be set", lambda: _set_somewhere(analysis)):
+    if _is_set_somewhere(analysis, name):
         return None
     text = short(analysis.facts.places.text(node, event.module))
     return "AttributeError", f"on every version: nothing sets `{text}`"
@@ -119,20 +119,14 @@ def _hands_itself_on(node: ast.ClassDef) -> bool:
     return False
 
 
-def _set_somewhere(analysis: Analysis) -> Container[str]:
-    """The attributes that some file sets, or whose names it says as a text; all, where one sets them by their texts."""
-    trees = [each.tree for each in analysis.execution.modules.values()]
-    return _ALL if any(map(_sets_by_text, trees)) else frozenset[str]().union(*map(_settable, trees))
-
-
-class _Everything:
-    """Holds whatever one asks for."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-_ALL = _Everything()
+def _is_set_somewhere(analysis: Analysis, name: str) -> bool:
+    """Whether some file may set an attribute of this name, or says it as a text; all, where one sets by texts."""
+    files = analysis.execution.modules.values()
+    by_text = analysis.once(
+        "attributes set by their texts",
+        lambda: any(_sets_by_text(each.tree) for each in files if any(word in each.text for word in _BY_TEXT)),
+    )
+    return by_text or any(name in _settable(each.tree) for each in files if name in each.text)
 
 
 @once_per_node
