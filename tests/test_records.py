@@ -179,6 +179,7 @@ NODES = """
 import dataclasses, re
 
 {load}
+from libcst.metadata import CodePosition, CodeRange
 
 def shown(cls):
     fields = [
@@ -197,6 +198,8 @@ assert tree.code == tree.deep_clone().code == text and tree.deep_equals(tree.dee
 print(tree, tree.body[0].with_changes(decorators=()))
 name = libcst.Name("x")
 print(name, name == libcst.Name("x"), hash(name) == id(name), name.lpar, name.lpar is libcst.Name("y").lpar)
+here = CodePosition(1, 2)
+print(here, here == CodePosition(1, 2), hash(here) == hash(CodePosition(1, 2)), CodeRange(here, here), here == (1, 2))
 for wrong in (
     lambda: libcst.Name(),
     lambda: libcst.Name("x", nothing=1),

@@ -104,17 +104,13 @@ def _compiled_init(
 
 @contextmanager
 def compiled_when_needed() -> Iterator[None]:
-    """Let the frozen dataclasses of a library that is loaded meanwhile compile their ``__init__`` when it is called.
-
-    That goes for classes with a ``__repr__``, ``__eq__`` and ``__hash__`` of their own; all others stay as they are.
-    """
+    """Let the frozen dataclasses of a library that is loaded meanwhile compile their ``__init__`` when it is called."""
     standard = dataclasses.dataclass
 
     def light(cls: Any = None, /, **options: bool) -> Any:
         if cls is None:
             return lambda made: light(made, **options)
-        is_whole = None not in map(cls.__dict__.get, ("__repr__", "__eq__", "__hash__"))
-        return _frozen_later(cls) if is_whole and options == {"frozen": True} else standard(**options)(cls)
+        return _frozen_later(cls) if options == {"frozen": True} else standard(**options)(cls)
 
     dataclasses.dataclass = light
     try:
@@ -136,9 +132,15 @@ def _frozen_later(cls: type) -> type:
         "__match_args__": tuple(name for name, field in fields.items() if field.init),
         "__setattr__": _frozen,
         "__delattr__": _frozen,
+        "_record_key": attrgetter(*fields) if fields else type,
     }
-    if "__init__" not in cls.__dict__:
-        made["__init__"] = _init_later(fields, finishes=hasattr(cls, "__post_init__"))
+    own = {
+        "__init__": _init_later(fields, finishes=hasattr(cls, "__post_init__")),
+        "__repr__": _repr,
+        "__eq__": _eq,
+        "__hash__": _hash,
+    }
+    made |= {name: value for name, value in own.items() if cls.__dict__.get(name) is None}
     for name, value in made.items():
         setattr(cls, name, value)
     return cls
