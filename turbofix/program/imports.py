@@ -70,7 +70,7 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
     """The project's module of that name, seen from ``importer``; ``level`` counts the dots of a relative import."""
     parts = dotted.split(".") if dotted else []
     if level:
-        folder = importer.path.parent
+        folder = importer.folder
         for _ in range(level - 1):
             folder = folder.parent
         folders = [folder]
@@ -78,18 +78,26 @@ def find(interp: Interpreter, dotted: str, importer: ModuleFile, level: int = 0)
         if not parts or parts[0] in libraries.EXTERNAL:
             return None
         folders = [*interp.folders]
-        if importer.path.parent not in folders:
-            folders.append(importer.path.parent)
+        if importer.folder not in folders:
+            folders.append(importer.folder)
     file, package = "/".join(parts) + ".py", "/".join([*parts, "__init__.py"])
     for folder in folders:
         if parts:
-            module = load(interp, folder / file, dotted)
+            module = _load_from(interp, folder, file, dotted)
             if module is not None and module is not importer:
                 return module
-        module = load(interp, folder / package, dotted or folder.name)
+        module = _load_from(interp, folder, package, dotted or folder.name)
         if module is not None:
             return module
     return None
+
+
+def _load_from(interp: Interpreter, folder: Path, file: str, name: str) -> ModuleFile | None:
+    """``load`` for a file in a folder: a path takes long to make, and many modules ask for the same."""
+    key = folder, file
+    if key not in interp.sought:
+        interp.sought[key] = load(interp, folder / file, name)
+    return interp.sought[key]
 
 
 def import_modules(interp: Interpreter, node: ast.Import) -> None:

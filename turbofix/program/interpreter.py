@@ -114,6 +114,7 @@ class Interpreter:
         self.read = read
         self.folders = imports.search_path(entry, root)
         self.modules: dict[Path, ModuleFile | None] = {}
+        self.sought: dict[tuple[Path, str], ModuleFile | None] = {}  # the same by their folder and their path in it
         self.module_controls: dict[ModuleFile, Control] = {}
         self.roots: list[Control] = []
         self.loops: dict[ast.AST, LoopRecord] = {}

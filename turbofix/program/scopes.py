@@ -34,11 +34,13 @@ class ModuleFile:
     text: str
     tree: ast.Module
     scope: Scope = field(init=False)
+    folder: Path = field(init=False)
     executed: bool = False
     star_imports: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.scope = Scope(None, self)
+        self.folder = self.path.parent
 
 
 @dataclass(eq=False, slots=True)
