@@ -98,6 +98,7 @@ class Facts:
     _by_loop: dict[int, set[Control]] | None = None  # the levels in each loop, in each function
     _by_function: dict[int, set[Control]] | None = None
     _in_loops: dict[int, list[Event]] = field(default_factory=dict)
+    _in_functions: dict[frozenset[int], list[Event]] = field(default_factory=dict)
     _levels: dict[Control, Event] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
@@ -226,8 +227,13 @@ class Facts:
             for event in self.levels():
                 for frame in self.frames(event):
                     self._by_function.setdefault(id(frame.scope), set()).add(event.control)
-        levels = set[Control]().union(*(self._by_function.get(id(each), ()) for each in functions))
-        return [event for event in self.events if event.control in levels] if levels else []
+        asked = frozenset(map(id, functions))
+        found = self._in_functions.get(asked)
+        if found is None:
+            levels = set[Control]().union(*(self._by_function.get(each, ()) for each in asked))
+            found = [event for event in self.events if event.control in levels] if levels else []
+            self._in_functions[asked] = found
+        return found
 
     def frames_within(self, event: Event, loop: ast.AST) -> tuple[Frame, ...]:
         """The event's frames from the one that holds the loop inwards; empty outside it."""

@@ -14,7 +14,7 @@ from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Facts, Frame, argument_for, settled
+from turbofix.program.facts import Facts, Frame, argument_for, settled, stack_of
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
@@ -73,6 +73,8 @@ class Guards:
     """The guards of nodes, with what was found out about names on the way."""
 
     facts: Facts
+    _around: dict[tuple[object, ...], list[Condition]] = field(default_factory=dict)
+    _judged: dict[tuple[object, ...], tuple[str, int | None]] = field(default_factory=dict)
     _called: dict[int, set[int]] = field(default_factory=dict)
     _varying: dict[tuple[ast.AST, tuple[Frame, ...], int], bool] = field(default_factory=dict)
 
@@ -107,6 +109,15 @@ class Guards:
 
         ``returns``: a ``return`` above the anchor skips it too (the function is called in every iteration).
         """
+        key = anchor, stop, returns, frames[-1].anchor, frames[-1].loops, stack_of(frames)
+        known = self._around.get(key)
+        if known is None:  # the events below a call stand under the same tests
+            known = self._around[key] = self._tests_around(anchor, stop, frames, returns)
+        return known
+
+    def _tests_around(
+        self, anchor: ast.AST, stop: ast.AST, frames: tuple[Frame, ...], returns: bool
+    ) -> list[Condition]:
         places = self.facts.places
         module = frames[-1].module
         found: list[Condition] = []
@@ -202,7 +213,12 @@ class Guards:
         """The kind of one test, and n of "every n"."""
         if condition.test is None:
             return "except", None
-        return self._judge(condition.test, condition.holds, condition.frames, loop, 4)
+        frames = condition.frames
+        key = condition.test, condition.holds, loop, frames[-1].loops, stack_of(frames)
+        known = self._judged.get(key)
+        if known is None:
+            known = self._judged[key] = self._judge(condition.test, condition.holds, frames, loop, 4)
+        return known
 
     def _judge(
         self, test: ast.expr, holds: bool, frames: tuple[Frame, ...], loop: ast.AST, depth: int

@@ -349,27 +349,48 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
     found: dict[tuple[Site, str], _Given] = {}
     by_node: dict[tuple[ast.AST, str], _Given] = {}  # the same: most places are come by many times
+    known = analysis.once("what calls are given", dict[Event, "tuple[str, _Given] | None"])  # loops share their events
     for event in dict.fromkeys((*events, *inside_models(analysis, events))):
         if event.kind not in ("call", "forward", "criterion"):
             continue
-        name = event.name
-        if event.kind != "call":
-            names = sorted(
-                member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))
-            )
-            name = names[0] if names else name
-        name = qualname_of(event) if event.kind == "call" else name
-        if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
+        if event not in known:
+            known[event] = _given_at(event)
+        call = known[event]
+        if call is None:
             continue
+        name, one = call
         given = by_node.get((event.node, name))
         if given is None:
             given = by_node[event.node, name] = found.setdefault((analysis.facts.site(event), name), _Given())
-        given.add(event)
+        given.add(one)
     return tuple(
         Called(name, site, tuple(given.constants), of_weights=given.weights, of_halves=given.halves)
         for site, name in sorted(found)
         for given in [found[site, name]]
     )
+
+
+def _given_at(event: Event) -> tuple[str, _Given] | None:
+    """The name of what is called at an event, and what it is given; None for what computes nothing with tensors."""
+    if event.kind == "call":
+        name = qualname_of(event)
+    else:
+        names = [member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))]
+        name = min(names, default=event.name)
+    if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
+        return None
+    given = _Given()
+    passed = event.arguments.values() if event.arguments is not None else ()
+    for value in (event.receiver, *passed):
+        for each in members(value):
+            if isinstance(each, Tensor):
+                given.weights = given.weights or "param" in each.roles
+                given.halves = given.halves or each.half
+            elif isinstance(each, Const):
+                given.constants.append(each.value)
+            elif isinstance(each, (Opaque, Unknown)):
+                given.weights = True
+    return name, given
 
 
 def qualname_of(event: Event) -> str:
@@ -391,17 +412,9 @@ class _Given:
     weights: bool = False
     halves: bool = False
 
-    def add(self, event: Event) -> None:
+    def add(self, other: _Given) -> None:
         """Another caller may pass others."""
-        passed = event.arguments.values() if event.arguments is not None else ()
-        constants: list[object] = []
-        for value in (event.receiver, *passed):
-            for each in members(value):
-                if isinstance(each, Tensor):
-                    self.weights = self.weights or "param" in each.roles
-                    self.halves = self.halves or each.half
-                elif isinstance(each, Const):
-                    constants.append(each.value)
-                elif isinstance(each, (Opaque, Unknown)):
-                    self.weights = True
-        self.constants += [each for each in constants if each not in self.constants]
+        self.weights = self.weights or other.weights
+        self.halves = self.halves or other.halves
+        if other.constants:
+            self.constants += [each for each in other.constants if each not in self.constants]
