@@ -38,10 +38,14 @@ from turbofix.program.values import (
 from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
-_MENTIONS = Wording(
-    (".04471", "erf", ".rsqrt", ".var", ".std", "softmax", ".mean(-1", ".mean(dim", "torch.mean"),
-    re.compile(r"0?\.04471|erf\b|\.rsqrt|\.var\b|\.std\b|softmax|\.mean\(-1|\.mean\(dim ?= ?-1|torch\.mean"),
+_MENTIONS = (
+    Wording((".04471", ".rsqrt", "softmax", ".mean(-1", "torch.mean")),
+    Wording(("erf",), re.compile(r"erf\b")),
+    Wording((".var",), re.compile(r"\.var\b")),
+    Wording((".std",), re.compile(r"\.std\b")),
+    Wording((".mean(dim",), re.compile(r"\.mean\(dim ?= ?-1")),
 )
+"""Each is looked for by itself, as a text with such a word is searched for one pattern in a tenth of the time."""
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))
 _WIDTH = 7
 _NEAR = 1e-6
@@ -103,9 +107,13 @@ def _functions(analysis: Analysis) -> Iterator[tuple[_Function, ModuleFile]]:
 def _mentions(analysis: Analysis, function: _Function, module: ModuleFile) -> bool:
     """Whether a word of a formula stands in a function."""
     text = analysis.facts.places.text
-    if not kept(module.tree, "mentions_formula", lambda: _MENTIONS.is_in(module.text)):
+    if not kept(module.tree, "mentions_formula", lambda: _mentions_in(module.text)):
         return False
-    return kept(function, "mentions_formula", lambda: _MENTIONS.is_in(text(function, module)))
+    return kept(function, "mentions_formula", lambda: _mentions_in(text(function, module)))
+
+
+def _mentions_in(text: str) -> bool:
+    return any(each.is_in(text) for each in _MENTIONS)
 
 
 def _is_compiled(function: _Function) -> bool:

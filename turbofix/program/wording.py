@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 
 class Wording(NamedTuple):
-    """A pattern, and words one of which stands in all that it finds; in small letters, where their size is ignored."""
+    """A pattern, and words one of which stands in all that it finds; in small letters, where their size is ignored.
+
+    Without a pattern, each of the words is enough.
+    """
 
     words: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] = re.compile("")
 
     def is_in(self, text: str) -> bool:
         """Whether a text says something of the kind."""
