@@ -12,10 +12,10 @@ import re
 import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _BYTE_ORDER_MARK = "\ufeff"
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -166,14 +166,16 @@ def indent(text: str) -> str:
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """The direct children of a node, in source order, without the marks that nodes share (``Load``, ``Add``)."""
     kind = node.__class__
-    parts = _PARTS.get(kind)
-    if parts is None:
-        parts = _PARTS[kind] = tuple(name for name in node._fields if name not in _NO_PARTS)
-    if not parts:  # a name or a constant, as most nodes are
+    if kind in LEAVES:
         return ()
     values = node.__dict__
     kept: tuple[ast.AST, ...] | None = values.get("_turbofix_children")
-    if kept is None:
+    if kept is None and kind in _FREQUENT:
+        kept = values["_turbofix_children"] = _FREQUENT[kind](node)
+    elif kept is None:
+        parts = _PARTS.get(kind)
+        if parts is None:
+            parts = _PARTS[kind] = tuple(name for name in node._fields if name not in _NO_PARTS)
         found: list[ast.AST] = []
         for name in parts:
             value = values.get(name)
@@ -197,8 +199,20 @@ _NO_PARTS = frozenset(
 LEAVES = frozenset((ast.Name, ast.Constant))
 """What most nodes are, and what has no children: one need not ask."""
 
-_PARTS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
-"""The other fields of each class of nodes, as they come up; the value of a constant is none."""
+_PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
+"""The other fields of each class of nodes, as they come up."""
+
+_FREQUENT: dict[type[ast.AST], Callable[[Any], tuple[ast.AST, ...]]] = {
+    ast.Attribute: lambda node: (node.value,),
+    ast.Call: lambda node: (node.func, *node.args, *node.keywords),
+    ast.keyword: lambda node: (node.value,),
+    ast.Expr: lambda node: (node.value,),
+    ast.Assign: lambda node: (*node.targets, node.value),
+    ast.Subscript: lambda node: (node.value, node.slice),
+    ast.BinOp: lambda node: (node.left, node.right),
+    ast.Tuple: lambda node: tuple(node.elts),
+}
+"""The same for the classes of most nodes that have children, in half the time."""
 
 
 def walk(node: ast.AST) -> list[ast.AST]:

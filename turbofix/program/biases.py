@@ -61,10 +61,9 @@ def biases(analysis: Analysis) -> Biases:
             chains.append((event.node, event.module))
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
     for chain, module in chains:
-        if not _is_taken_apart(analysis, chain, module):
-            for layer, norm in _neighbours(analysis, chain):
-                if id(layer) in layers and id(norm) in norms:
-                    found[id(layer)] = layer, norm, module
+        behind = [pair for pair in _neighbours(analysis, chain) if id(pair[0]) in layers and id(pair[1]) in norms]
+        if behind and not _is_taken_apart(analysis, chain, module):
+            found |= {id(layer): (layer, norm, module) for layer, norm in behind}
     for module in analysis.execution.modules.values():
         for cls in every(ast.ClassDef, module.tree) if module in with_norms else ():
             for layer, norm in _called_in_turn(analysis, cls, layers, norms):

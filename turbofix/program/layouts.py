@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.model import Layouts, Model
-from turbofix.program.sites import SCOPES, outside
+from turbofix.program.names import body_of, walk_here
 from turbofix.program.values import Made, members
 
 _LYING = frozenset(
@@ -46,7 +46,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         places.site(node, frame.module)
         for frame in scopes.values()
         if frame.module in asking
-        for node in _lying_in(frame.module.tree).get(frame.scope, ())
+        for node in _lying_in(frame.scope)
     ]
     lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
@@ -66,19 +66,14 @@ def _flattens(event: Event) -> bool:
 
 
 @once_per_node
-def _lying_in(tree: ast.Module) -> dict[ast.AST, list[ast.Call]]:
-    """The calls of such methods by the function, class or file in whose own body they stand."""
-    found: dict[ast.AST, list[ast.Call]] = {}
-    parents = parents_in(tree)
-    for call in every(ast.Call, tree):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _LYING:
-            child: ast.AST = call
-            scope = parents[call]
-            while not isinstance(scope, SCOPES):
-                child, scope = scope, parents[scope]
-            if not outside(child, scope):
-                found.setdefault(scope, []).append(call)
-    return found
+def _lying_in(scope: ast.AST) -> list[ast.Call]:
+    """The calls of such methods in the body of a function, class or file itself."""
+    return [
+        node
+        for statement in body_of(scope)
+        for node in walk_here(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LYING
+    ]
 
 
 def _called(call: ast.Call) -> str:

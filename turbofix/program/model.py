@@ -1641,7 +1641,8 @@ class TrainingProgram:
     paddings: tuple[Padding, ...] = ()
     remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
     samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
-    fixed_sizes: tuple[tuple[int, Site], ...] = ()  # numbers that the first sizes of tensors are, or are compared with
+    # numbers that the first sizes of tensors are, or are compared with; where batches may be accumulated
+    fixed_sizes: tuple[tuple[int, Site], ...] = ()
     counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something

@@ -191,7 +191,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         bulks=bulks(analysis, known_models) if trains and complete else (),
         paddings=paddings(analysis, steps) if trains and complete else (),
         samplings=samplings(analysis, steps, evaluations) if complete else (),
-        fixed_sizes=fixed_sizes(analysis) if trains else (),
+        fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
         acts_on=frozenset(
