@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pickle
 import subprocess
 import sys
@@ -224,3 +225,25 @@ def test_nodes_of_libcst_are_the_same_when_they_are_compiled_later() -> None:
     assert [each.stderr for each in told] == ["", ""]
     plain, later = (each.stdout.splitlines() for each in told)
     assert len(plain) > 200 and plain == later
+
+
+@pytest.mark.parametrize(
+    ("module", "fields", "later"),
+    [
+        ("libcst", "    a: int\n    b: int = 2", True),
+        ("libcst", "    a: int\n    b: dataclasses.InitVar[int] = 2", False),
+        ("libcst", "    a: int\n    _: dataclasses.KW_ONLY\n    b: int = 2", False),
+        ("libcst", "    a: int\n    b: int = dataclasses.field(default=2, kw_only=True)", False),
+        ("typer", "    a: int\n    b: int = 2", False),
+    ],
+)
+def test_only_plain_frozen_classes_of_the_library_itself_are_compiled_later(
+    module: str, fields: str, later: bool
+) -> None:
+    importlib.import_module(module)  # the standard library asks for the module of a class
+    names: dict[str, Any] = {"__name__": module, "dataclasses": dataclasses}
+    with records.compiled_when_needed("libcst"):
+        exec(f"@dataclasses.dataclass(frozen=True)\nclass A:\n{fields}", names)
+    assert ("_init_later" in names["A"].__init__.__qualname__) is later
+    assert names["A"](1, b=3).a == 1
+    assert dataclasses.dataclass.__qualname__ == "dataclass"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from turbofix.records import compiled_when_needed
 
-with compiled_when_needed():
+with compiled_when_needed("libcst"):
     import libcst as cst
     from libcst._nodes.internal import CodegenState
 

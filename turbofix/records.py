@@ -103,20 +103,34 @@ def _compiled_init(
 
 
 @contextmanager
-def compiled_when_needed() -> Iterator[None]:
-    """Let the frozen dataclasses of a library that is loaded meanwhile compile their ``__init__`` when it is called."""
+def compiled_when_needed(library: str) -> Iterator[None]:
+    """Let the frozen dataclasses of a library that is loaded meanwhile compile their ``__init__`` when it is called.
+
+    Those of other libraries that it loads are made by the standard library, and its own that ask for more than
+    ``frozen`` and plain fields.
+    """
     standard = dataclasses.dataclass
 
     def light(cls: Any = None, /, **options: bool) -> Any:
         if cls is None:
             return lambda made: light(made, **options)
-        return _frozen_later(cls) if options == {"frozen": True} else standard(**options)(cls)
+        is_plain = (
+            options == {"frozen": True} and cls.__module__.partition(".")[0] == library and _has_plain_fields(cls)
+        )
+        return _frozen_later(cls) if is_plain else standard(**options)(cls)
 
     dataclasses.dataclass = light
     try:
         yield
     finally:
         dataclasses.dataclass = standard
+
+
+def _has_plain_fields(cls: type) -> bool:
+    """Whether no field is one of ``__init__`` alone, or for keywords alone."""
+    special = any("InitVar" in str(each) or "KW_ONLY" in str(each) for each in inspect.get_annotations(cls).values())
+    given = (each for each in vars(cls).values() if isinstance(each, dataclasses.Field))
+    return not special and all(each.kw_only in (False, dataclasses.MISSING) for each in given)
 
 
 @dataclasses.dataclass(frozen=True)
