@@ -243,7 +243,8 @@ def test_only_plain_frozen_classes_of_the_library_itself_are_compiled_later(
     importlib.import_module(module)  # the standard library asks for the module of a class
     names: dict[str, Any] = {"__name__": module, "dataclasses": dataclasses}
     with records.compiled_when_needed("libcst"):
-        exec(f"@dataclasses.dataclass(frozen=True)\nclass A:\n{fields}", names)
+        text = f"@dataclasses.dataclass(frozen=True)\nclass A:\n{fields}"
+        exec(compile(text, "", "exec", dont_inherit=True), names)
     assert ("_init_later" in names["A"].__init__.__qualname__) is later
     assert names["A"](1, b=3).a == 1
     assert dataclasses.dataclass.__qualname__ == "dataclass"
