@@ -374,7 +374,7 @@ for step in range(25):
 
 
 def test_recurrent_layers_run_in_16_bits(tmp_path: Path) -> None:
-    """A CPU may have no float16 LSTM of its own, and the rewrite is no worse for it."""
+    """A CPU may have no LSTM of 16 bits of its own, and the rewrite is no worse for it."""
     script = tmp_path / "recurrent.py"
     script.write_text(RECURRENT)
     old = "    for layer in layers:\n        h, _ = layer(h)\n    loss = "

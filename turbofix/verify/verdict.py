@@ -99,11 +99,14 @@ def floors(original: Log, control: Log, tolerance: Tolerance) -> dict[tuple[int,
         if old["step"] and compare and not compare["mismatch"] and not (old["skipped"] or new["skipped"]):
             loss = abs(_sum(new) - _sum(old)) / max(abs(_sum(old)), scale / 10, 1e-30)
             disturbed.setdefault(old["optimizer"], []).append((old["step"], _Disturbed(compare, loss)))
-    return {
-        (row["optimizer"], row["step"]): _floor(near, tolerance)
-        for row in original["rows"]
-        if (near := [each for step, each in disturbed.get(row["optimizer"], ()) if abs(step - row["step"]) <= NEAR])
-    }
+    found: dict[tuple[int, int], Floor] = {}
+    for row in original["rows"]:
+        # at either end of the run, as many steps to the one side as there are too few to the other
+        nearest = sorted(disturbed.get(row["optimizer"], ()), key=lambda each: abs(each[0] - row["step"]))
+        if nearest:
+            near = [each for _, each in nearest[: 2 * NEAR + 1]]
+            found[row["optimizer"], row["step"]] = _floor(near, tolerance)
+    return found
 
 
 def may_be_rounding(original: Log, candidate: Log) -> bool:
@@ -311,8 +314,14 @@ def _gradients(compare: Mapping[str, Any], floor: Floor) -> Iterator[Deviation]:
         for name, _, _, _, _ in compare["parameters"]
     ]
     severities = [
-        severity(angle, ratio, share, replace(tolerance, parameter_angle=angles, parameter_ratio=ratios))
-        for (_, angle, ratio, share, _), (angles, ratios) in zip(compare["parameters"], bounds, strict=True)
+        severity(
+            # how far one goes astray is a length, too, and 1 - cosine goes with the square of that
+            math.sqrt(angle * angles) if name in floor.parameters and angle > angles else angle,
+            ratio,
+            share,
+            replace(tolerance, parameter_angle=angles, parameter_ratio=ratios),
+        )
+        for (name, angle, ratio, share, _), (angles, ratios) in zip(compare["parameters"], bounds, strict=True)
     ]
     worst = [(row, off) for row, off in zip(compare["parameters"], severities, strict=True) if not off <= 1]
     if whole["norm"] or whole["ratio"]:

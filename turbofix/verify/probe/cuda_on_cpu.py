@@ -354,12 +354,13 @@ def _map_autocast() -> None:
 
 
 def _map_recurrent() -> None:
-    """float16 LSTMs without oneDNN, which has none for many processors and fails; torch's own kernels know them."""
+    """LSTMs in 16 bits without oneDNN, which has none for many processors and fails; torch's own kernels know them."""
+    halves = (torch.float16, torch.bfloat16)
 
     def without_onednn(original: Any) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
-            halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.float16
-            if not halved and arguments[0].dtype is not torch.float16:
+            halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") in halves
+            if not halved and arguments[0].dtype not in halves:
                 return original(*arguments)
             with torch.backends.mkldnn.flags(enabled=False):
                 return original(*arguments)
