@@ -15,6 +15,7 @@ from turbofix.verify.verdict import (
     closeness,
     drew_differently,
     first_difference,
+    floors,
     saved_difference,
     too_few_compared,
 )
@@ -450,6 +451,33 @@ FAR: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("name", FAR)
 def test_one_step_that_is_far_off_is_enough(name: str) -> None:
     assert first_difference(ORIGINAL, strays(1, **FAR[name]), thresholds.ROUNDED, exact=False) is not None
+
+
+def disturbed(angles: dict[int, float]) -> dict[str, object]:
+    """The control: how far disturbed weights turn the gradient of a bias, by step."""
+    return run_of(
+        [step_row(step, parameters=[("bias", angles.get(step, 0.0), 1.0, 0.1, 0.1)]) for step in range(STEPS)]
+    )
+
+
+def test_a_bias_that_rounding_turns_may_stray_by_a_length() -> None:
+    control = disturbed(dict.fromkeys(range(STEPS), 0.02))  # 1 - cosine may be nine times that
+    turned = {"parameters": [("bias", 0.9, 1.0, 0.1, 0.1)]}  # five times its bound, and a stray of the root of that
+    halved = {"parameters": [("bias", 0.0, 0.5, 0.1, 0.1)]}
+    for count, off, passes in ((5, turned, True), (6, turned, False), (1, halved, False)):
+        found = first_difference(ORIGINAL, strays(count, **off), thresholds.ROUNDED, exact=False, control=control)
+        assert (found is None) is passes
+    further = {"parameters": [("bias", 1.9, 1.0, 0.1, 0.1)]}
+    calm = disturbed({})  # whose bound is the usual one, 0.05
+    assert first_difference(ORIGINAL, strays(1, **further), thresholds.ROUNDED, exact=False, control=calm) is not None
+
+
+def test_the_steps_at_the_ends_have_as_many_neighbours_as_the_others() -> None:
+    last = STEPS - 1
+    found = floors(ORIGINAL, disturbed({last - 6: 0.05, 7: 0.04}), thresholds.ROUNDED)
+    bounds = {step: round(found[0, step].parameters["bias"][0], 6) for step in (0, 1, 4, 5, 10, 11, last - 3, last)}
+    # the first step has nothing to be disturbed
+    assert bounds == {0: 0.36, 1: 0.36, 4: 0.36, 5: 0.36, 10: 0.45, 11: 0.45, last - 3: 0.45, last: 0.45}
 
 
 def test_other_samples_are_a_difference_though_the_step_draws() -> None:
