@@ -565,19 +565,11 @@ def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Without the cycle collector while trees are built: with it, parsing is superlinear.
-
-    What programs leave is looked through when enough of it has come together, and never in a run over one program:
-    with a million live objects that would be a tenth of the run.
-    """
+    """Without the cycle collector while trees are built: with it, parsing is superlinear."""
     global _left  # noqa: PLW0603  (there is one collector in a process, too)
     was_enabled = gc.isenabled()
     gc.disable()
-    if _left > _MANY_OBJECTS:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        _left = 0
+    collect_what_is_left()
     before = gc.get_count()[0]
     try:
         yield
@@ -587,6 +579,19 @@ def paused_gc() -> Iterator[None]:
             _left += max(0, gc.get_count()[0] - before)
             gc.freeze()
             gc.enable()
+
+
+def collect_what_is_left() -> None:
+    """Look through what earlier programs have left, when enough of it has come together.
+
+    Never in a run over one program: with a million live objects that would be a tenth of the run.
+    """
+    global _left  # noqa: PLW0603  (as above)
+    if _left > _MANY_OBJECTS:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        _left = 0
 
 
 _MANY_OBJECTS = 1_000_000
