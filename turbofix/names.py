@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.nodes import parse, walk
+from turbofix.nodes import children, parse, walk
 from turbofix.records import dataclass
 
 Place = tuple[int, int]  # line from 1, column from 0 in UTF-8 bytes, as ``ast`` has them
@@ -25,6 +25,14 @@ _SCOPES = (
     ast.GeneratorExp,
 )
 _DEFERRED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)
+_TELLING = frozenset(
+    (
+        *(*_SCOPES, *_BRANCHES, ast.Try, ast.ExceptHandler, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal),
+        *(ast.Name, ast.arg, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+    )
+)
+"""Nodes that bind or use a name, or whose parts differ; below the others is only to be looked for these."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,13 @@ class Names:
 
     # --- reading
     def _read(self, node: ast.AST, scope: ast.AST | None, *, sure: bool, fallback: bool) -> None:
+        if node.__class__ not in _TELLING:
+            for part in children(node):
+                self._read(part, scope, sure=sure, fallback=fallback)
+            return
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            self.used.add(node.id)
+            return
         place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
 
         def bind(name: str | None, target: str | None = None, module: str | None = None) -> None:
@@ -122,7 +137,7 @@ class Names:
         outside = set(map(id, _evaluated_outside(node)))
         for field, part in _parts(node):
             inner = node if isinstance(node, _SCOPES) and id(part) not in outside else scope
-            unsure = isinstance(node, (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)) and field != "test"
+            unsure = isinstance(node, _BRANCHES) and field != "test"
             handler = isinstance(node, ast.Try) and field == "handlers"
             self._read(
                 part,

@@ -74,7 +74,7 @@ def _stretch(body: list[ast.stmt], text: str, starts: list[int], start: int, end
         ends = [first, *_parted(statements, text, starts), last]
         at = max(bisect_left(ends, start) - 1, 0)
         first, last = ends[at], ends[min(bisect_right(ends, end), len(ends) - 1)]
-        here = [each for each in statements if first <= starts[_first_line(each) - 1] < last]
+        here = [each for each in statements if first <= starts[first_line(each) - 1] < last]
         inner = [_lines(each, text, starts) for each in _blocks(here[0])] if len(here) == 1 else []
         block = next((each for each in inner if each is not None and each[1] < start and end < each[2]), None)
     return first, last
@@ -93,7 +93,7 @@ def _lines(block: list[ast.stmt], text: str, starts: list[int]) -> tuple[list[as
     """A block and where its lines begin and end; None where it shares them with what is around it."""
     if not block:
         return None
-    first, last = _first_line(block[0]), block[-1].end_lineno or block[-1].lineno
+    first, last = first_line(block[0]), block[-1].end_lineno or block[-1].lineno
     line = text[starts[first - 1] : starts[first] if first < len(starts) else len(text)].lstrip(" \t\f")
     indented = text.startswith(line, starts[first - 1] + block[0].col_offset)
     end = starts[last] if last < len(starts) else len(text)
@@ -104,7 +104,8 @@ def _line_starts(text: str) -> list[int]:
     return [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
 
-def _first_line(statement: ast.stmt) -> int:
+def first_line(statement: ast.stmt) -> int:
+    """The line that a statement begins on, with its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
@@ -114,7 +115,7 @@ def _parted(body: list[ast.stmt], text: str, starts: list[int]) -> Iterator[int]
     for statement, following in pairwise(body):
         last = statement.end_lineno or statement.lineno
         goes_on = text[: starts[last]].rstrip("\r\n").endswith("\\")  # a backslash joins it with the next line
-        if last < _first_line(following) and not goes_on:
+        if last < first_line(following) and not goes_on:
             yield starts[last]
 
 

@@ -48,7 +48,7 @@ def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
         or _cells_changed(path, old, new)
         or _does_not_compile(path, old, new)
         or _lost_text(path, old, new, changes)
-        or _backward_under_autocast(path, old, new)
+        or _backward_under_autocast(path, old, new, changes)
     )
 
 
@@ -151,13 +151,23 @@ def _meet(word: Word, shift: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start < last and first < end and (word.is_string or start < end) for start, end in ranges)
 
 
-def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
-    if "autocast" not in new:
+def _backward_under_autocast(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
+    if "autocast" not in new or not _may_put_under_autocast(old, changes):
         return None
     found = _count_under_autocast(new)
     if found > _count_under_autocast(old):
         return f"a backward or a step of {path.name} would run under autocast"
     return None
+
+
+def _may_put_under_autocast(old: str, changes: Sequence[Change]) -> bool:
+    """Whether the changes, or the statements that they are in, speak of autocast or of what must not run under it."""
+    try:
+        touched = [old[first:last] for first, last in stretches(old, ((each.start, each.end) for each in changes))]
+    except (SyntaxError, ValueError):
+        return True
+    touched += [each.text for each in changes]
+    return any(word in text for text in touched for word in ("autocast", *_UNDER_AUTOCAST))
 
 
 def _count_under_autocast(text: str) -> int:

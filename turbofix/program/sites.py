@@ -10,12 +10,13 @@ import ast
 import contextlib
 import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
-from turbofix.nodes import tokens
+from turbofix.nodes import first_line, tokens
 from turbofix.program.answers import parents_in
 from turbofix.records import dataclass
 
@@ -36,7 +37,7 @@ class Page:
 
     module: ModuleFile
     lines: list[str] = field(init=False)
-    _comments: dict[int, str] | None = None
+    _comments: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)  # by the lines they were read in
 
     def __post_init__(self) -> None:
         text = self.module.text
@@ -48,17 +49,28 @@ class Page:
         return parents_in(self.module.tree)
 
     def comment(self, line: int) -> str | None:
-        """The comment on a line, without its ``#``; the file is cut into tokens only where one may stand there."""
+        """The comment on a line, without its ``#``."""
         if not 0 < line <= len(self.lines) or "#" not in self.lines[line - 1]:
             return None
-        if self._comments is None:
-            found: dict[int, str] = {}
+        first, last = lines = self._statement_lines(line)
+        if lines not in self._comments:
+            found = self._comments[lines] = {}
             with contextlib.suppress(tokenize.TokenError, SyntaxError):  # Python's parser took it all the same
-                for token in tokens(self.module.text):
+                for token in tokens("\n".join(self.lines[first - 1 : last])):
                     if token.type == tokenize.COMMENT:
-                        found[token.start[0]] = token.string.lstrip("#").strip()
-            self._comments = found
-        return self._comments.get(line)
+                        found[first - 1 + token.start[0]] = token.string.lstrip("#").strip()
+        return self._comments[lines].get(line)
+
+    def _statement_lines(self, line: int) -> tuple[int, int]:
+        """The lines of the module's statement that a line is in: to cut a whole file into tokens takes long."""
+        body = self.module.tree.body
+        at = bisect_right(body, line, key=first_line) - 1
+        last = (body[at].end_lineno or line) if at >= 0 else 0
+        if last < line:
+            return line, line
+        while at and (body[at - 1].end_lineno or 0) >= first_line(body[at]):  # they share a line
+            at -= 1
+        return first_line(body[at]), last
 
     def column(self, line: int, offset: int) -> int:
         """The column in characters of a byte offset in a line (counted from 1)."""
