@@ -110,6 +110,15 @@ class OutOfBudgetError(Exception):
 class Interpreter:
     """One abstract execution: its names, its control stack and its event log."""
 
+    # CPython finds the attributes of an object that has more than thirty by looking for them each time, but for slots.
+    __slots__ = (
+        *("read", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth", "call_depth"),
+        *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "scopes", "active", "counts"),
+        *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
+        *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "_expressions"),
+        *("control", "frame"),
+    )
+
     def __init__(self, entry: Path, root: Path, read: Reader) -> None:
         self.read = read
         self.folders = imports.search_path(entry, root)
