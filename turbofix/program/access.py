@@ -67,7 +67,7 @@ _READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
 
 def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
     """What ``value.name`` is; ``called``: as the callee of a call."""
-    if value.__class__ is Instance:
+    if type(value) is Instance:
         read = _read_instance(interp, value, name, node, called)
         if read is value.children.get(name):
             interp.event("unset", node, name, value)
@@ -76,7 +76,7 @@ def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, 
         return _read(interp, value, name, node, called)
     found: Value | None = None
     for member in value.values:
-        if not (isinstance(member, Const) and member.value is None):
+        if not (type(member) is Const and member.value is None):
             found = join(found, _read(interp, member, name, node, called))
     return found or UNKNOWN
 
@@ -97,7 +97,7 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if type(value) is Namespace:
         found = value.attributes.get(name)
         if found is not None:
-            changes = found.__class__ is Const and interp.may_repeat and name in interp.changed
+            changes = type(found) is Const and interp.may_repeat and name in interp.changed
             return widened(found) if changes else found
         if called or name in _NAMESPACE_METHODS:
             return Method(value, name)
@@ -144,7 +144,7 @@ def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.A
 def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST) -> Value:
     found = value.find(name)
     for member in members(found):
-        if isinstance(member, Function) and has_decorator(member, "builtins.classmethod"):
+        if type(member) is Function and has_decorator(member, "builtins.classmethod"):
             return Bound(value, member)
     if found is not None:
         return found
@@ -152,9 +152,9 @@ def _read_class(interp: Interpreter, value: Class, name: str, node: ast.AST) -> 
         return Const(value.node.name, interp.origin(node))
     if name == "apply" and "torch.autograd.Function" in value.externals():
         knows_autocast = any(
-            isinstance(each, External) and each.qualname.endswith(".custom_fwd")
+            type(each) is External and each.qualname.endswith(".custom_fwd")
             for member in members(value.find("forward"))
-            if isinstance(member, Function)
+            if type(member) is Function
             for each in member.decorators
         )
         return External("torch.amp.custom_fwd.apply" if knows_autocast else "torch.autograd.Function.apply")
@@ -193,16 +193,16 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
 
 def _current(interp: Interpreter, value: Instance, name: str, found: Value) -> Value:
     """A constant in an attribute, unless it is changed from one iteration to the next."""
-    if found.__class__ is not Const or not interp.may_repeat:
+    if type(found) is not Const or not interp.may_repeat:
         return found
     changes = name in interp.changed or any(
-        isinstance(base, Class) and name in interp.glance.changing_attributes(base.node) for base in value.cls.mro()
+        type(base) is Class and name in interp.glance.changing_attributes(base.node) for base in value.cls.mro()
     )
     return widened(found) if changes else found
 
 
 def _bind_member(interp: Interpreter, value: Instance, member: Value, node: ast.AST) -> Value:
-    if isinstance(member, Function):
+    if type(member) is Function:
         if has_decorator(member, "builtins.property", "functools.cached_property", "torch.utils.data.lazy_property"):
             return calls.call(interp, Bound(value, member), Arguments(), node)
         if has_decorator(member, "builtins.staticmethod"):
@@ -216,7 +216,7 @@ def _bind_member(interp: Interpreter, value: Instance, member: Value, node: ast.
 def has_decorator(function: Function, *qualnames: str) -> bool:
     """Whether a function has a decorator of these names."""
     return bool(function.decorators) and any(
-        isinstance(member, External) and member.qualname in qualnames
+        type(member) is External and member.qualname in qualnames
         for value in function.decorators
         for member in members(value)
     )
@@ -255,7 +255,7 @@ def _read_tensor(interp: Interpreter, value: Tensor, name: str, node: ast.AST, c
 
 def _read_opaque(interp: Interpreter, value: Opaque, name: str, node: ast.AST, called: bool) -> Value:
     known = value.children.get("." + name)
-    if known is not None and not isinstance(known, Opaque):
+    if known is not None and type(known) is not Opaque:
         return known
     value.uses.add(name)
     if called:
@@ -274,10 +274,10 @@ def child(interp: Interpreter, value: Value, name: str, node: ast.AST, how: str 
     known = value.children.get(name)
     if known is not None:
         return known
-    depth = value.depth if isinstance(value, Opaque) else 0
+    depth = value.depth if type(value) is Opaque else 0
     if depth >= _DEEPEST_OPAQUE:
         return UNKNOWN
-    if isinstance(value, Opaque) and value.how == "element":
+    if type(value) is Opaque and value.how == "element":
         how = "element"
     label = (
         value.name if isinstance(value, Opaque) else value.qualname if isinstance(value, Made) else value.cls.node.name
@@ -330,35 +330,35 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         if certainty == "strong" or (certainty == "weak" and name not in value.attributes):
             value.attributes[name] = new
         elif certainty == "weak":
-            if isinstance(value, Instance):
+            if type(value) is Instance:
                 add_weight(value, new)
             value.attributes[name] = join(value.attributes[name], new) or new
-    elif isinstance(value, Made):
+    elif type(value) is Made:
         if name in value.attributes:
             add_weight(value, new)
         if value.kind == "progress" and name == "desc" and isinstance(node, ast.Assign):
             interp.event("show", node, "set_description", value, Arguments([Passed(new)]))
         if interp.certainty(value.made_at) != "never":
             value.attributes[name] = join(value.attributes.get(name), new) or new
-    elif isinstance(value, Opaque):
+    elif type(value) is Opaque:
         value.children["." + name] = new
-    elif isinstance(value, ModuleValue):
+    elif type(value) is ModuleValue:
         value.module.scope.names[name] = new
-    elif isinstance(value, Class):
+    elif type(value) is Class:
         value.names[name] = join(value.names.get(name), new) or new
-    elif isinstance(value, Tensor) and name == "data":
+    elif type(value) is Tensor and name == "data":
         interp.event("call", node, "Tensor.set_", value)  # what ``tensor.data = new`` does to it
-    elif isinstance(value, External):
+    elif type(value) is External:
         interp.event("set", node, libraries.canonical(f"{value.qualname}.{name}"), value, None, new)
 
 
 def add_weight(model: Instance | Made, value: Value) -> None:
     """What a model holds under a name that is not known, or beside another weight: two of them join to neither."""
-    weights = [each for each in flatten(value) if isinstance(each, Tensor) and each.roles in _WEIGHTS]
+    weights = [each for each in flatten(value) if type(each) is Tensor and each.roles in _WEIGHTS]
     if not weights:
         return
     held = model.attributes.get("<weights>")
-    known = held.items or [] if isinstance(held, Sequence) else []
+    known = held.items or [] if type(held) is Sequence else []
     new = [each for each in weights if not any(each is one for one in known)]
     model.attributes["<weights>"] = Sequence([*known, *new], kind="list")
 
@@ -370,7 +370,7 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
     """``container[key]``; the key is None for a slice."""
     found: Value | None = None
     if (
-        isinstance(key, Const)
+        type(key) is Const
         and type(key.value) is int
         and any(isinstance(member, (Tensor, Host)) for member in members(container))
     ):
@@ -383,31 +383,29 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
 def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
     if isinstance(value, Mapping):
         found = _mapping_item(value, key)
-        changes = (
-            found.__class__ is Const and interp.may_repeat and isinstance(key, Const) and key.value in interp.changed
-        )
+        changes = type(found) is Const and interp.may_repeat and type(key) is Const and key.value in interp.changed
         return widened(found) if changes else found
     if type(value) is Sequence:
         found = _sequence_item(interp, value, key, node)
-        return widened(found) if found.__class__ is Const and value.kind == "list" and interp.may_repeat else found
+        return widened(found) if type(found) is Const and value.kind == "list" and interp.may_repeat else found
     if type(value) is Tensor:
         if _is_old_read(node):
             interp.event("sync", node, "data", value)
             return Host(value, (interp.origin(node),))
         # an output's item by the name of the loss is the loss
-        is_loss = isinstance(key, Const) and isinstance(key.value, str) and "loss" in key.value
+        is_loss = type(key) is Const and isinstance(key.value, str) and "loss" in key.value
         part = part_of(value, frozenset({"loss"}) if is_loss else frozenset(), interp.origin(node))
         part.pageable = part.pageable or (isinstance(node, ast.Subscript) and is_scattered(node.slice, key))
         return part
     if type(value) is Host:
         return value
     if type(value) is Namespace:
-        if isinstance(key, Const) and isinstance(key.value, str):
+        if type(key) is Const and isinstance(key.value, str):
             return _read(interp, value, key.value, node, False)
         return join_all(value.attributes.values()) or UNKNOWN
     if type(value) is Instance:
         method = value.cls.find("__getitem__")
-        if isinstance(method, Function):
+        if type(method) is Function:
             return calls.call(interp, Bound(value, method), Arguments([Passed(key or UNKNOWN)]), node)
         return value if calls.is_module(value) else UNKNOWN
     if type(value) is Made:
@@ -417,21 +415,21 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         return child(
             interp,
             value,
-            f"[{key.value!r}]" if isinstance(key, Const) else "[]",
+            f"[{key.value!r}]" if type(key) is Const else "[]",
             node,
             "element" if value.how == "element" else "attribute",
         )
     if type(value) is Iterated:
         return value.element
     if type(value) is Const and isinstance(value.value, (str, tuple)):
-        index = key.value if isinstance(key, Const) else None
+        index = key.value if type(key) is Const else None
         in_range = isinstance(index, int) and -len(value.value) <= index < len(value.value)
         return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
     if type(value) is External:
         return _external_item(value, key, node, interp)
     if type(value) is ModuleValue and isinstance(key, (Const, Option)):  # module.__dict__[name]
         return calls.named_member(interp, value, key, node)
-    return NUMBER if isinstance(value, Unknown) and value.number else UNKNOWN
+    return NUMBER if type(value) is Unknown and value.number else UNKNOWN
 
 
 def _is_old_read(node: ast.AST) -> bool:
@@ -447,9 +445,9 @@ def _is_old_read(node: ast.AST) -> bool:
 
 
 def _mapping_item(value: Mapping, key: Value | None) -> Value:
-    if isinstance(key, Option) and isinstance(key.default, Const):
+    if type(key) is Option and type(key.default) is Const:
         return join_all(entry.value for entry in value.entries.values()) or value.element or UNKNOWN
-    if isinstance(key, Const) and is_hashable(key.value):
+    if type(key) is Const and is_hashable(key.value):
         entry = value.entries.get(key.value)
         if entry is not None:
             return (
@@ -462,7 +460,7 @@ def _mapping_item(value: Mapping, key: Value | None) -> Value:
 
 def _any_entry(value: Value | None) -> Value:
     """What stands under a key that is not known: a constant that was put there is not all that may be there."""
-    return widened(value) if isinstance(value, Const) else value or UNKNOWN
+    return widened(value) if type(value) is Const else value or UNKNOWN
 
 
 def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node: ast.AST) -> Value:
@@ -470,7 +468,7 @@ def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node
         return _slice_of(interp, value, node)
     if (
         value.items is not None
-        and isinstance(key, Const)
+        and type(key) is Const
         and isinstance(key.value, int)
         and -len(value.items) <= key.value < len(value.items)
     ):
@@ -502,19 +500,19 @@ def _bound(node: ast.expr | None, default: int) -> int | None:
 
 
 def _made_item(interp: Interpreter, value: Made, key: Value | None, node: ast.AST) -> Value:
-    if isinstance(key, Const) and isinstance(key.value, str):
+    if type(key) is Const and isinstance(key.value, str):
         found = value.attributes.get(key.value)
         if found is not None:
             return found
     if value.kind == "dataset":
-        if key is None or (isinstance(key, Const) and isinstance(key.value, str)):
+        if key is None or (type(key) is Const and isinstance(key.value, str)):
             return value  # a part, or a split of the data
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if value.kind == "tokens":
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if value.kind == "module" and value.inner is not None:
         return read_item(interp, value.inner, key, node)
-    return child(interp, value, f"[{key.value!r}]" if isinstance(key, Const) else "[]", node)
+    return child(interp, value, f"[{key.value!r}]" if type(key) is Const else "[]", node)
 
 
 def _external_item(value: External, key: Value | None, node: ast.AST, interp: Interpreter) -> Value:
@@ -533,15 +531,15 @@ def write_item(  # noqa: PLR0913
     if isinstance(container, Mapping):
         written = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
         put(interp, container, key, value, written)
-    elif isinstance(container, Namespace):
-        if isinstance(key, Const) and isinstance(key.value, str):
+    elif type(container) is Namespace:
+        if type(key) is Const and isinstance(key.value, str):
             write_attribute(interp, container, key.value, value, node)
         else:
             container.open = True
-    elif isinstance(container, Sequence):
+    elif type(container) is Sequence:
         if (
             container.items is not None
-            and isinstance(key, Const)
+            and type(key) is Const
             and isinstance(key.value, int)
             and -len(container.items) <= key.value < len(container.items)
         ):
@@ -552,20 +550,20 @@ def write_item(  # noqa: PLR0913
             container.items = [join(old, value) or value for old in container.items]
         else:
             container.element = join(container.element, value)
-    elif isinstance(container, Instance):
+    elif type(container) is Instance:
         method = container.cls.find("__setitem__")
-        if isinstance(method, Function):
+        if type(method) is Function:
             calls.call(interp, Bound(container, method), Arguments([Passed(key), Passed(value)]), target)
-    elif isinstance(container, Opaque):
-        if isinstance(key, Const):
+    elif type(container) is Opaque:
+        if type(key) is Const:
             container.children[f"[{key.value!r}]"] = value
-    elif isinstance(container, Made) and container.kind == "module" and isinstance(key, Const):
+    elif type(container) is Made and container.kind == "module" and type(key) is Const:
         if isinstance(key.value, str):
             write_attribute(interp, container, key.value, value, node)
         container.inner = join(container.inner, Sequence([value], interp.control))
-    elif isinstance(container, External) and container.qualname == "os.environ" and isinstance(key, Const):
+    elif type(container) is External and container.qualname == "os.environ" and type(key) is Const:
         interp.event("set", node, f'os.environ["{key.value}"]', container, None, value)
-    elif isinstance(container, Tensor):
+    elif type(container) is Tensor:
         if any(True for _ in tensors_in(value)) and indexes(target.slice, key):
             interp.event("call", target, "Tensor.index_put_", container, Arguments([Passed(key), Passed(value)]))
         # filling a tensor item by item with what was read from another, or the other way round
@@ -581,10 +579,10 @@ def indexes(node: ast.expr, key: Value) -> bool:
     """
     if isinstance(node, (ast.Slice, ast.Constant)):
         return False
-    if isinstance(node, ast.Tuple) and isinstance(key, Sequence) and key.items is not None:
+    if isinstance(node, ast.Tuple) and type(key) is Sequence and key.items is not None:
         return any(indexes(each, item) for each, item in zip(node.elts, key.items, strict=False))
     return any(
-        isinstance(member, (Tensor, Opaque)) or (isinstance(member, Unknown) and not member.number)
+        isinstance(member, (Tensor, Opaque)) or (type(member) is Unknown and not member.number)
         for member in members(key)
     )
 
@@ -597,7 +595,7 @@ def is_scattered(node: ast.expr, key: Value | None) -> bool:
     if key is not None and any(isinstance(each, (Tensor, Sequence)) for each in members(key)):
         if not isinstance(node, ast.Tuple):
             return True  # a mask, positions
-        assert isinstance(key, Sequence)
+        assert type(key) is Sequence
         if any(isinstance(each, (Tensor, Sequence)) for item in key.items or () for each in members(item)):
             return True
     leading = True
@@ -620,7 +618,7 @@ def put(  # noqa: PLR0913
     certainty = interp.certainty(mapping.made_at)
     if certainty == "never":
         return
-    if not (isinstance(key, Const) and is_hashable(key.value)):
+    if not (type(key) is Const and is_hashable(key.value)):
         mapping.element = join(mapping.element, value)
         mapping.open = True
         return
@@ -642,7 +640,7 @@ def put_entry(mapping: Mapping, key: object, entry: Entry, strong: bool) -> None
 def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
     """``del mapping[key]``, or ``pop``."""
     certainty = interp.certainty(mapping.made_at)
-    if not isinstance(key, Const) or not is_hashable(key.value) or certainty == "never":
+    if type(key) is not Const or not is_hashable(key.value) or certainty == "never":
         return
     old = mapping.entries.get(key.value)
     if old is None:
@@ -656,7 +654,7 @@ def drop_item(interp: Interpreter, mapping: Mapping, key: Value) -> None:
 def merge(interp: Interpreter, mapping: Mapping, other: Value, strong: bool) -> None:
     """``mapping.update(other)``."""
     alternatives = [each for member in members(other) if (each := as_mapping(interp, member)) is not None]
-    if len(alternatives) == 1 and not isinstance(other, Union):
+    if len(alternatives) == 1 and type(other) is not Union:
         for key, entry in alternatives[0].entries.items():
             put_entry(mapping, key, entry, strong)
     else:
@@ -675,19 +673,19 @@ def as_mapping(interp: Interpreter, value: Value) -> Mapping | None:
     """A value that is unpacked with ``**`` or given to ``dict()``; None for None."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, Const) and value.value is None:
+    if type(value) is Const and value.value is None:
         return None
-    if isinstance(value, Namespace):
+    if type(value) is Namespace:
         entries: dict[object, Entry] = {
             name: Entry(each, True, each.origin if isinstance(each, (Option, Const)) else None)
             for name, each in value.attributes.items()
         }
         return Mapping(value.made_at, None, entries, value.open)
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return Mapping(None, None, {}, True, value)
-    if isinstance(value, Opaque):
+    if type(value) is Opaque:
         return Mapping(None, None, {}, True, value)
-    if isinstance(value, Iterated) and isinstance(value.element, Sequence) and value.element.items:
+    if type(value) is Iterated and type(value.element) is Sequence and value.element.items:
         return Mapping(None, None, {}, True, value.element.items[-1])
     return Mapping(None, None, {}, True)
 
@@ -751,11 +749,11 @@ def _iterate_made(interp: Interpreter, value: Made, node: ast.AST) -> Value:
 def _iterate_instance(interp: Interpreter, value: Instance, node: ast.AST) -> Value:
     value.uses.add("iter")
     method = value.cls.find("__iter__")
-    if isinstance(method, Function):
+    if type(method) is Function:
         iterator = calls.call(interp, Bound(value, method), Arguments(), node)
-        if isinstance(iterator, Iterated):
+        if type(iterator) is Iterated:
             return iterator.element
-        if iterator is not value and not any(isinstance(member, Instance) for member in members(iterator)):
+        if iterator is not value and not any(type(member) is Instance for member in members(iterator)):
             return iterate(interp, iterator, node)
     elif value.base is not None and (
         value.base.kind == "loader"
@@ -764,7 +762,7 @@ def _iterate_instance(interp: Interpreter, value: Instance, node: ast.AST) -> Va
         return _iterate_made(interp, value.base, node)
     for name in ("__next__", "next", "__getitem__"):
         method = value.cls.find(name)
-        if isinstance(method, Function):
+        if type(method) is Function:
             arguments = Arguments([Passed(NUMBER)] if name == "__getitem__" else [])
             return calls.call(interp, Bound(value, method), arguments, node)
     return value if calls.is_module(value) else UNKNOWN
@@ -776,7 +774,7 @@ def unpack(interp: Interpreter, value: Value, target: ast.Tuple | ast.List) -> l
     starred = next((i for i, each in enumerate(target.elts) if isinstance(each, ast.Starred)), None)
     parts: list[Value | None] = [None] * count
     for member in members(value):
-        if isinstance(member, Const) and member.value is None:
+        if type(member) is Const and member.value is None:
             continue
         for index, part in enumerate(_unpack(interp, member, count, starred, target)):
             parts[index] = join(parts[index], part)
@@ -808,7 +806,7 @@ def _unpack(interp: Interpreter, value: Value, count: int, starred: int | None, 
         return [Const(each, value.origin) for each in value.value]
     if isinstance(value, (Made, Instance)):
         return [value if type(value) is Made and value.kind == "dataset" else iterate(interp, value, node)] * count
-    if isinstance(value, Unknown) and value.number:
+    if type(value) is Unknown and value.number:
         return [NUMBER] * count
     return [UNKNOWN] * count
 
@@ -817,8 +815,8 @@ def enter_context(interp: Interpreter, value: Value, node: ast.AST) -> Value:
     """What ``with value as x`` binds to x."""
     entered: Value | None = None
     for member in members(value):
-        method = member.cls.find("__enter__") if isinstance(member, Instance) else None
-        if isinstance(method, Function):
+        method = member.cls.find("__enter__") if type(member) is Instance else None
+        if type(method) is Function:
             entered = join(entered, calls.call(interp, Bound(member, method), Arguments(), node))
         else:
             entered = join(entered, member)

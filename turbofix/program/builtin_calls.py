@@ -61,7 +61,7 @@ def _range(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) 
 def _enumerate(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     source = externals.first(arguments, "iterable")
     start = arguments.get("start", 1)
-    begin = start.value.value if start is not None and isinstance(start.value, Const) else 0
+    begin = start.value.value if start is not None and type(start.value) is Const else 0
     element = Sequence([NUMBER, access.iterate(interp, source, node)], interp.control)
     return Iterated(element, source, "enumerate", interp.origin(node), begin if isinstance(begin, int) else 0)
 
@@ -79,7 +79,7 @@ def _zip(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
 def _columns(interp: Interpreter, values: list[Value], node: ast.AST) -> Sequence | None:
     """What ``zip(*rows)`` gives: the columns, where each of the rows is a tuple of the same known length."""
     rows = [row for value in values for row in members(value)]
-    known = [row.items for row in rows if isinstance(row, Sequence) and row.items is not None]
+    known = [row.items for row in rows if type(row) is Sequence and row.items is not None]
     if not known or len(known) < len(rows) or len({len(row) for row in known}) > 1:
         return None
     columns = [join_all(items) or UNKNOWN for items in zip(*known, strict=True)]
@@ -107,10 +107,10 @@ def _collect(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
     value = _value(arguments)
     if value is None:
         return Sequence([], interp.control, origin, "list" if kind == "tuple" else kind)  # type: ignore[arg-type]
-    if isinstance(value, Sequence) and value.items is not None and name in ("list", "tuple", "sorted", "reversed"):
+    if type(value) is Sequence and value.items is not None and name in ("list", "tuple", "sorted", "reversed"):
         items = value.items[::-1] if name == "reversed" else list(value.items)
         return Sequence(items, interp.control, origin, kind)  # type: ignore[arg-type]
-    if name == "list" and isinstance(value, Made) and value.kind in ("module", "dataset"):
+    if name == "list" and type(value) is Made and value.kind in ("module", "dataset"):
         return value
     return Sequence(None, interp.control, origin, kind, access.iterate(interp, value, node))  # type: ignore[arg-type]
 
@@ -142,27 +142,27 @@ def _convert(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
     if value is None:
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name, 0), interp.origin(node))
     # `int(None)` raises: where the value can be something else too, what follows has a number
-    taken = [each for each in members(value) if not (isinstance(each, Const) and each.value is None)]
+    taken = [each for each in members(value) if not (type(each) is Const and each.value is None)]
     return (
         join_all(_convert_one(interp, name, member, arguments, node) for member in taken or members(value)) or UNKNOWN
     )
 
 
 def _convert_one(interp: Interpreter, name: str, value: Value, arguments: Arguments, node: ast.AST) -> Value:
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         read = interp.absorb(node) or value
         interp.event("sync", node, name if name in ("int", "float", "bool") else "float", read, arguments)
         return read_on_host(read, interp.origin(node))
     if isinstance(value, (Host, Opaque, Computed)):
         return value
-    if isinstance(value, Const):
+    if type(value) is Const:
         return _converted(name, value, node, interp)
-    if isinstance(value, Option):
+    if type(value) is Option:
         default = value.default
-        if isinstance(default, Const) and default.value is None and name in ("int", "float", "round"):
+        if type(default) is Const and default.value is None and name in ("int", "float", "round"):
             # `int(None)` raises: where this is reached, the user has given a number
             return Option(value.name, NUMBER, value.origin, value.how, value.flag, derived=True)
-        if isinstance(default, Const) and default.value is not None:
+        if type(default) is Const and default.value is not None:
             default = _converted(name, default, node, interp)
         return Option(value.name, default, value.origin, value.how, value.flag, value.derived)
     return NUMBER
@@ -187,11 +187,11 @@ def _str(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
         return Const("", interp.origin(node))
     place = arguments.positions[0].node or node
     interp.show_tensors(value, place, "format")
-    if isinstance(value, Const) and isinstance(value.value, (str, int, float)):
+    if type(value) is Const and isinstance(value.value, (str, int, float)):
         return Const(str(value.value), value.origin)
     return (
         value
-        if isinstance(value, Option) and isinstance(value.default, Const) and isinstance(value.default.value, str)
+        if type(value) is Option and type(value.default) is Const and isinstance(value.default.value, str)
         else UNKNOWN
     )
 
@@ -210,7 +210,7 @@ def _arithmetic(interp: Interpreter, name: str, arguments: Arguments, node: ast.
     if hosts:
         return joined_hosts(hosts)
     if name in ("max", "min") and len(arguments.positions) > 1:
-        numbers = [value.value for value in values if isinstance(value, Const)]
+        numbers = [value.value for value in values if type(value) is Const]
         if len(numbers) == len(values) and all(isinstance(each, (int, float)) for each in numbers):
             return Const(max(numbers) if name == "max" else min(numbers), interp.origin(node))  # type: ignore[type-var]
         if any(isinstance(member, (Option, Computed)) for value in values for member in members(value)):
@@ -225,7 +225,7 @@ def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
     for member in members(value):
         if isinstance(member, (Made, Instance, Opaque)):
             member.uses.add("len")
-    if isinstance(value, Sequence) and value.items is not None and not interp.loop_depth:
+    if type(value) is Sequence and value.items is not None and not interp.loop_depth:
         return Const(len(value.items), interp.origin(node))
     return NUMBER
 
@@ -272,18 +272,18 @@ def _getattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
 def _setattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     owner, key, value = _value(arguments), _value(arguments, 1), _value(arguments, 2)
     for member in members(owner):
-        if isinstance(key, Const) and isinstance(key.value, str) and value is not None:
+        if type(key) is Const and isinstance(key.value, str) and value is not None:
             access.write_attribute(interp, member, key.value, value, node)
         elif isinstance(member, (Namespace, Instance)):
             # any attribute may be set: those that were constants are the user's choice now
-            if isinstance(member, Namespace):
+            if type(member) is Namespace:
                 member.open = True
             for attribute, old in list(member.attributes.items()):
-                if isinstance(old, Const):
+                if type(old) is Const:
                     member.attributes[attribute] = Option(attribute, old, old.origin, "setattr")
-            if value is not None and any(isinstance(each, Made) and each.kind == "module" for each in members(value)):
+            if value is not None and any(type(each) is Made and each.kind == "module" for each in members(value)):
                 member.attributes["<layers>"] = join(member.attributes.get("<layers>"), value) or value  # one of them
-        if isinstance(member, (Instance, Made)) and not isinstance(key, Const) and value is not None:
+        if isinstance(member, (Instance, Made)) and type(key) is not Const and value is not None:
             access.add_weight(member, value)
     return NONE
 
@@ -292,7 +292,7 @@ def _vars(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -
     value = _value(arguments)
     if value is None:
         return Mapping(interp.control, None, {}, True)
-    if isinstance(value, Instance):
+    if type(value) is Instance:
         return Namespace(value.made_at, value.attributes, True)
     return value
 
@@ -318,7 +318,7 @@ def _object(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST)
 
 def _type(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     value = _value(arguments)
-    return value.cls if isinstance(value, Instance) and len(arguments.positions) == 1 else UNKNOWN
+    return value.cls if type(value) is Instance and len(arguments.positions) == 1 else UNKNOWN
 
 
 def _exec(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
@@ -332,15 +332,15 @@ def destroy(interp: Interpreter) -> None:
     """The constants of the module become what somebody else may choose."""
     names = interp.frame.module.scope.names
     for key, value in list(names.items()):
-        if isinstance(value, Const) and not key.startswith("__") and value.value is not None:
+        if type(value) is Const and not key.startswith("__") and value.value is not None:
             names[key] = Option(key, value, value.origin, "exec", isinstance(value.value, bool))
 
 
 def _eval(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     text = _value(arguments)
-    if isinstance(text, Option):
+    if type(text) is Option:
         text = text.default
-    if isinstance(text, Const) and isinstance(text.value, str) and len(text.value) < 2000:
+    if type(text) is Const and isinstance(text.value, str) and len(text.value) < 2000:
         try:
             expression = ast.parse(text.value, mode="eval")
         except (SyntaxError, ValueError, RecursionError):

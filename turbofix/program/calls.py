@@ -93,7 +93,7 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
             positions.append(Passed(interp.eval(each), True, each))
             continue
         value = interp.eval(each.value)
-        if isinstance(value, Sequence) and value.items is not None:
+        if type(value) is Sequence and value.items is not None:
             positions.extend(Passed(item) for item in value.items)
         else:
             arguments.star = True
@@ -122,7 +122,7 @@ def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
         callee = access.read_attribute(interp, interp.eval(function.value), function.attr, function, called=True)
     else:
         callee = interp.eval(function)
-        if isinstance(callee, External) and callee.qualname == "builtins.super":
+        if type(callee) is External and callee.qualname == "builtins.super":
             return _super(interp, node)
     return call(interp, callee, evaluate_arguments(interp, node), node)
 
@@ -139,13 +139,13 @@ def _super(interp: Interpreter, node: ast.Call) -> Value:
 def read_super(interp: Interpreter, value: Super, name: str, node: ast.AST) -> Value:
     """``super().name``: looked up behind the class in the order of the receiver's bases."""
     receiver = next((each for each in members(value.receiver) if isinstance(each, (Instance, Class))), None)
-    owner = receiver.cls if isinstance(receiver, Instance) else receiver if isinstance(receiver, Class) else value.cls
+    owner = receiver.cls if type(receiver) is Instance else receiver if type(receiver) is Class else value.cls
     order = owner.mro()
     behind = order[order.index(value.cls) + 1 :] if value.cls in order else value.cls.mro()[1:]
     for base in behind:
-        if isinstance(base, Class) and name in base.names:
+        if type(base) is Class and name in base.names:
             found = base.names[name]
-            return Bound(value.receiver, found) if isinstance(found, Function) else found
+            return Bound(value.receiver, found) if type(found) is Function else found
     return Method(receiver, "super." + name) if receiver is not None else UNKNOWN
 
 
@@ -157,9 +157,9 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
     if type(callee) is Union:
         found: Value | None = None
         up = interp.control
-        refused = [member for member in callee.values if isinstance(member, Class) and not _takes(member, arguments)]
+        refused = [member for member in callee.values if type(member) is Class and not _takes(member, arguments)]
         for number, member in enumerate(callee.values):
-            if not isinstance(member, Const) and (member not in refused or len(refused) == len(callee.values)):
+            if type(member) is not Const and (member not in refused or len(refused) == len(callee.values)):
                 interp.enter("choice", node, number)
                 found = join(found, call(interp, member, arguments, node))
                 interp.control = up
@@ -198,7 +198,7 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
 def _takes(cls: Class, arguments: Arguments) -> bool:
     """Whether a class can be made with arguments: one of several that cannot is not the one that is meant."""
     init = cls.find("__init__")
-    if arguments.open or arguments.star or not isinstance(init, Function) or isinstance(init.node, ast.Lambda):
+    if arguments.open or arguments.star or type(init) is not Function or isinstance(init.node, ast.Lambda):
         return True
     given = init.node.args
     if init.node.decorator_list or given.vararg is not None:
@@ -218,7 +218,7 @@ def _takes(cls: Class, arguments: Arguments) -> bool:
 def _log_own_optimizer(interp: Interpreter, callee: Bound, arguments: Arguments, node: ast.AST) -> None:
     """An optimizer of the project's own steps as any other does."""
     receiver = callee.receiver
-    if isinstance(receiver, Instance) and any(
+    if type(receiver) is Instance and any(
         libraries.kind_of(name) in ("optimizer", "scheduler") for name in receiver.cls.externals()
     ):
         name = callee.function.name
@@ -250,7 +250,7 @@ def positional(*values: Value) -> Arguments:
 
 def _call_instance(interp: Interpreter, callee: Instance, arguments: Arguments, node: ast.AST) -> Value:
     method = callee.cls.find("__call__")
-    if isinstance(method, Function):
+    if type(method) is Function:
         return call(interp, Bound(callee, method), arguments, node)
     if is_module(callee):
         return forward(interp, callee, arguments, node)
@@ -290,7 +290,7 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
     if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
         interp.event("unknown_call", node, callee.name, callee, arguments)
     result = _unknown_result(interp, callee, arguments, node)
-    if isinstance(result, Tensor) and result.foreign and callee.uses & _USES_OF_MODELS:
+    if type(result) is Tensor and result.foreign and callee.uses & _USES_OF_MODELS:
         return with_roles(result, frozenset({"output"}))
     return result
 
@@ -300,33 +300,33 @@ def _unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, no
     if tensors or elements_passed(arguments):
         return unknown_of(tensors, interp.origin(node))
     hosts = hosts_passed(arguments)
-    if hosts and not isinstance(callee, Opaque):
+    if hosts and type(callee) is not Opaque:
         return joined_hosts(hosts)
     for value in arguments.values():
         for member in members(value):
-            if isinstance(member, Opaque):
+            if type(member) is Opaque:
                 member.uses.add("passed")
     return access.child(interp, callee, f"()@{getattr(node, 'lineno', 0)}", node, "call")
 
 
 def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast.AST) -> Value:
     """``getattr(owner, key)``: an option's value may be any member of a module."""
-    if isinstance(key, Const) and isinstance(key.value, str):
+    if type(key) is Const and isinstance(key.value, str):
         return access.read_attribute(interp, owner, key.value, node)
-    default = key.default if isinstance(key, Option) else None
+    default = key.default if type(key) is Option else None
     known: Value | None = None
-    if isinstance(default, Const) and isinstance(default.value, str) and default.value.isidentifier():
+    if type(default) is Const and isinstance(default.value, str) and default.value.isidentifier():
         known = access.read_attribute(interp, owner, default.value, node)
     for member in members(owner):
-        if isinstance(member, External):
+        if type(member) is External:
             known = join(known, External(f"{member.qualname}.*"))
-        elif isinstance(member, ModuleValue):
+        elif type(member) is ModuleValue:
             access.read_attribute(interp, member, "__name__", node)  # executes it
             callables = [
                 each for each in member.module.scope.names.values() if isinstance(each, (Function, Class, External))
             ]
             known = join(known, join_all(callables[:8]))
-        elif isinstance(member, Instance):
+        elif type(member) is Instance:
             known = join(known, join_all(member.attributes.values()))
             known = join(known, UNKNOWN)
         else:
@@ -341,7 +341,7 @@ def decorator(interp: Interpreter, node: ast.expr) -> Value:
     """A decorator's value; of a library's decorator that is called, the name of what is called."""
     if isinstance(node, ast.Call):
         callee = interp.eval(node.func)
-        if isinstance(callee, External):
+        if type(callee) is External:
             arguments = evaluate_arguments(interp, node)
             if libraries.kind_of(callee.qualname) in ("gradmode", "autocast"):
                 return externals.call_external(interp, callee.qualname, arguments, node)
@@ -353,13 +353,11 @@ def decorate(interp: Interpreter, function: Function) -> Value:
     """The function behind its decorators: those of libraries change nothing, the project's are executed."""
     value: Value = function
     for each in reversed(function.decorators):
-        if isinstance(each, External) and each.qualname in ("torch.compile", "torch.jit.script"):
+        if type(each) is External and each.qualname in ("torch.compile", "torch.jit.script"):
             if each.qualname == "torch.compile":
                 interp.event("compile", function.node, each.qualname, function)
             continue
-        if isinstance(each, (Function, Bound, Partial)) and not (
-            isinstance(each, Function) and each.node in interp.active
-        ):
+        if isinstance(each, (Function, Bound, Partial)) and not (type(each) is Function and each.node in interp.active):
             changed = call(interp, each, positional(value), function.node)
             if isinstance(changed, (Function, Bound, Partial)):
                 value = changed
@@ -397,7 +395,7 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
     for value, place in zip(function.decorators, getattr(body, "decorator_list", ()), strict=True):
         if stops_gradients(value):
             interp.enter("no_grad", place)
-        elif any(isinstance(each, Made) and each.kind == "autocast" for each in members(value)):
+        elif any(type(each) is Made and each.kind == "autocast" for each in members(value)):
             interp.enter("with", place, (None, value))
     if isinstance(body, ast.Lambda):
         frame.returned = interp.eval(body.body)
@@ -417,14 +415,14 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
 def stops_gradients(value: Value) -> bool:
     """Whether a decorator switches gradients off."""
     for member in members(value):
-        if isinstance(member, External) and member.qualname in ("torch.no_grad", "torch.inference_mode"):
+        if type(member) is External and member.qualname in ("torch.no_grad", "torch.inference_mode"):
             return True
-        if isinstance(member, Made) and member.kind == "gradmode":
+        if type(member) is Made and member.kind == "gradmode":
             if member.qualname in ("torch.no_grad", "torch.inference_mode"):
                 return True
             mode = member.arguments.get("mode", 0)
             if member.qualname == "torch.set_grad_enabled" and mode is not None:
-                return isinstance(mode.value, Const) and mode.value.value is False
+                return type(mode.value) is Const and mode.value.value is False
     return False
 
 
@@ -495,7 +493,7 @@ def _default(  # noqa: PLR0913
     if node is not None and not maybe:
         return value
     unwrapped = externals.option_default(value)
-    if isinstance(unwrapped, Const) and unwrapped.value is not None:
+    if type(unwrapped) is Const and unwrapped.value is not None:
         how = "parameter" if unwrapped is value else "typer"
         origin = unwrapped.origin if unwrapped is not value else Origin(default, function.module)
         return Option(parameter.arg, unwrapped, origin, how, isinstance(unwrapped.value, bool))
@@ -551,7 +549,7 @@ def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.A
     instance.arguments = arguments
     interp.event("construct", node, cls.node.name, None, arguments, instance)
     init = cls.find("__init__")
-    if isinstance(init, Function):
+    if type(init) is Function:
         key = cls.node
         count = interp.count(key)
         earlier = interp.instances.get(key)
@@ -566,7 +564,7 @@ def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.A
     if fields := fields_of(cls):
         _fill_fields(interp, instance, fields, arguments)
         finish = cls.find("__post_init__")
-        if isinstance(finish, Function):
+        if type(finish) is Function:
             call(interp, Bound(instance, finish), Arguments(), node)
     elif instance.base is None:
         make_base(interp, instance, arguments, node)
@@ -590,7 +588,7 @@ def fields_of(cls: Class) -> list[tuple[ast.AnnAssign, Class]]:
         return []
     found: dict[str, tuple[ast.AnnAssign, Class]] = {}
     for owner in reversed(cls.mro()):
-        if isinstance(owner, Class):
+        if type(owner) is Class:
             for statement in owner.node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                     found[statement.target.id] = (statement, owner)
@@ -645,10 +643,10 @@ def default_in_class(interp: Interpreter, node: ast.expr, owner: Class) -> Value
 
 def _log_move_of_objects(interp: Interpreter, callee: Union, arguments: Arguments, node: ast.AST) -> None:
     """Where ``x.to(device)`` moves a tensor or an object whose class has its own ``to``, log that it moves both."""
-    names = {each.name for each in callee.values if isinstance(each, Method) and isinstance(each.receiver, Tensor)}
+    names = {each.name for each in callee.values if type(each) is Method and type(each.receiver) is Tensor}
     for name in names & {"to", "cuda"}:
         for member in callee.values:
-            if isinstance(member, Bound):
+            if type(member) is Bound:
                 interp.event("transfer", node, name, member.receiver, arguments)
 
 
@@ -677,7 +675,7 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
     for number, base in enumerate(bases):
         if isinstance(base, Instance):
             method = base.cls.find("forward")
-            if isinstance(method, Function):
+            if type(method) is Function:
                 if len(bases) > 1:
                     interp.enter("choice", node, number)
                 given = _run_forward(interp, Bound(base, method), arguments, node)
@@ -716,11 +714,11 @@ def _run_forward(interp: Interpreter, forward: Bound, arguments: Arguments, node
 
 def gives_half(model: Value, *, half: bool) -> bool:
     """Whether a module's result has 16 bits under autocast, where ``half`` says so of its input; yes if unknown."""
-    if not isinstance(model, Made) or not model.qualname.startswith("torch.nn."):
+    if type(model) is not Made or not model.qualname.startswith("torch.nn."):
         return True
     if model.qualname != "torch.nn.Sequential":
         return libraries.precision_of(model.qualname, half=half)
-    if not isinstance(model.inner, Sequence) or model.inner.items is None:
+    if type(model.inner) is not Sequence or model.inner.items is None:
         return True
     for layer in model.inner.items:
         half = any(gives_half(member, half=half) for member in members(layer))
@@ -729,7 +727,7 @@ def gives_half(model: Value, *, half: bool) -> bool:
 
 def _unwrapped(model: Value, depth: int = 4) -> list[Instance | Made]:
     """The modules inside wrappers (DataParallel, an engine)."""
-    if isinstance(model, Made) and model.kind in ("wrapper", "engine") and model.inner is not None and depth:
+    if type(model) is Made and model.kind in ("wrapper", "engine") and model.inner is not None and depth:
         return [base for member in members(model.inner) for base in _unwrapped(member, depth - 1)]
     return [model] if isinstance(model, (Instance, Made)) else []
 
@@ -739,12 +737,12 @@ def _forward_layers(interp: Interpreter, model: Made, arguments: Arguments, node
     tensors = tensors_passed(arguments)
     value: Value = tensors[0] if tensors else UNKNOWN
     for inner in members(model.inner):
-        if isinstance(inner, Sequence):
+        if type(inner) is Sequence:
             for layer in (*(inner.items or ()), *members(inner.element)):
                 for member in members(layer):
-                    if isinstance(member, Instance) and is_module(member):
+                    if type(member) is Instance and is_module(member):
                         value = forward(interp, member, positional(value), node)
-                    elif isinstance(member, Made) and member.kind == "module":
+                    elif type(member) is Made and member.kind == "module":
                         interp.event("forward", node, member.qualname, member, positional(value))
                         if member.inner is not None:
                             _forward_layers(interp, member, positional(value), node)
@@ -752,18 +750,18 @@ def _forward_layers(interp: Interpreter, model: Made, arguments: Arguments, node
 
 def _as_output(value: Value, output: Tensor, depth: int = 0) -> Value:
     """What a project's ``forward`` returned, as a model's output."""
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         roles = (value.roles - {"batch", "data", "maybe_output"}) | output.roles
         half = value.half or (output.half and "maybe_output" in value.roles)
         roles |= {"object"} if value.roles & {"object", "maybe_output"} else frozenset()
         return Tensor(
             roles, output.device, output.origin, output.source, value.detached, False, value.scaled_from, half
         )
-    if isinstance(value, Sequence) and value.items is not None and depth < 2:
+    if type(value) is Sequence and value.items is not None and depth < 2:
         return Sequence(
             [_as_output(item, output, depth + 1) for item in value.items], value.made_at, value.origin, value.kind
         )
-    if isinstance(value, Union):
+    if type(value) is Union:
         return join_all(_as_output(member, output, depth + 1) for member in value.values) or output
     if isinstance(value, (Mapping, Instance, Iterated, Const, Sequence, Host, Computed)):
         return value
@@ -795,15 +793,15 @@ def batch_of(interp: Interpreter, loader: Made, node: ast.AST) -> Value:
 
 def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -> Value | None:
     """An item of a dataset: what its ``__getitem__`` or ``__iter__`` gives."""
-    if isinstance(dataset, Instance):
+    if type(dataset) is Instance:
         method = dataset.cls.find("__getitem__")
-        if isinstance(method, Function):
+        if type(method) is Function:
             return _in_worker(interp, loader, dataset, Bound(dataset, method), positional(NUMBER), node)
         method = dataset.cls.find("__iter__")
-        if isinstance(method, Function):
+        if type(method) is Function:
             found = _in_worker(interp, loader, dataset, Bound(dataset, method), Arguments(), node)
-            return found.element if isinstance(found, Iterated) else found
-    if isinstance(dataset, Made):
+            return found.element if type(found) is Iterated else found
+    if type(dataset) is Made:
         if dataset.qualname == "torch.utils.data.TensorDataset":
             return Sequence([passed.value for passed in dataset.arguments.positions], None)
         if (
@@ -812,15 +810,15 @@ def _item_of(interp: Interpreter, loader: Made, dataset: Value, node: ast.AST) -
         ):
             inner = dataset.arguments.positions[0].value
             found = None
-            for member in members(access.element_of(interp, inner) if isinstance(inner, Sequence) else inner):
+            for member in members(access.element_of(interp, inner) if type(inner) is Sequence else inner):
                 if member is not dataset:
                     found = join(found, _item_of(interp, loader, member, node))
             return found
         if dataset.kind == "dataset" and dataset.inner is not None:
             return join_all(_item_of(interp, loader, member, node) for member in members(dataset.inner))
-    if isinstance(dataset, Sequence):
+    if type(dataset) is Sequence:
         return access.element_of(interp, dataset)
-    if isinstance(dataset, Tensor):
+    if type(dataset) is Tensor:
         return dataset
     return None
 
@@ -837,9 +835,9 @@ def _in_worker(  # noqa: PLR0913
     interp.control, interp.loop_depth = interp.new_root("worker"), 0
     value: Value | None = None
     for member in members(function):
-        if isinstance(member, Bound):
+        if type(member) is Bound:
             value = join(value, invoke(interp, member.function, prepended(member.receiver, arguments), None))
-        elif isinstance(member, Function):
+        elif type(member) is Function:
             value = join(value, invoke(interp, member, arguments, None))
         else:
             value = join(value, call(interp, member, arguments, node))
@@ -850,16 +848,16 @@ def _in_worker(  # noqa: PLR0913
 
 def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -> Value:
     """What a collate function returned, as a batch of the loader; ``alone``: it is that on every path."""
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         place = value.device if value.device in ("cuda", "conditional") else batch.device
         roles = batch.roles | {"object"} if alone and _may_be_object(value) else batch.roles
         return Tensor(roles, place, batch.origin, batch.source)
-    if isinstance(value, Opaque) and value.how == "call" and _is_made_by_class(value):
+    if type(value) is Opaque and value.how == "call" and _is_made_by_class(value):
         return Opaque(value.name, value.how, value.origin, value.depth, batch.source)
-    if isinstance(value, Sequence) and value.items is not None and depth < 3:
+    if type(value) is Sequence and value.items is not None and depth < 3:
         items = [_as_batch(item, batch, depth + 1) for item in value.items]
         return Sequence(items, value.made_at, value.origin, value.kind)
-    if isinstance(value, Sequence) and depth < 3 and any(True for _ in tensors_in(value.element)):
+    if type(value) is Sequence and depth < 3 and any(True for _ in tensors_in(value.element)):
         each = _as_batch(value.element or UNKNOWN, batch, depth + 1)
         return Sequence(None, value.made_at, value.origin, value.kind, each)
     if isinstance(value, Mapping) and depth < 3:
@@ -869,7 +867,7 @@ def _as_batch(value: Value, batch: Tensor, depth: int = 0, alone: bool = True) -
         }
         element = _as_batch(value.element, batch, depth + 1) if value.element is not None else None
         return Mapping(value.made_at, value.origin, entries, value.open, element)
-    if isinstance(value, Union):
+    if type(value) is Union:
         # a container beside it shows what it is: the call that is not seen through is a blank path then
         alone = not any(isinstance(member, (Sequence, Mapping)) for member in value.values)
         return join_all(_as_batch(member, batch, depth + 1, alone) for member in value.values) or batch

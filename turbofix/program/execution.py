@@ -111,7 +111,7 @@ def _receiver(interp: Interpreter, cls: Class) -> Instance:
     instance = calls.new_instance(interp, cls, cls.node)
     interp.instances[cls.node] = instance
     init = cls.find("__init__")
-    if isinstance(init, Function) and init.node not in interp.called:
+    if type(init) is Function and init.node not in interp.called:
         calls.invoke(interp, init, Arguments([Passed(instance)]), None)
     return instance
 
@@ -143,7 +143,7 @@ def _origins(event: Event) -> Iterator[ast.AST]:
 
 
 def _as_input(value: Value | None) -> Value | None:
-    if isinstance(value, Tensor) and "made" in value.roles and "batch" not in value.roles:
+    if type(value) is Tensor and "made" in value.roles and "batch" not in value.roles:
         return with_roles(value, frozenset({"input"}))
     return value
 
@@ -154,7 +154,7 @@ def _settle(module: ModuleFile) -> None:
         if Lazy in map(type, members(value)):
             settled = join_all(
                 Opaque(f"{each.module.name}.{each.name}", "import", Origin(each.node, module))
-                if isinstance(each, Lazy)
+                if type(each) is Lazy
                 else each
                 for each in members(value)
             )

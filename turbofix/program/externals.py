@@ -106,7 +106,7 @@ def first(arguments: Arguments, *names: str) -> Value | None:
 
 def option_default(value: Value) -> Value:
     """The default inside ``typer.Option(32)``; any other value is itself."""
-    if isinstance(value, Made) and value.kind == "parameter_default":
+    if type(value) is Made and value.kind == "parameter_default":
         passed = value.arguments.get("default", 0)
         return passed.value if passed is not None else UNKNOWN
     return value
@@ -165,8 +165,8 @@ def _make(interp: Interpreter, qualname: str, kind: str, arguments: Arguments, n
 
 def _is_layer(value: Value) -> bool:
     return any(
-        (isinstance(member, Made) and member.kind in ("module", "criterion"))
-        or (isinstance(member, Instance) and calls.is_module(member))
+        (type(member) is Made and member.kind in ("module", "criterion"))
+        or (type(member) is Instance and calls.is_module(member))
         for member in members(value)
     )
 
@@ -183,7 +183,7 @@ def _layers(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.
     if not values:
         return Sequence([], interp.control, interp.origin(node), "list")
     value = values[0]
-    if isinstance(value, Sequence) and not arguments.star:
+    if type(value) is Sequence and not arguments.star:
         items = list(value.items) if value.items is not None else None
         return Sequence(items, interp.control, interp.origin(node), "list", value.element)
     if isinstance(value, Mapping):
@@ -204,7 +204,7 @@ def _name_layers(made: Made, layers: Value) -> None:
 
 def _device_passed(interp: Interpreter, arguments: Arguments) -> Device:
     passed = arguments.keywords.get("device")
-    if passed is None or (isinstance(passed.value, Const) and passed.value.value is None):
+    if passed is None or (type(passed.value) is Const and passed.value.value is None):
         return interp.default_device
     return device_meant(passed.value)
 
@@ -239,7 +239,7 @@ def call_loss_scaler(interp: Interpreter, scaler: Made, arguments: Arguments, no
     optimizer = arguments.get("optimizer", 1)
     interp.event("backward", node, "lossscaler", loss.value if loss is not None else UNKNOWN, arguments)
     clip = arguments.get("clip_grad", 2)
-    if clip is not None and not (isinstance(clip.value, Const) and clip.value.value is None):
+    if clip is not None and not (type(clip.value) is Const and clip.value.value is None):
         interp.event("clip", node, "lossscaler", clip.value, arguments)
     interp.event("step", node, "lossscaler", optimizer.value if optimizer is not None else UNKNOWN, arguments)
     interp.event("update", node, "lossscaler", scaler, arguments)
@@ -293,7 +293,7 @@ def scaled(loss: Value, interp: Interpreter, node: ast.AST) -> Tensor:
     roles: frozenset[str] = frozenset({"loss"})
     place: Device = "unknown"
     for member in members(loss):
-        if isinstance(member, Tensor):
+        if type(member) is Tensor:
             roles, place = roles | member.roles, member.device
     return Tensor(roles, place, interp.origin(node), scaled_from=loss)
 
@@ -345,7 +345,7 @@ def _checkpoint_wrapper(interp: Interpreter, qualname: str, arguments: Arguments
 def _deepspeed_arguments(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     parser = first(arguments, "parser") or UNKNOWN
     for member in members(parser):
-        if isinstance(member, Made) and isinstance(member.inner, Namespace):
+        if type(member) is Made and type(member.inner) is Namespace:
             member.inner.open = True
     return parser
 
@@ -401,10 +401,10 @@ def _default_collate(interp: Interpreter, qualname: str, arguments: Arguments, n
 
 
 def _collated(interp: Interpreter, item: Value, origin: Origin, depth: int = 3) -> Value:
-    if isinstance(item, Sequence) and item.items is not None and depth:
+    if type(item) is Sequence and item.items is not None and depth:
         items = [_collated(interp, each, origin, depth - 1) for each in item.items]
         return Sequence(items, interp.control, origin, "list")
-    if isinstance(item, Sequence) and item.element is not None and depth:
+    if type(item) is Sequence and item.element is not None and depth:
         return Sequence(None, interp.control, origin, "list", _collated(interp, item.element, origin, depth - 1))
     if isinstance(item, Mapping) and depth:
         entries = {
@@ -413,9 +413,9 @@ def _collated(interp: Interpreter, item: Value, origin: Origin, depth: int = 3) 
         }
         element = _collated(interp, item.element, origin, depth - 1) if item.element is not None else None
         return Mapping(interp.control, origin, entries, item.open, element)
-    if isinstance(item, Union) and depth:
+    if type(item) is Union and depth:
         return join_all(_collated(interp, each, origin, depth) for each in item.values) or UNKNOWN
-    if isinstance(item, Const) and isinstance(item.value, (str, bytes)):
+    if type(item) is Const and isinstance(item.value, (str, bytes)):
         return Sequence(None, interp.control, origin, "list", item)
     return Tensor(frozenset({"data"}), device_of(list(tensors_in(item)), "cpu"), origin, pageable=True)
 
@@ -425,7 +425,7 @@ def _set_switch(interp: Interpreter, qualname: str, arguments: Arguments, node: 
     interp.event("set", node, qualname, None, arguments, value)
     if qualname in ("torch.set_default_device", "torch.set_default_tensor_type") and value is not None:
         place: Device = device_meant(value)
-        if isinstance(value, Const) and isinstance(value.value, str) and value.value.startswith("torch."):
+        if type(value) is Const and isinstance(value.value, str) and value.value.startswith("torch."):
             place = "cuda" if ".cuda." in value.value else "cpu"
         strong = not interp.is_undecided_since(interp.roots[0])
         interp.default_device = place if strong else join_devices(interp.default_device, place)
@@ -482,7 +482,7 @@ def _reduces(name: str, arguments: Arguments) -> bool:
     if name in ("topk", "sort", "kthvalue", "mode"):
         return True
     dim = arguments.get("dim", 1)
-    return dim is not None and not any(isinstance(member, Tensor) for member in members(dim.value))
+    return dim is not None and not any(type(member) is Tensor for member in members(dim.value))
 
 
 def _made_tensor(  # noqa: PLR0913
@@ -572,7 +572,7 @@ def _product_of(interp: Interpreter, arguments: Arguments, node: ast.AST) -> Val
     if len(arguments.positions) != 1 or arguments.keywords or arguments.star:
         return None
     value = arguments.positions[0].value
-    items = value.items if isinstance(value, Sequence) else None
+    items = value.items if type(value) is Sequence else None
     if not items or not all(isinstance(each, (Const, Option)) for each in items):
         return None
     result: Value = Const(1, interp.origin(node))
@@ -586,7 +586,7 @@ def _call_math(interp: Interpreter, qualname: str, arguments: Arguments, node: a
     if product is not None:
         return product
     for passed in arguments.positions:
-        if any(isinstance(member, Tensor) for member in members(passed.value)):
+        if any(type(member) is Tensor for member in members(passed.value)):
             interp.event("sync", passed.node or node, "float", passed.value)
             return read_on_host(passed.value, interp.origin(passed.node or node))
     hosts = hosts_passed(arguments)
@@ -646,10 +646,10 @@ def _copied(value: Value, done: dict[int, Value]) -> Value:
     """A model of its own with the same layers (a teacher, an average of weights); any other value is itself."""
     if id(value) in done:
         return done[id(value)]
-    if isinstance(value, Sequence) and any(_is_layer(each) for each in value.items or ()):
+    if type(value) is Sequence and any(_is_layer(each) for each in value.items or ()):
         items = [_copied(each, done) for each in value.items or ()]
         return Sequence(items, value.made_at, value.origin, value.kind, value.element)
-    if isinstance(value, Tensor) and "param" in value.roles:
+    if type(value) is Tensor and "param" in value.roles:
         weight = done[id(value)] = copy.copy(value)
         return weight
     if not isinstance(value, (Instance, Made)) or not _is_layer(value):
@@ -657,7 +657,7 @@ def _copied(value: Value, done: dict[int, Value]) -> Value:
     made = done[id(value)] = copy.copy(value)
     made.children = {}
     made.attributes = {name: _copied(each, done) for name, each in value.attributes.items()}
-    if isinstance(made, Made) and made.inner is not None:
+    if type(made) is Made and made.inner is not None:
         made.inner = _copied(made.inner, done)
     return made
 
@@ -729,7 +729,7 @@ def _process(interp: Interpreter, qualname: str, arguments: Arguments, node: ast
 def _add_args(given: Arguments, passed: Passed | None) -> None:
     if passed is None:
         return
-    if isinstance(passed.value, Sequence) and passed.value.items is not None:
+    if type(passed.value) is Sequence and passed.value.items is not None:
         given.positions.extend(Passed(item) for item in passed.value.items)
     else:
         given.star = True

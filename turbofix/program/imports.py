@@ -112,18 +112,18 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         top, _, rest = alias.name.partition(".")
         value = _module_or_library(interp, top, here, node)
         _log(interp, alias.name, value, node)
-        if rest and isinstance(value, External) and top not in libraries.EXTERNAL:
+        if rest and type(value) is External and top not in libraries.EXTERNAL:
             # a folder without __init__.py, or a library: which one tells the last part
             if find(interp, alias.name, here) is not None:
                 value = _folder(interp, alias.name, here, interp.frame.scope.names.get(top))
-        elif rest and isinstance(value, ModuleValue):
+        elif rest and type(value) is ModuleValue:
             _folder(interp, alias.name, here, value)
         interp.bind(top, value)
 
 
 def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
     """Log an import of the project's, or of what no library has any more."""
-    if isinstance(value, ModuleValue) or (isinstance(value, External) and libraries.dropped(dotted) is not None):
+    if type(value) is ModuleValue or (type(value) is External and libraries.dropped(dotted) is not None):
         interp.event("import", node, dotted, None, None, value)
 
 
@@ -135,7 +135,7 @@ def _module_or_library(interp: Interpreter, dotted: str, importer: ModuleFile, n
 def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value | None) -> ModuleValue:
     """The package at the beginning of a dotted name, with the modules further down bound in it."""
     parts = dotted.split(".")
-    if not isinstance(known, ModuleValue):
+    if type(known) is not ModuleValue:
         package = ModuleFile(interp.folders[0] / parts[0], parts[0], "", ast.Module([], []))
         package.executed = True
         known = ModuleValue(package)
@@ -143,7 +143,7 @@ def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value
     for count in range(2, len(parts) + 1):
         name = parts[count - 1]
         below = module.scope.names.get(name)
-        if not isinstance(below, ModuleValue):
+        if type(below) is not ModuleValue:
             found = find(interp, ".".join(parts[:count]), importer)
             if found is None:
                 found = ModuleFile(module.path / name, ".".join(parts[:count]), "", ast.Module([], []))
@@ -241,7 +241,7 @@ def settled(interp: Interpreter, value: Value) -> Value:
     """The value of a name, with what was imported lazily looked up; a test may choose between two imports."""
     if Lazy not in map(type, members(value)):
         return value
-    found = (force(interp, each) if isinstance(each, Lazy) else each for each in members(value))
+    found = (force(interp, each) if type(each) is Lazy else each for each in members(value))
     return join_all(found) or UNKNOWN
 
 

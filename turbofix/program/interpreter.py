@@ -404,14 +404,14 @@ class Interpreter:
         while scope is not None:
             value = scope.names.get(name)
             if value is not None:
-                if value.__class__ is Lazy:
+                if type(value) is Lazy:
                     value = scope.names[name] = imports.force(self, value)
-                elif value.__class__ is Union:
+                elif type(value) is Union:
                     settled = imports.settled(self, value)
                     if settled is not value:
                         value = scope.names[name] = settled
                 elif (
-                    value.__class__ is Const
+                    type(value) is Const
                     and (scope is not self.frame.scope or self.may_repeat)
                     and name in self.glance.changing_names(scope.module)
                 ):
@@ -435,7 +435,7 @@ class Interpreter:
             self.budget -= 1
             if self.budget < 0:
                 raise OutOfBudgetError
-            handler = self._statements.get(statement.__class__)
+            handler = self._statements.get(type(statement))
             if handler is not None and handler(statement) is False:
                 return False
         return True
@@ -460,7 +460,7 @@ class Interpreter:
 
     def assign(self, target: ast.expr, value: Value, statement: ast.AST) -> None:
         """Assign to a name, attribute, item, or to the parts of a tuple."""
-        kind = target.__class__
+        kind = type(target)
         if kind is ast.Name:
             self.bind(target.id, value)  # type: ignore[attr-defined]
         elif isinstance(target, ast.Attribute):
@@ -559,17 +559,17 @@ class Interpreter:
         assigned, inside = self.glance.assigned(loop)
         for name in assigned:
             value = names.get(name)
-            if value.__class__ is Const or isinstance(value, Option):
+            if type(value) is Const or type(value) is Option:
                 names[name] = widened(value)
         for name, key, is_key in inside:
             for member in members(names.get(name)):
                 if not is_key and isinstance(member, (Instance, Namespace, Made)) and isinstance(key, str):
                     old = member.attributes.get(key)
-                    if isinstance(old, Const):
+                    if type(old) is Const:
                         member.attributes[key] = widened(old)
                 elif is_key and isinstance(member, Mapping):
                     entry = member.entries.get(key)
-                    if entry is not None and isinstance(entry.value, Const):
+                    if entry is not None and type(entry.value) is Const:
                         member.entries[key] = Entry(widened(entry.value), entry.must, entry.origin)
 
     def _leave_iteration(self, _: ast.Break | ast.Continue) -> bool:
@@ -705,11 +705,11 @@ class Interpreter:
         outer = self.frame
         scope = Scope(self._closure(), outer.module)
         cls = Class(node, outer.module, bases, scope.names)
-        externals = {each.qualname for value in decorators for each in members(value) if isinstance(each, External)}
+        externals = {each.qualname for value in decorators for each in members(value) if type(each) is External}
         cls.is_dataclass = (
             bool(externals & _DATACLASS)
             or any(name in _RECORDS for name in cls.externals())
-            or any(isinstance(base, Class) and base.is_dataclass for base in cls.mro()[1:])
+            or any(type(base) is Class and base.is_dataclass for base in cls.mro()[1:])
         )
         self.classes[node] = cls
         self.frame = Frame(None, scope, outer.module, in_class=True)
@@ -718,7 +718,7 @@ class Interpreter:
         cls.names = scope.names
         for value in cls.names.values():
             for member in members(value):
-                if isinstance(member, Function) and member.cls is None:
+                if type(member) is Function and member.cls is None:
                     member.cls = cls
         self.bind(node.name, cls)
 
@@ -726,7 +726,7 @@ class Interpreter:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression can be."""
-        handler = self._expressions.get(node.__class__)
+        handler = self._expressions.get(type(node))
         return handler(node) if handler is not None else UNKNOWN
 
     def constant(self, node: ast.Constant) -> Const:
@@ -738,7 +738,7 @@ class Interpreter:
 
     def _name(self, node: ast.Name) -> Value:
         value = self.frame.scope.names.get(node.id)
-        if value is not None and value.__class__ not in _LOOKED_INTO:  # as nearly all are
+        if value is not None and type(value) not in _LOOKED_INTO:  # as nearly all are
             return value
         return self.lookup(node.id, node)
 
@@ -770,7 +770,7 @@ class Interpreter:
                 element = join(element, value)
                 if items is not None:
                     items.append(value)
-            elif isinstance(value, Sequence) and value.items is not None:
+            elif type(value) is Sequence and value.items is not None:
                 element = join(element, join_all(value.items))
                 if items is not None:
                     items.extend(value.items)
@@ -787,7 +787,7 @@ class Interpreter:
                 access.merge(self, mapping, value, strong=True)
                 continue
             key = self.eval(key_node)
-            if isinstance(key, Const) and is_hashable(key.value):
+            if type(key) is Const and is_hashable(key.value):
                 mapping.entries[key.value] = Entry(value, True, self.origin(value_node))
             else:
                 mapping.element = join(mapping.element, value)
@@ -806,7 +806,7 @@ class Interpreter:
             value = self.eval(part.value)
             self.show_tensors(value, part.value, "format")
             if (
-                isinstance(value, Const)
+                type(value) is Const
                 and isinstance(value.value, (str, int))
                 and part.format_spec is None
                 and text is not None
@@ -873,7 +873,7 @@ class Interpreter:
         value = self.eval(node.operand)
         if isinstance(node.op, ast.Not):
             return join_all(self._negated(member, node) for member in members(value)) or UNKNOWN
-        if isinstance(value, Const) and isinstance(value.value, (int, float)):
+        if type(value) is Const and isinstance(value.value, (int, float)):
             if isinstance(node.op, ast.USub):
                 return Const(-value.value, self.origin(node))
             return (
@@ -881,7 +881,7 @@ class Interpreter:
                 if isinstance(value.value, int) and isinstance(node.op, ast.Invert)
                 else value
             )
-        tensors = [member for member in members(value) if isinstance(member, Tensor)]
+        tensors = [member for member in members(value) if type(member) is Tensor]
         if not tensors:
             return value
         result = result_of(tensors, self.origin(node))
@@ -892,7 +892,7 @@ class Interpreter:
         truth = truth_of(value)
         if truth is not None:
             return Const(not truth, self.origin(node))
-        if isinstance(value, Option):
+        if type(value) is Option:
             default = truth_of(value.default)
             return Option(
                 value.name,
@@ -913,7 +913,7 @@ class Interpreter:
             return self._fold(left.value, right.value, operation, node)
         both = (*members(left), *members(right))
         tensors = [member for member in both if type(member) is Tensor]
-        if isinstance(left, Const) and isinstance(left.value, str) and isinstance(operation, (ast.Mod, ast.Add)):
+        if type(left) is Const and isinstance(left.value, str) and isinstance(operation, (ast.Mod, ast.Add)):
             if isinstance(operation, ast.Mod):
                 for part, value in format_arguments(node, right):
                     self.show_tensors(value, part, "format")
@@ -923,20 +923,20 @@ class Interpreter:
                 self.event("call", node, "Tensor.__matmul__", left, calls.positional(right))
             result = result_of(tensors, self.origin(node))
             result.scalar = is_scalar(left) and is_scalar(right)
-            return in_precision(result, _TENSOR_OPERATIONS.get(operation.__class__, ""))
+            return in_precision(result, _TENSOR_OPERATIONS.get(type(operation), ""))
         hosts = [member for member in both if type(member) is Host]
         if hosts:
             return joined_hosts(hosts)
-        if isinstance(left, Option) or isinstance(right, Option):
+        if type(left) is Option or type(right) is Option:
             several = self._operate_on_several(left, right, operation, node)
             return several or self._operate_on_option(left, right, operation, node)
-        if isinstance(left, Computed) or isinstance(right, Computed):
+        if type(left) is Computed or type(right) is Computed:
             return Computed(self.origin(node)) if is_settled(left) and is_settled(right) else NUMBER
-        if isinstance(left, Sequence):
+        if type(left) is Sequence:
             return self._operate_on_sequence(left, right, operation, node)
-        if isinstance(operation, ast.Add) and all(isinstance(each, Sequence) for each in both):
+        if isinstance(operation, ast.Add) and all(type(each) is Sequence for each in both):
             # a list that a loop has or has not made longer yet
-            held = [item for each in both if isinstance(each, Sequence) for item in (*(each.items or ()), each.element)]
+            held = [item for each in both if type(each) is Sequence for item in (*(each.items or ()), each.element)]
             known = [item for item in held if item is not None]
             return Sequence(None, self.control, self.origin(node), "list", join_all(known) if known else None)
         if isinstance(left, Mapping) and isinstance(operation, ast.BitOr):
@@ -945,7 +945,7 @@ class Interpreter:
             access.merge(self, merged, right, strong=True)
             return merged
         for value in (left, right):
-            if isinstance(value, Opaque):
+            if type(value) is Opaque:
                 return access.child(self, value, f"<{operation.__class__.__name__}>", node)
         if isinstance(operation, (ast.Add, ast.Mod, ast.BitOr)) and not (is_number(left) or is_number(right)):
             return UNKNOWN
@@ -978,26 +978,26 @@ class Interpreter:
                     if isinstance(left, int) and isinstance(right, int) and 0 <= right < 64
                     else NUMBER
                 )
-            fold = _FOLD.get(operation.__class__)
+            fold = _FOLD.get(type(operation))
             return Const(fold(left, right), self.origin(node)) if fold is not None else NUMBER
         except (ArithmeticError, TypeError, ValueError):
             return NUMBER
 
     def _operate_on_option(self, left: Value, right: Value, operation: ast.operator, node: ast.AST) -> Value:
-        option = left if isinstance(left, Option) else right
-        assert isinstance(option, Option)
+        option = left if type(left) is Option else right
+        assert type(option) is Option
         if not all(isinstance(value, (Option, Const)) for value in (left, right)):
             return Computed(self.origin(node)) if all(is_settled(value) for value in (left, right)) else NUMBER
         default = self.operate(
-            left.default if isinstance(left, Option) else left,
-            right.default if isinstance(right, Option) else right,
+            left.default if type(left) is Option else left,
+            right.default if type(right) is Option else right,
             operation,
             node,
         )
         return Option(option.name, default, option.origin, option.how, option.flag, derived=True)
 
     def _operate_on_sequence(self, left: Sequence, right: Value, operation: ast.operator, node: ast.AST) -> Value:
-        if isinstance(operation, ast.Add) and isinstance(right, Sequence):
+        if isinstance(operation, ast.Add) and type(right) is Sequence:
             if left.items is not None and right.items is not None:
                 return Sequence(left.items + right.items, self.control, self.origin(node), left.kind)
             element = join(access.element_of(self, left), access.element_of(self, right))
@@ -1005,7 +1005,7 @@ class Interpreter:
         if isinstance(operation, ast.Mult):
             if (
                 left.items is not None
-                and isinstance(right, Const)
+                and type(right) is Const
                 and isinstance(right.value, int)
                 and 0 <= right.value * len(left.items) <= 64
             ):
@@ -1026,14 +1026,14 @@ class Interpreter:
     def _compare_two(self, left: Value, right: Value, operation: ast.cmpop, node: ast.Compare) -> Value:
         if type(left) is Const and type(right) is Const:
             try:
-                return Const(bool(_COMPARE[operation.__class__](left.value, right.value)), self.origin(node))
+                return Const(bool(_COMPARE[type(operation)](left.value, right.value)), self.origin(node))
             except TypeError:
                 return UNKNOWN
         if isinstance(operation, (ast.Is, ast.IsNot)):
-            if isinstance(right, Const) and right.value is None and is_object(left) and not is_part(left):
+            if type(right) is Const and right.value is None and is_object(left) and not is_part(left):
                 return Const(isinstance(operation, ast.IsNot), self.origin(node))
         elif isinstance(operation, (ast.In, ast.NotIn)):
-            if isinstance(right, Mapping) and isinstance(left, Const) and is_hashable(left.value):
+            if isinstance(right, Mapping) and type(left) is Const and is_hashable(left.value):
                 entry = right.entries.get(left.value)
                 if entry is not None and entry.must:
                     return Const(isinstance(operation, ast.In), self.origin(node))
@@ -1045,15 +1045,15 @@ class Interpreter:
                 return found
         if not (is_settled(left) and is_settled(right)):
             return UNKNOWN
-        option = left if isinstance(left, Option) else right
-        if isinstance(option, Option):
+        option = left if type(left) is Option else right
+        if type(option) is Option:
             default: Value = UNKNOWN
-            sides = [side.default if isinstance(side, Option) else side for side in (left, right)]
-            if all(isinstance(side, Const) for side in sides):
+            sides = [side.default if type(side) is Option else side for side in (left, right)]
+            if all(type(side) is Const for side in sides):
                 default = self._compare_two(sides[0], sides[1], operation, node)
             return Option(option.name, default, option.origin, option.how, option.flag, derived=True)
         for side in (left, right):
-            if isinstance(side, Computed):
+            if type(side) is Computed:
                 return Computed(self.origin(node), side.name)
         return UNKNOWN
 
@@ -1126,7 +1126,7 @@ _BUILTINS = frozenset(dir(__builtins__)) if not isinstance(__builtins__, dict) e
 def is_part(value: Value) -> bool:
     """Whether a tensor was read from an attribute or item of something (``outputs.loss``): there may be none."""
     return (
-        isinstance(value, Tensor)
+        type(value) is Tensor
         and value.origin is not None
         and isinstance(value.origin.node, (ast.Attribute, ast.Subscript))
     )
@@ -1142,22 +1142,22 @@ def is_settled(value: Value) -> bool:
 
 def _is_known_number(value: Value) -> bool:
     """Whether a value is a number, or an option that is one by default."""
-    default = value.default if isinstance(value, Option) else value
-    return isinstance(default, Const) and type(default.value) in (int, float)
+    default = value.default if type(value) is Option else value
+    return type(default) is Const and type(default.value) in (int, float)
 
 
 def format_arguments(node: ast.AST, value: Value) -> list[tuple[ast.expr, Value]]:
     """The expressions that ``"..." % ...`` formats, with their values."""
     if not isinstance(node, ast.BinOp):
         return []
-    if isinstance(node.right, ast.Tuple) and isinstance(value, Sequence) and value.items is not None:
+    if isinstance(node.right, ast.Tuple) and type(value) is Sequence and value.items is not None:
         return list(zip(node.right.elts, value.items, strict=False))
     return [(node.right, value)]
 
 
 def _held(value: Value) -> tuple[Value | None, ...]:
     """What a list holds, as far as it is known."""
-    return (*(value.items or ()), value.element) if isinstance(value, Sequence) else ()
+    return (*(value.items or ()), value.element) if type(value) is Sequence else ()
 
 
 def joined_names(alternatives: list[dict[str, Value]]) -> dict[str, Value]:
@@ -1193,8 +1193,8 @@ def without_none(value: Value) -> Value:
     """The value where it is known not to be None; of an option that is None by default, what the user gave."""
     kept: Value | None = None
     for member in members(value):
-        if isinstance(member, Option) and isinstance(member.default, Const) and member.default.value is None:
+        if type(member) is Option and type(member.default) is Const and member.default.value is None:
             kept = join(kept, Option(member.name, UNKNOWN, member.origin, member.how, member.flag, derived=True))
-        elif not (isinstance(member, Const) and member.value is None):
+        elif not (type(member) is Const and member.value is None):
             kept = join(kept, member)
     return kept or value

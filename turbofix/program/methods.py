@@ -148,7 +148,7 @@ def _target(name: str, arguments: Arguments) -> Device | None:
     given = [passed.value for passed in arguments.positions[:2]]
     if name == "type":
         kinds = [each for value in given for each in members(value)]
-        on_gpu = [isinstance(each, External) and each.qualname.startswith("torch.cuda.") for each in kinds]
+        on_gpu = [type(each) is External and each.qualname.startswith("torch.cuda.") for each in kinds]
         if any(on_gpu):
             return "cuda" if all(on_gpu) else "conditional"
         return None
@@ -200,7 +200,7 @@ def _move_model(interp: Interpreter, model: Instance | Made, name: str, argument
     interp.event("transfer", node, name, model, arguments, model)
     for each in (
         model,
-        *(members(model.inner) if isinstance(model, Made) and model.kind in ("wrapper", "engine") else ()),
+        *(members(model.inner) if type(model) is Made and model.kind in ("wrapper", "engine") else ()),
     ):
         if isinstance(each, (Instance, Made)):
             undecided = interp.is_undecided_since(each.made_at)
@@ -276,7 +276,7 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
             return NONE
         if name == "__setattr__" and len(arguments.positions) > 1:
             key = arguments.positions[0].value
-            if isinstance(key, Const) and isinstance(key.value, str):
+            if type(key) is Const and isinstance(key.value, str):
                 access.write_attribute(interp, instance, key.value, arguments.positions[1].value, node)
             return NONE
     if instance.base is not None:
@@ -312,7 +312,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         return calls.forward(interp, model, arguments, node)
     if name == "__setattr__":
         key, value = _argument(arguments), _argument(arguments, 1)
-        if isinstance(key, Const) and isinstance(key.value, str) and value is not None:
+        if type(key) is Const and isinstance(key.value, str) and value is not None:
             access.write_attribute(interp, model, key.value, value, node)
         elif value is not None:
             access.add_weight(model, value)
@@ -328,7 +328,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         return UNKNOWN
     if name == "backward":
         interp.event(
-            "backward", node, "engine" if isinstance(model, Made) else "", _argument(arguments) or model, arguments
+            "backward", node, "engine" if type(model) is Made else "", _argument(arguments) or model, arguments
         )
         return NONE
     if name == "compile":
@@ -356,20 +356,20 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         key = _argument(arguments) or _keyword(arguments, "name")
         value = _argument(arguments, 1) or _keyword(arguments, "tensor", "module", "param")
         layer = name in ("add_module", "register_module")
-        if isinstance(key, Const) and isinstance(key.value, str) and value is not None:
+        if type(key) is Const and isinstance(key.value, str) and value is not None:
             access.write_attribute(interp, model, key.value, value, node)
-        elif isinstance(model, Instance) and value is not None and layer:
+        elif type(model) is Instance and value is not None and layer:
             model.attributes["<layers>"] = join(model.attributes.get("<layers>"), value) or value  # one of them
         elif value is not None:
             access.add_weight(model, value)
-        if isinstance(model, Made) and value is not None and layer:
+        if type(model) is Made and value is not None and layer:
             _add_layer(interp, model, value)
         return NONE
-    if name in ("append", "extend", "insert", "update") and isinstance(model, Made):
+    if name in ("append", "extend", "insert", "update") and type(model) is Made:
         added = _argument(arguments, 1 if name == "insert" else 0) or UNKNOWN
         _add_layer(interp, model, access.iterate(interp, added, node) if name in ("extend", "update") else added)
         return model
-    if name in ("items", "values", "keys") and isinstance(model, Made) and model.inner is not None:
+    if name in ("items", "values", "keys") and type(model) is Made and model.inner is not None:
         part = access.iterate(interp, model.inner, node)
         return Iterated(
             Sequence([UNKNOWN, part]) if name == "items" else part if name == "values" else UNKNOWN, model, name, origin
@@ -385,9 +385,9 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
         return Mapping(interp.control, origin, {}, True, Tensor(frozenset({"param"}), model.device, origin, model))
     if name == "no_sync":
         return interp.make("torch.nn.parallel.DistributedDataParallel.no_sync", "nosync", arguments, node, log=False)
-    if isinstance(model, Made) and model.kind in ("wrapper", "engine") and model.inner is not None:
+    if type(model) is Made and model.kind in ("wrapper", "engine") and model.inner is not None:
         found = access.read_attribute(interp, model.inner, name, ast.copy_location(ast.Pass(), node), called=True)
-        if isinstance(found, Bound):
+        if type(found) is Bound:
             return calls.call(interp, found, arguments, node)
     tensors = tensors_passed(arguments)
     if tensors:
@@ -400,20 +400,20 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
 
 def _parts(interp: Interpreter, model: Instance | Made, node: ast.AST) -> Value | None:
     """The modules that are attributes or layers of a model."""
-    if isinstance(model, Made):
+    if type(model) is Made:
         return access.iterate(interp, model.inner, node) if model.inner is not None else None
     found: Value | None = None
     for value in list(model.attributes.values())[:16]:
         for member in members(value):
-            if (isinstance(member, Made) and member.kind == "module") or (
-                isinstance(member, Instance) and calls.is_module(member)
+            if (type(member) is Made and member.kind == "module") or (
+                type(member) is Instance and calls.is_module(member)
             ):
                 found = join(found, member)
     return found
 
 
 def _add_layer(interp: Interpreter, model: Made, layer: Value) -> None:
-    inner = model.inner if isinstance(model.inner, Sequence) else None
+    inner = model.inner if type(model.inner) is Sequence else None
     if inner is None:
         model.inner = Sequence([layer], interp.control, None, "list")
     elif inner.items is not None and interp.certainty(inner.made_at) == "strong":
@@ -503,7 +503,7 @@ def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arg
     if name in libraries.PREPARES:
         for each in values:
             for member in members(each):
-                if isinstance(member, Made):
+                if type(member) is Made:
                     member.attributes["prepared"] = Const(True)
                 if isinstance(member, (Made, Instance)):
                     member.device = "conditional"
@@ -543,9 +543,7 @@ def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arg
         return value or UNKNOWN
     if name == "to_device" and value is not None:
         return (
-            join_all(
-                moved(m, "conditional", interp.origin(node)) if isinstance(m, Tensor) else m for m in members(value)
-            )
+            join_all(moved(m, "conditional", interp.origin(node)) if type(m) is Tensor else m for m in members(value))
             or UNKNOWN
         )
     if name in (
@@ -588,7 +586,7 @@ def _call_trainer(
     if name in ("fit", "validate", "test", "predict"):
         model = externals.first(arguments, "model")
         for member in members(model):
-            if isinstance(member, Instance):
+            if type(member) is Instance:
                 _call_hooks(interp, member, arguments, node)
     if name == "run":
         loader = _argument(arguments)
@@ -610,17 +608,17 @@ def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node
     for source in reversed(sources):  # the data are set up before the model is
         _set_up(interp, source, node)
     optimizers = model.cls.find("configure_optimizers")
-    if isinstance(optimizers, Function):
+    if type(optimizers) is Function:
         calls.call(interp, Bound(model, optimizers), Arguments(), node)
     hooks = (("training_step", given, "train_dataloader"), ("validation_step", evaluation, "val_dataloader"))
     for hook, passed, provider in hooks:
         method = model.cls.find(hook)
-        if not isinstance(method, Function):
+        if type(method) is not Function:
             continue
         loader: Value | None = passed.value if passed is not None else None
         for source in sources:
-            provide = source.cls.find(provider) if isinstance(source, Instance) else None
-            if isinstance(provide, Function):
+            provide = source.cls.find(provider) if type(source) is Instance else None
+            if type(provide) is Function:
                 loader = calls.call(interp, Bound(source, provide), Arguments(), node)
         batch = access.iterate(interp, loader, node) if loader is not None else UNKNOWN
         if batch is UNKNOWN:
@@ -631,8 +629,8 @@ def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node
 def _set_up(interp: Interpreter, source: Value, node: ast.AST) -> None:
     """What a trainer calls of a module before it asks for optimizers and loaders."""
     for name, given in (("prepare_data", calls.positional()), ("setup", calls.positional(Const("fit")))):
-        method = source.cls.find(name) if isinstance(source, Instance) else None
-        if isinstance(method, Function):
+        method = source.cls.find(name) if type(source) is Instance else None
+        if type(method) is Function:
             calls.call(interp, Bound(source, method), given, node)
 
 
@@ -653,7 +651,7 @@ def _call_opaque(interp: Interpreter, receiver: Opaque, name: str, arguments: Ar
     if known is not None:
         return known
     method = access.child(interp, receiver, "." + name, node)
-    if isinstance(method, Opaque):
+    if type(method) is Opaque:
         return calls.call_opaque(interp, method, arguments, node)
     tensors = tensors_passed(arguments)
     return unknown_of(tensors, interp.origin(node)) if tensors else UNKNOWN
@@ -665,7 +663,7 @@ def _act_of_unknown(
     """An act that its name alone makes worth logging; None for any other method."""
     value = _argument(arguments)
     if name == "backward":
-        scaled = any(isinstance(member, Tensor) for member in members(value))
+        scaled = any(type(member) is Tensor for member in members(value))
         interp.event("backward", node, "engine" if scaled else "", value if scaled else receiver, arguments)
         return NONE
     if name in _ACTS:
@@ -711,7 +709,7 @@ def _call_anything(interp: Interpreter, receiver: Value, name: str, arguments: A
         if interp.loop_depth:
             interp.event("unknown_call", node, name, receiver, arguments)
         return unknown_of(tensors, interp.origin(node))
-    return NUMBER if isinstance(receiver, Unknown) and receiver.number else UNKNOWN
+    return NUMBER if type(receiver) is Unknown and receiver.number else UNKNOWN
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
@@ -770,7 +768,7 @@ def _update_mapping(interp: Interpreter, mapping: Mapping, arguments: Arguments,
 def _take(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments, node: ast.AST) -> Value:
     key = _argument(arguments)
     default = _argument(arguments, 1) or NONE
-    if not (isinstance(key, Const) and is_hashable(key.value)):
+    if not (type(key) is Const and is_hashable(key.value)):
         return access.read_item(interp, mapping, key, node)
     entry = mapping.entries.get(key.value)
     found: Value | None
@@ -799,7 +797,7 @@ def _call_namespace(interp: Interpreter, namespace: Namespace, name: str, argume
         for key, passed in arguments.keywords.items():
             access.write_attribute(interp, namespace, key, passed.value, node)
         return NONE
-    if name in ("get", "pop", "setdefault") and isinstance(value, Const) and isinstance(value.value, str):
+    if name in ("get", "pop", "setdefault") and type(value) is Const and isinstance(value.value, str):
         found = namespace.attributes.get(value.value)
         return found if found is not None else _argument(arguments, 1) or (UNKNOWN if namespace.open else NONE)
     if name == "items":
@@ -817,9 +815,9 @@ def _open_to_file(namespace: Namespace, depth: int = 4) -> None:
     """What a configuration file may override is an option, in the namespaces below too."""
     namespace.open = True
     for key, old in list(namespace.attributes.items()):
-        if isinstance(old, Const):
+        if type(old) is Const:
             namespace.attributes[key] = Option(key, old, old.origin, "file", isinstance(old.value, bool))
-        elif isinstance(old, Namespace) and depth:
+        elif type(old) is Namespace and depth:
             _open_to_file(old, depth - 1)
 
 
@@ -832,7 +830,7 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
             interp.event("call", node, _label("list", name), sequence, arguments)
         return NONE
     if name in ("extend", "update", "extendleft") and value is not None:
-        if isinstance(value, Sequence) and value.items is not None and sequence.items is not None:
+        if type(value) is Sequence and value.items is not None and sequence.items is not None:
             for item in list(value.items):
                 _append(interp, sequence, item, at_end=True)
         else:

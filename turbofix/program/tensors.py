@@ -46,7 +46,7 @@ _RANK: dict[Device, int] = {"cpu": 0, "unknown": 1, "conditional": 2, "cuda": 3}
 def is_dtype(value: Value | None) -> bool:
     """Whether it is a dtype and nothing else."""
     return value is not None and all(
-        isinstance(member, External)
+        type(member) is External
         and (member.qualname in DTYPES or (member.qualname.startswith("torch.") and member.qualname.endswith("Tensor")))
         for member in members(value)
     )
@@ -55,7 +55,7 @@ def is_dtype(value: Value | None) -> bool:
 def is_layout(value: Value | None) -> bool:
     """Whether it is a memory format."""
     return value is not None and all(
-        isinstance(member, External)
+        type(member) is External
         and member.qualname in ("torch.channels_last", "torch.channels_last_3d", "torch.contiguous_format")
         for member in members(value)
     )
@@ -66,9 +66,9 @@ def device_meant(value: Value | None) -> Device:
     place: Device | None = None
     chosen = is_chosen_outside(value)
     for member in members(value):
-        if isinstance(member, Const) and member.value is None:
+        if type(member) is Const and member.value is None:
             continue
-        here = "conditional" if chosen and isinstance(member, Opaque) else _device_meant(member)
+        here = "conditional" if chosen and type(member) is Opaque else _device_meant(member)
         place = here if place is None else join_devices(place, here)
     return place or "unknown"
 
@@ -78,27 +78,27 @@ def is_chosen_outside(value: Value | None) -> bool:
 
     As in ``def pick(wanted): return wanted or ("cuda" if torch.cuda.is_available() else "cpu")``.
     """
-    asked = [member for member in members(value) if isinstance(member, Opaque)]
-    found = {member.value for member in members(value) if isinstance(member, Const)}
+    asked = [member for member in members(value) if type(member) is Opaque]
+    found = {member.value for member in members(value) if type(member) is Const}
     return {"cuda", "cpu"} <= found and all(each.how in ("parameter", "attribute") for each in asked)
 
 
 def _device_meant(value: Value) -> Device:
     if isinstance(value, (Made, Tensor)):
         return value.device
-    if isinstance(value, Const):
+    if type(value) is Const:
         if isinstance(value.value, str):
             return "cuda" if value.value.startswith("cuda") else "cpu"
         return "cuda" if isinstance(value.value, int) and not isinstance(value.value, bool) else "unknown"
-    if isinstance(value, Option):
+    if type(value) is Option:
         return "conditional"
-    if isinstance(value, Computed):
+    if type(value) is Computed:
         return "conditional" if value.name.startswith("torch.accelerator") else "cuda"
-    if isinstance(value, Unknown) and value.number:
+    if type(value) is Unknown and value.number:
         return "cuda"
-    if isinstance(value, External) and value.qualname.startswith("torch.cuda."):
+    if type(value) is External and value.qualname.startswith("torch.cuda."):
         return "cuda"
-    if isinstance(value, External) and is_dtype(value):
+    if type(value) is External and is_dtype(value):
         return "cpu"
     return "unknown"
 
@@ -158,9 +158,7 @@ def hosts_passed(arguments: Arguments) -> list[Host]:
 def elements_passed(arguments: Arguments) -> bool:
     """Whether something that came out of an unknown iterable is passed: it may be a batch."""
     return any(
-        isinstance(member, Opaque) and member.how == "element"
-        for value in arguments.values()
-        for member in members(value)
+        type(member) is Opaque and member.how == "element" for value in arguments.values() for member in members(value)
     )
 
 
@@ -350,7 +348,7 @@ def detached(tensor: Tensor, origin: Origin) -> Tensor:
 def is_scalar(value: Value | None) -> bool:
     """Whether a value certainly has no dimension: one of torch's tensors without any, or a number."""
     for each in members(value):
-        if not (each.scalar if isinstance(each, Tensor) else is_number(each)):
+        if not (each.scalar if type(each) is Tensor else is_number(each)):
             return False
     return value is not None
 
@@ -373,7 +371,7 @@ _PLAIN_POSITIONS = 3
 
 
 def _is_one_of(value: Value, *constants: object) -> bool:
-    return all(isinstance(each, Const) and each.value in constants for each in members(value))
+    return all(type(each) is Const and each.value in constants for each in members(value))
 
 
 def read_on_host(value: Value | None, origin: Origin) -> Host:
@@ -381,7 +379,7 @@ def read_on_host(value: Value | None, origin: Origin) -> Host:
     tensor: Value | None = None
     for each in tensors_in(value):
         tensor = join(tensor, each)
-    return Host(tensor if isinstance(tensor, Tensor) else None, (origin,))
+    return Host(tensor if type(tensor) is Tensor else None, (origin,))
 
 
 def joined_hosts(hosts: list[Host]) -> Host:
@@ -389,5 +387,5 @@ def joined_hosts(hosts: list[Host]) -> Host:
     joined: Value | None = None
     for host in hosts:
         joined = join(joined, host)
-    assert isinstance(joined, Host)
+    assert type(joined) is Host
     return joined

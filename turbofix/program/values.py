@@ -161,10 +161,10 @@ class Class(Value):
         found: list[Class | External] = [self]
         for base in self.bases:
             for member in members(base):
-                if isinstance(member, Class):
+                if type(member) is Class:
                     if member is not self:
                         found += [each for each in member.mro() if each not in found]
-                elif isinstance(member, External):
+                elif type(member) is External:
                     found.append(member)
         self._mro = tuple(found)
         return self._mro
@@ -172,7 +172,7 @@ class Class(Value):
     def externals(self) -> tuple[str, ...]:
         """The qualified names of the external classes that it derives from."""
         if self._externals is None:
-            self._externals = tuple(base.qualname for base in self.mro() if isinstance(base, External))
+            self._externals = tuple(base.qualname for base in self.mro() if type(base) is External)
         return self._externals
 
     def find(self, name: str) -> Value | None:
@@ -180,7 +180,7 @@ class Class(Value):
         if name in self.names:
             return self.names[name]
         for base in self.mro():
-            if isinstance(base, Class) and name in base.names:
+            if type(base) is Class and name in base.names:
                 return base.names[name]
         return None
 
@@ -384,7 +384,7 @@ def flatten(value: Value | None, depth: int = 3) -> Iterator[Value]:
 
 def identity(value: Value) -> object:
     """A key under which two values count as the same in a union; values of different classes never do."""
-    key = _KEYS.get(value.__class__)
+    key = _KEYS.get(type(value))
     found = None if key is None else key(value)
     return id(value) if found is None else found
 
@@ -433,7 +433,7 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         return second
     # No class of values but Mapping has a subclass, and values are equal only to themselves: this runs a hundred
     # thousand times.
-    kind, other = first.__class__, second.__class__
+    kind, other = type(first), type(second)
     if kind is not other:
         if kind is Union:
             if other is not Tensor and other is not Host:
@@ -466,12 +466,12 @@ def _with_one(union: Union, value: Value) -> Value:
     values = union.values
     if value in values:
         return union
-    kind = value.__class__
+    kind = type(value)
     key = _KEYS.get(kind)
     own = None if key is None else key(value)
     if key is not None and own is not None:
         for each in values:
-            if each.__class__ is kind and key(each) == own:
+            if type(each) is kind and key(each) == own:
                 return union
     return Union((*values, value)) if len(values) < WIDEST else _one_of((*values, value))
 
@@ -550,9 +550,9 @@ def widened(value: Value) -> Value:
 
     An option's number is no longer its default then (``width = width * 2`` in a loop); any other option is left alone.
     """
-    if isinstance(value, Option):
+    if type(value) is Option:
         return NUMBER if is_number(value.default) and not value.flag else value
-    if isinstance(value, Const) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool):
+    if type(value) is Const and isinstance(value.value, (int, float)) and not isinstance(value.value, bool):
         return NUMBER
     return join(value, UNKNOWN) or UNKNOWN
 
@@ -564,25 +564,23 @@ def is_hashable(value: object) -> bool:
 
 def is_number(value: Value) -> bool:
     """Whether a value is a number, known or not."""
-    return (isinstance(value, Unknown) and value.number) or (
-        isinstance(value, Const) and isinstance(value.value, (int, float))
-    )
+    return (type(value) is Unknown and value.number) or (type(value) is Const and isinstance(value.value, (int, float)))
 
 
 def is_object(value: Value) -> bool:
     """Whether a value is certainly not None."""
-    return isinstance(value, _OBJECTS) or (isinstance(value, Unknown) and value.number)
+    return isinstance(value, _OBJECTS) or (type(value) is Unknown and value.number)
 
 
 def truth_of(value: Value) -> bool | None:
     """Whether a test on the value is decided, and how."""
-    if isinstance(value, Const):
+    if type(value) is Const:
         return bool(value.value)
     if isinstance(value, (Made, Function, Class, ModuleValue, Bound)):
         return True
-    if isinstance(value, Instance):
+    if type(value) is Instance:
         return True if value.cls.find("__bool__") is None and value.cls.find("__len__") is None else None
-    if isinstance(value, Union):
+    if type(value) is Union:
         truths = {truth_of(member) for member in value.values}
         return truths.pop() if len(truths) == 1 else None
     return None
