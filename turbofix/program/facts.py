@@ -6,6 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeGuard
 
 from turbofix.findings import Site
@@ -97,6 +98,7 @@ class Facts:
     _loops: dict[Control, tuple[LoopRecord, ...]] = field(default_factory=dict)
     _by_loop: dict[int, set[Control]] | None = None  # the levels in each loop, in each function
     _by_function: dict[int, set[Control]] | None = None
+    _of_kinds: dict[tuple[str, ...], list[Event]] = field(default_factory=dict)
     _in_loops: dict[int, list[Event]] = field(default_factory=dict)
     _in_functions: dict[frozenset[int], list[Event]] = field(default_factory=dict)
     _levels: dict[Control, Event] | None = None
@@ -119,7 +121,10 @@ class Facts:
         """The live events of these kinds, in program order."""
         if len(kinds) == 1:
             return self._kinds.get(kinds[0], [])
-        return sorted((e for kind in kinds for e in self._kinds.get(kind, ())), key=lambda event: event.order)
+        if kinds not in self._of_kinds:
+            found = (each for kind in kinds for each in self._kinds.get(kind, ()))
+            self._of_kinds[kinds] = sorted(found, key=attrgetter("order"))
+        return self._of_kinds[kinds]
 
     def at(self, node: ast.AST) -> list[Event]:
         """The live events at a node."""

@@ -97,6 +97,10 @@ def overwritten(analysis: Analysis, backward: Event) -> Event | None:
 
 def is_plain(analysis: Analysis) -> bool:
     """Whether nothing in the program changes what a graph needs, or which weights have gradients."""
+    return analysis.once("changes no graph", lambda: _is_plain(analysis))
+
+
+def _is_plain(analysis: Analysis) -> bool:
     facts = analysis.facts
     if facts.attribute_writes("requires_grad") or facts.of("compile", "wrap", "scale", "unscale"):
         return False

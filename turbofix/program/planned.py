@@ -27,7 +27,7 @@ class _Unknown(Exception):  # noqa: N818  (an outcome)
 
 def planned(analysis: Analysis, record: LoopRecord, updates: list[Event]) -> Planned:
     """The number of updates of the step in a loop, or why it cannot be written down."""
-    if _is_scheduled(analysis):
+    if analysis.once("the learning rate is changed", lambda: _is_scheduled(analysis)):
         return Planned(scheduled=True)
     try:
         return _planned(analysis, record, updates)
