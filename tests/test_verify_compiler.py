@@ -10,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, verify
 from turbofix.verify.request import Stage
+
+pytest.importorskip("torch")
 
 NETWORK = """
 import copy

@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
-from turbofix.verify.probe.tf32_on_cpu import Rounding, rounded
+torch = pytest.importorskip("torch")
+
+from turbofix.verify.probe.tf32_on_cpu import Rounding, rounded  # noqa: E402
 
 UNIT = 2.0**-10
 
