@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from turbofix.program import calls, imports, libraries
@@ -85,9 +86,12 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if type(value) is Instance:
         return _read_instance(interp, value, name, node, called)
     if type(value) is External:
-        if libraries.dropped(f"{value.qualname}.{name}") is not None:
+        if name == "FLAGS" and value.qualname == "absl.flags":
+            return flags(interp)
+        member, is_dropped = _member_of(value.qualname, name)
+        if is_dropped:
             interp.event("import", node, f"{value.qualname}.{name}")
-        return _read_external(interp, value, name)
+        return member
     if type(value) is Tensor:
         return _read_tensor(interp, value, name, node, called)
     if type(value) is Opaque:
@@ -119,12 +123,12 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     return Method(value, name) if called else UNKNOWN
 
 
-def _read_external(interp: Interpreter, value: External, name: str) -> Value:
-    if name == "FLAGS" and value.qualname == "absl.flags":
-        return flags(interp)
-    if value.qualname.endswith(".*"):
-        return External(f"{value.qualname}.{name}")
-    return External(libraries.canonical(f"{value.qualname}.{name}"))
+@lru_cache(maxsize=8192)
+def _member_of(library: str, name: str) -> tuple[External, bool]:
+    """A library's name, and whether it is gone."""
+    qualname = f"{library}.{name}"
+    member = External(qualname if library.endswith(".*") else libraries.canonical(qualname))
+    return member, libraries.dropped(qualname) is not None
 
 
 def flags(interp: Interpreter) -> Namespace:

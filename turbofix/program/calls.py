@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from turbofix.program import access, externals, libraries, methods, options
+from turbofix.program.answers import once_per_node
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.scopes import Frame, Scope
 from turbofix.program.tensors import (
@@ -431,34 +432,26 @@ def bind_parameters(
 ) -> None:
     """Give a function's parameters their values."""
     declared = function.node.args
-    ordinary = [*declared.posonlyargs, *declared.args]
-    defaults: dict[str, ast.expr] = {}
-    if declared.defaults:
-        for parameter, default in zip(ordinary[-len(declared.defaults) :], declared.defaults, strict=True):
-            defaults[parameter.arg] = default
-    for keyword, keyword_default in zip(declared.kwonlyargs, declared.kw_defaults, strict=True):
-        if keyword_default is not None:
-            defaults[keyword.arg] = keyword_default
+    ordinary, parameters = _parameters(declared)
     names = scope.names
     positions = arguments.positions
     used: set[str] = set()
     maybe = arguments.open or arguments.star
-    for index, parameter in enumerate((*ordinary, *declared.kwonlyargs)):
-        name = parameter.arg
-        passed = positions[index] if index < len(positions) and index < len(ordinary) else None
+    for index, (name, parameter, default) in enumerate(parameters):
+        passed = positions[index] if index < len(positions) and index < ordinary else None
         if passed is None:
             passed = arguments.keywords.get(name)
             if passed is not None:
                 used.add(name)
         if passed is None:
-            names[name] = _default(interp, function, parameter, defaults.get(name), node, maybe, arguments)
+            names[name] = _default(interp, function, parameter, default, node, maybe, arguments)
         elif passed.must:
             names[name] = passed.value
         else:
-            otherwise = _default(interp, function, parameter, defaults.get(name), node, maybe, arguments)
+            otherwise = _default(interp, function, parameter, default, node, maybe, arguments)
             names[name] = join(passed.value, otherwise) or UNKNOWN
     if declared.vararg is not None:
-        rest = [passed.value for passed in positions[len(ordinary) :]]
+        rest = [passed.value for passed in positions[ordinary:]]
         unknown = arguments.star or node is None
         names[declared.vararg.arg] = Sequence(
             None if unknown else rest, interp.control, None, "tuple", join_all(rest) if unknown else None
@@ -472,6 +465,15 @@ def bind_parameters(
                 origin = Origin(place, module) if place is not None else None
                 mapping.entries[name] = Entry(passed.value, passed.must, origin)
         names[declared.kwarg.arg] = mapping
+
+
+@once_per_node
+def _parameters(declared: ast.arguments) -> tuple[int, list[tuple[str, ast.arg, ast.expr | None]]]:
+    """How many parameters may be passed by position; and all that have a name of their own, with their defaults."""
+    ordinary = [*declared.posonlyargs, *declared.args]
+    defaults = [*[None] * (len(ordinary) - len(declared.defaults)), *declared.defaults, *declared.kw_defaults]
+    named = [*ordinary, *declared.kwonlyargs]
+    return len(ordinary), [(each.arg, each, default) for each, default in zip(named, defaults, strict=True)]
 
 
 def _default(  # noqa: PLR0913

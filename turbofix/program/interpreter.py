@@ -1015,13 +1015,12 @@ class Interpreter:
 
     def _compare(self, node: ast.Compare) -> Value:
         left = self.eval(node.left)
-        others = [self.eval(each) for each in node.comparators]
-        if len(others) > 1:
-            return self._reading_compare([left, *others], node) or UNKNOWN
-        found: Value | None = None
-        for first in members(left):
-            found = join(found, self._compare_two(first, others[0], node.ops[0], node))
-        return found or UNKNOWN
+        if len(node.ops) > 1:
+            return self._reading_compare([left, *map(self.eval, node.comparators)], node) or UNKNOWN
+        right, operation = self.eval(node.comparators[0]), node.ops[0]
+        if type(left) is not Union:
+            return self._compare_two(left, right, operation, node)
+        return join_all(self._compare_two(each, right, operation, node) for each in left.values) or UNKNOWN
 
     def _compare_two(self, left: Value, right: Value, operation: ast.cmpop, node: ast.Compare) -> Value:
         if type(left) is Const and type(right) is Const:
@@ -1166,6 +1165,8 @@ def joined_names(alternatives: list[dict[str, Value]]) -> dict[str, Value]:
         return alternatives[0]
     joined = dict(alternatives[0])
     for names in alternatives[1:]:
+        if names == joined:  # values are equal only to themselves
+            continue
         for name, value in names.items():
             old = joined.get(name)
             if old is not value:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 
-from turbofix.nodes import walk
-from turbofix.program.answers import kept, once_per_node
+from turbofix.nodes import children, walk
+from turbofix.program.answers import every, kept, once_per_node
 from turbofix.program.scopes import ModuleFile
 
 Member = tuple[str, object, bool]
@@ -18,11 +19,12 @@ _TRAINING = re.compile(
 _AUGMENTED = re.compile(r"""\.(\w+)\s*(?:[-+*/%|&@]|//|\*\*)=""")
 _SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(\w+)\s*=(?!=)""")  # a dot is found sooner than what is not before it
 _SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)""")
+_TARGETS = frozenset((ast.Name, ast.Attribute, ast.Subscript))
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below ``node``, without those of functions and classes nested in it."""
+    """The nodes below ``node``, without those of functions and classes nested in it, and without marks."""
     waiting = [node]
     while waiting:
         parent = waiting.pop()
@@ -30,12 +32,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield parent
             if isinstance(parent, _SCOPES):
                 continue
-        for name in parent._fields:
-            value = getattr(parent, name, None)
-            if isinstance(value, list):
-                waiting.extend([each for each in value if isinstance(each, ast.AST)])
-            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                waiting.append(value)
+        waiting += children(parent)
 
 
 def changed_members(text: str) -> set[str]:
@@ -47,7 +44,7 @@ class Glance:
     """The answers about nodes of modules; those that need a module's text split it once."""
 
     def __init__(self) -> None:
-        self._lines: dict[ModuleFile, list[str]] = {}
+        self._starts: dict[ModuleFile, list[int]] = {}  # of the lines of each text, and behind its last one
 
     def assigned(self, loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
         """What a loop assigns: names; and in objects (the object's name, attribute or constant key, whether a key)."""
@@ -60,20 +57,25 @@ class Glance:
     def _yields(self, function: ast.AST, module: ModuleFile) -> bool:
         return (
             not isinstance(function, ast.Lambda)
-            and "yield" in self._text(function, module)
+            and module.text.find("yield", *self._lines(function, module)) >= 0
             and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
         )
 
     def mentions_training(self, node: ast.AST, module: ModuleFile) -> bool:
         """Whether a word of a training step stands in a function or class."""
-        return kept(node, "mentions_training", lambda: _TRAINING.search(self._text(node, module)) is not None)
+        return kept(
+            node, "mentions_training", lambda: _TRAINING.search(module.text, *self._lines(node, module)) is not None
+        )
 
-    def _text(self, node: ast.AST, module: ModuleFile) -> str:
-        """The lines that a node stands on."""
-        lines = self._lines.get(module)
-        if lines is None:
-            lines = self._lines[module] = module.text.split("\n")
-        return "\n".join(lines[getattr(node, "lineno", 1) - 1 : getattr(node, "end_lineno", len(lines))])
+    def _lines(self, node: ast.AST, module: ModuleFile) -> tuple[int, int]:
+        """Where the lines that a node stands on begin and end in the module's text."""
+        starts = self._starts.get(module)
+        if starts is None:
+            lengths = (len(line) + 1 for line in module.text.split("\n"))
+            starts = self._starts[module] = [*itertools.accumulate(lengths, initial=0)]
+        last = len(starts) - 1  # a text whose lines end otherwise has more of them
+        first, end = getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", last)
+        return starts[min(first, last)], starts[min(end, last)] - 1
 
     def changing_attributes(self, cls: ast.ClassDef) -> frozenset[str]:
         """Attributes of ``self`` that a class changes after it set them: their first value is not their value."""
@@ -86,9 +88,9 @@ class Glance:
 
 def _declared_outside(module: ModuleFile) -> Iterator[str]:
     if any(word in module.text for word in ("global ", "nonlocal ")):
-        for node in walk(module.tree):
-            if isinstance(node, (ast.Global, ast.Nonlocal)):
-                yield from node.names
+        declared: list[ast.Global | ast.Nonlocal] = [*every(ast.Global, module.tree), *every(ast.Nonlocal, module.tree)]
+        for node in declared:
+            yield from node.names
 
 
 @once_per_node
@@ -96,7 +98,7 @@ def _assigned(loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
     names: set[str] = set()
     inside: set[Member] = set()
     for node in own_nodes(loop):
-        if not isinstance(getattr(node, "ctx", None), ast.Store):
+        if type(node) not in _TARGETS or type(getattr(node, "ctx", None)) is not ast.Store:
             continue
         if isinstance(node, ast.Name):
             names.add(node.id)
@@ -127,10 +129,11 @@ def _changed_again(cls: ast.ClassDef) -> Iterator[str]:
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         for node in walk(statement):
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            if type(node) is ast.Attribute:
+                if type(node.ctx) is ast.Store:
+                    written.setdefault(node.attr, set()).add(statement.name)
+            elif type(node) is ast.AugAssign and isinstance(node.target, ast.Attribute):
                 yield node.target.attr
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                written.setdefault(node.attr, set()).add(statement.name)
     for name, places in written.items():
         if len(places) > 1 and places != {"class", "__init__"}:
             yield name

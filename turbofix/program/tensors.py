@@ -11,7 +11,9 @@ from turbofix.program.values import (
     Const,
     Device,
     External,
+    Function,
     Host,
+    Instance,
     Iterated,
     Made,
     Mapping,
@@ -20,7 +22,6 @@ from turbofix.program.values import (
     Origin,
     Sequence,
     Tensor,
-    Union,
     Unknown,
     Value,
     is_number,
@@ -103,7 +104,8 @@ def _device_meant(value: Value) -> Device:
     return "unknown"
 
 
-_HOLDING = (Union, Sequence, Mapping, Iterated)
+_SINGLE = frozenset({Const, Opaque, Unknown, External, Instance, Made, Option, Function, Computed})
+"""What most values are that are passed: nothing that holds tensors, nor numbers read from them."""
 
 
 def tensors_in(value: Value | None, depth: int = 3) -> Iterator[Tensor]:
@@ -131,7 +133,7 @@ def tensors_passed(arguments: Arguments) -> list[Tensor]:
     for value in arguments.values():
         if type(value) is Tensor:
             found.append(value)
-        elif isinstance(value, _HOLDING):
+        elif type(value) not in _SINGLE:
             found += tensors_in(value)
     return found
 
@@ -152,14 +154,16 @@ def hosts_in(value: Value | None, depth: int = 2) -> Iterator[Host]:
 
 def hosts_passed(arguments: Arguments) -> list[Host]:
     """The values read from tensors among the arguments."""
-    return [host for value in arguments.values() for host in hosts_in(value)]
+    return [host for value in arguments.values() if type(value) not in _SINGLE for host in hosts_in(value)]
 
 
 def elements_passed(arguments: Arguments) -> bool:
     """Whether something that came out of an unknown iterable is passed: it may be a batch."""
-    return any(
-        type(member) is Opaque and member.how == "element" for value in arguments.values() for member in members(value)
-    )
+    for value in arguments.values():
+        for member in members(value):
+            if type(member) is Opaque and member.how == "element":
+                return True
+    return False
 
 
 def roles_of(tensors: list[Tensor]) -> frozenset[str]:

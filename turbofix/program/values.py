@@ -356,6 +356,7 @@ class Union(Value):
 
 
 WIDEST = 10
+_TRUE = frozenset({Made, Function, Class, ModuleValue, Bound})
 _OBJECTS = (Instance, Made, Tensor, Function, Class, Sequence, Mapping, ModuleValue, Bound, Host, Iterated)
 
 
@@ -461,6 +462,10 @@ def join(first: Value | None, second: Value | None) -> Value | None:
     return _one_of(tuple(found.values()))
 
 
+_KEPT = frozenset({Made, Instance, Opaque, Tensor, Host, Function, Class})
+"""What is kept of more values than a union holds."""
+
+
 def _with_one(union: Union, value: Value) -> Value:
     """One of several values, or one more, of which there is nothing to join."""
     values = union.values
@@ -481,7 +486,7 @@ def _one_of(values: tuple[Value, ...]) -> Value:
     if len(values) == 1:
         return values[0]
     if len(values) > WIDEST:
-        objects = [v for v in values if isinstance(v, (Made, Instance, Opaque, Tensor, Host, Function, Class))]
+        objects = [each for each in values if type(each) in _KEPT]
         values = (*objects[: WIDEST - 1], CUT if len(objects) >= WIDEST or CUT in values else UNKNOWN)
     return Union(values)
 
@@ -576,7 +581,7 @@ def truth_of(value: Value) -> bool | None:
     """Whether a test on the value is decided, and how."""
     if type(value) is Const:
         return bool(value.value)
-    if isinstance(value, (Made, Function, Class, ModuleValue, Bound)):
+    if type(value) in _TRUE:
         return True
     if type(value) is Instance:
         return True if value.cls.find("__bool__") is None and value.cls.find("__len__") is None else None
