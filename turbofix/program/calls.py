@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from turbofix.program import access, externals, libraries, methods, options
@@ -67,6 +68,7 @@ CONTEXTS_OF_TRAINING = 15
 CONSTRUCTIONS = 12
 _USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
 """Methods that only modules have."""
+_HALF = attrgetter("half")
 _OUTPUT, _LOSS, _HOLDER = frozenset({"output"}), frozenset({"output", "loss"}), frozenset({"object"})
 _BASES_MADE = frozenset(
     {"loader", "dataset", "sampler", "argparse", "optimizer", "scheduler", "accelerator", "trainer"}
@@ -668,9 +670,9 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
             holds = holds or not libraries.returns_tensor(base.qualname)
     qualname = model.qualname if isinstance(model, Made) else model.cls.node.name
     roles = (_LOSS if loss else _OUTPUT) | (_HOLDER if holds else NO_ROLES)
-    half = True in [tensor.half for tensor in tensors]
+    half = True in map(_HALF, tensors)
     half = half if loss else True in [gives_half(base, half=half) for base in bases]
-    result = Tensor(roles, place, interp.origin(node), model, half=half)
+    result = Tensor(roles, place, interp.origin(node), model, False, False, None, half)
     event = interp.event("criterion" if loss else "forward", node, qualname, model, arguments, result)
     returned: Value | None = None
     up = interp.control
@@ -691,7 +693,7 @@ def forward(interp: Interpreter, model: Instance | Made, arguments: Arguments, n
         return result
     if model.device in ("cuda", "conditional"):
         place = model.device
-    output = _as_output(returned, Tensor(roles, place, interp.origin(node), model, half=half))
+    output = _as_output(returned, Tensor(roles, place, interp.origin(node), model, False, False, None, half))
     event.returned = join(event.returned, output)
     return output
 

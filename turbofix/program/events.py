@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import field
-from itertools import zip_longest
+from itertools import starmap, zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from turbofix.program.values import UNKNOWN, Value, join
@@ -128,6 +129,9 @@ class Passed:
     entry_module: ModuleFile | None = None
 
 
+_VALUE = attrgetter("value")
+
+
 @dataclass(eq=False, slots=True)
 class Arguments:
     """The arguments of a call, unpacked as far as possible.
@@ -152,9 +156,9 @@ class Arguments:
 
     def values(self) -> list[Value]:
         """All values that are passed."""
-        found = [passed.value for passed in self.positions]
+        found = [*map(_VALUE, self.positions)]
         if self.keywords:
-            found += [passed.value for passed in self.keywords.values()]
+            found += map(_VALUE, self.keywords.values())
         if self.rest is not None:
             found.append(self.rest)
         return found
@@ -164,14 +168,13 @@ def join_arguments(first: Arguments, second: Arguments) -> Arguments:
     """The arguments of a call that was executed twice."""
     if first is second:
         return first
-    joined = Arguments(
-        open=first.open or second.open, star=first.star or second.star, rest=join(first.rest, second.rest)
-    )
-    joined.positions = [_join_passed(*both) for both in zip_longest(first.positions, second.positions)]
+    rest = join(first.rest, second.rest)
+    positions = [*starmap(_join_passed, zip_longest(first.positions, second.positions))]
+    keywords: dict[str, Passed] = {}
     if first.keywords or second.keywords:
         names = {**first.keywords, **second.keywords}
-        joined.keywords = {name: _join_passed(first.keywords.get(name), second.keywords.get(name)) for name in names}
-    return joined
+        keywords = {name: _join_passed(first.keywords.get(name), second.keywords.get(name)) for name in names}
+    return Arguments(positions, keywords, first.open or second.open, first.star or second.star, rest)
 
 
 def _join_passed(first: Passed | None, second: Passed | None) -> Passed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
@@ -185,7 +186,7 @@ class Interpreter:
         }
         if hasattr(ast, "TryStar"):
             self._statements[ast.TryStar] = self._try
-        self._expressions: dict[type[ast.AST], Callable[[Any], Value]] = {
+        known: dict[type[ast.AST], Callable[[Any], Value]] = {
             ast.Constant: self.constant,
             ast.Name: self._name,
             ast.Attribute: self._attribute,
@@ -213,6 +214,8 @@ class Interpreter:
             ast.YieldFrom: self._yield_from,
             ast.Slice: self._slice,
         }
+        self._expressions: defaultdict[type[ast.AST], Callable[[Any], Value]]
+        self._expressions = defaultdict(lambda: lambda _: UNKNOWN, known)
 
     def run_module(self, module: ModuleFile) -> None:
         """Execute a module's body under a control stack of its own, whatever is being executed."""
@@ -726,8 +729,7 @@ class Interpreter:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression can be."""
-        handler = self._expressions.get(type(node))
-        return handler(node) if handler is not None else UNKNOWN
+        return self._expressions[type(node)](node)
 
     def constant(self, node: ast.Constant) -> Const:
         """A literal, the same object each time."""

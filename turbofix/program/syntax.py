@@ -13,11 +13,12 @@ from turbofix.program.scopes import ModuleFile
 
 Member = tuple[str, object, bool]
 
-_TRAINING = re.compile(
-    r"\.(?:backward|to|cuda|item|step|zero_grad|no_grad|training_step)\b|\b(?:DataLoader|loss_scaler|training_step)\b"
-)
-_AUGMENTED = re.compile(r"""\.(\w+)\s*(?:[-+*/%|&@]|//|\*\*)=""")
-_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(\w+)\s*=(?!=)""")  # a dot is found sooner than what is not before it
+_ACTS_OF_TRAINING = re.compile(r"\.(?:backward|to|cuda|item|step|zero_grad|no_grad|training_step)\b")
+_OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")
+_NAMES_OF_TRAINING = re.compile(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
+# A dot is found sooner than what is not before it. A word that a lookahead finds is not tried again without its end.
+_AUGMENTED = re.compile(r"""\.(?=(\w+))\1\s*(?:[-+*/%|&@]|//|\*\*)=""")
+_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(?=(\w+))\1\s*=(?!=)""")
 _SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)""")
 _TARGETS = frozenset((ast.Name, ast.Attribute, ast.Subscript))
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -44,7 +45,7 @@ class Glance:
     """The answers about nodes of modules; those that need a module's text split it once."""
 
     def __init__(self) -> None:
-        self._starts: dict[ModuleFile, list[int]] = {}  # of the lines of each text, and behind its last one
+        self._starts: dict[ModuleFile, list[int]] = {}  # of the lines of each text, less the line breaks before them
 
     def assigned(self, loop: ast.AST) -> tuple[frozenset[str], frozenset[Member]]:
         """What a loop assigns: names; and in objects (the object's name, attribute or constant key, whether a key)."""
@@ -63,19 +64,23 @@ class Glance:
 
     def mentions_training(self, node: ast.AST, module: ModuleFile) -> bool:
         """Whether a word of a training step stands in a function or class."""
-        return kept(
-            node, "mentions_training", lambda: _TRAINING.search(module.text, *self._lines(node, module)) is not None
-        )
+        return kept(node, "mentions_training", lambda: self._speaks_of_training(node, module))
+
+    def _speaks_of_training(self, node: ast.AST, module: ModuleFile) -> bool:
+        text, (first, end) = module.text, self._lines(node, module)
+        if _ACTS_OF_TRAINING.search(text, first, end) is not None:
+            return True
+        named = any(text.find(name, first, end) >= 0 for name in _OBJECTS_OF_TRAINING)
+        return named and _NAMES_OF_TRAINING.search(text, first, end) is not None
 
     def _lines(self, node: ast.AST, module: ModuleFile) -> tuple[int, int]:
         """Where the lines that a node stands on begin and end in the module's text."""
         starts = self._starts.get(module)
         if starts is None:
-            lengths = (len(line) + 1 for line in module.text.split("\n"))
-            starts = self._starts[module] = [*itertools.accumulate(lengths, initial=0)]
+            starts = self._starts[module] = [*itertools.accumulate(map(len, module.text.split("\n")), initial=0)]
         last = len(starts) - 1  # a text whose lines end otherwise has more of them
-        first, end = getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", last)
-        return starts[min(first, last)], starts[min(end, last)] - 1
+        first, end = min(getattr(node, "lineno", 1) - 1, last), min(getattr(node, "end_lineno", last), last)
+        return starts[first] + first, starts[end] + end - 1
 
     def changing_attributes(self, cls: ast.ClassDef) -> frozenset[str]:
         """Attributes of ``self`` that a class changes after it set them: their first value is not their value."""

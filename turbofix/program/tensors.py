@@ -205,19 +205,18 @@ def result_of(tensors: list[Tensor], origin: Origin, name: str = "") -> Tensor:
             first.half,
             keeps_scalar and first.scalar,
         )
-    source = next((tensor.source for tensor in tensors if tensor.source is not None), None)
-    scaled = next((tensor.scaled_from for tensor in tensors if tensor.scaled_from is not None), None)
-    return Tensor(
-        roles_of(tensors),
-        device_of(tensors),
-        origin,
-        source,
-        any(tensor.detached for tensor in tensors) and all(tensor.detached or _is_data(tensor) for tensor in tensors),
-        pageable,
-        scaled,
-        any(tensor.half for tensor in tensors),
-        keeps_scalar and all(tensor.scalar for tensor in tensors),
-    )
+    source, scaled = first.source, first.scaled_from
+    is_detached, cut = first.detached, first.detached or _is_data(first)
+    half, scalar = first.half, keeps_scalar and first.scalar
+    for tensor in tensors[1:]:
+        source = tensor.source if source is None else source
+        scaled = tensor.scaled_from if scaled is None else scaled
+        is_detached = is_detached or tensor.detached
+        cut = cut and (tensor.detached or _is_data(tensor))
+        half = half or tensor.half
+        scalar = scalar and tensor.scalar
+    roles, place = roles_of(tensors), device_of(tensors)
+    return Tensor(roles, place, origin, source, is_detached and cut, pageable, scaled, half, scalar)
 
 
 def _is_data(tensor: Tensor) -> bool:
