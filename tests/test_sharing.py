@@ -52,7 +52,7 @@ def test_a_script_objects_to_what_is_not_right_for_it(other: FileReport, why_not
 
 
 def test_scripts_that_nobody_named_have_a_say_and_no_findings() -> None:
-    own = replace(FOUND, site=replace(SITE, path=B.path))
+    own = replace(FOUND, site=SITE._replace(path=B.path))
     outcome = Outcome((A,), sharing=(replace(B, findings=(REFUSED, own)),))
     assert [(each.site.path, each.fixable) for each in outcome.findings] == [(ENGINE, False)]
     assert str(outcome.findings[0].why_not).endswith(
@@ -62,7 +62,7 @@ def test_scripts_that_nobody_named_have_a_say_and_no_findings() -> None:
 
 
 def test_all_that_a_codemod_would_do_in_a_disputed_file_is_left() -> None:
-    further = replace(FOUND, site=replace(SITE, line=9, end_line=9))
+    further = replace(FOUND, site=SITE._replace(line=9, end_line=9))
     other = replace(FOUND, codemod="pin-memory")
     outcome = Outcome((replace(A, findings=(FOUND, further, other)), replace(B, findings=(REFUSED,))))
     assert [(each.codemod, each.fixable) for each in outcome.findings] == [

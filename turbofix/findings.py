@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from functools import total_ordering
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from turbofix.notebook import Cells
@@ -49,8 +49,7 @@ class Gain:
     instead_of: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, order=True)
-class Site:
+class Site(NamedTuple):  # made and compared by the thousand: a tuple's own methods are no Python code
     """A place in a source text, named by the span and the type of its ``ast`` node.
 
     Lines count from 1, columns from 0 and in characters (not in UTF-8 bytes, as ``ast`` counts them).
@@ -66,7 +65,7 @@ class Site:
 
     def __hash__(self) -> int:
         # by the numbers alone, which tell nearly all sites apart: the hash of a path takes longer than all the rest
-        return hash((self.line, self.column, self.end_line, self.end_column))
+        return hash(self[1:5])
 
     def line_from(self, path: Path) -> str:
         """The place in a sentence that is said of a file: ``line 12``, or ``line 12 of model.py`` from another one."""

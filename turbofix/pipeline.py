@@ -501,7 +501,7 @@ def move(examined: Examined, edit: Edit) -> Examined | None:
     if not changes or text is None:
         return examined
     line, column = shift(text, changes, examined.site.line, examined.site.column)
-    return replace(examined, site=replace(examined.site, line=line, column=column))
+    return replace(examined, site=examined.site._replace(line=line, column=column))
 
 
 def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple[int, int]:

@@ -195,12 +195,12 @@ def _in_import(analysis: Analysis, root: _Root, module: ModuleFile) -> tuple[Sit
     site = analysis.facts.places.site(root.alias, module)
     if isinstance(root.statement, ast.Import):
         end = site.column + len(root.alias.name)
-        return replace(site, end_line=site.line, end_column=end, kind="Attribute"), NEW
+        return site._replace(end_line=site.line, end_column=end, kind="Attribute"), NEW
     start = analysis.facts.places.site(root.statement, module)
     text = analysis.facts.places.text(root.statement, module)
     word = root.statement.module or ""
     column = start.column + max(text.find(word), 0)
-    place = replace(start, column=column, end_line=start.line, end_column=column + len(word), kind="Attribute")
+    place = start._replace(column=column, end_line=start.line, end_column=column + len(word), kind="Attribute")
     return place, NEW if word != "torch.cuda" else "torch"
 
 
