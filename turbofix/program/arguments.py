@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
-from turbofix.program.events import Arguments, Control, Passed
+from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
 from turbofix.program.model import ABSENT, Argument
@@ -68,16 +68,13 @@ class Reads:
         """By call: the functions of the project that it executes, and whether each is a method."""
         if self._called is None:
             self._called = {}
-            seen: set[Control | None] = set()
-            for event in self.facts.levels():
-                for frame in self.facts.frames(event):
-                    if frame.call is None or frame.opener in seen:
-                        continue
-                    seen.add(frame.opener)
-                    known = self._called.setdefault(id(frame.call), [])
-                    if not any(scope is frame.scope for scope, _ in known):
-                        method = frame.function is not None and frame.function.cls is not None
-                        known.append((frame.scope, method))
+            for frame in self.facts.opened():
+                if frame.call is None:
+                    continue
+                known = self._called.setdefault(id(frame.call), [])
+                if not any(scope is frame.scope for scope, _ in known):
+                    method = frame.function is not None and frame.function.cls is not None
+                    known.append((frame.scope, method))
         return self._called
 
     def other_reads(self, origin: Origin, uses: Iterable[ast.AST]) -> list[tuple[ast.AST, ModuleFile]]:

@@ -96,11 +96,11 @@ class Facts:
     _entries: dict[Control, tuple[Control | None, tuple[ast.AST, ...]]] = field(default_factory=dict)
     _callers: dict[Control, tuple[Frame, ...]] = field(default_factory=dict)  # by the call or module that they entered
     _loops: dict[Control, tuple[LoopRecord, ...]] = field(default_factory=dict)
-    _by_loop: dict[int, set[Control]] | None = None  # the levels in each loop, in each function
-    _by_function: dict[int, set[Control]] | None = None
+    _by_loop: dict[int, set[Control]] | None = None  # the levels in each loop
     _of_kinds: dict[tuple[str, ...], list[Event]] = field(default_factory=dict)
     _in_loops: dict[int, list[Event]] = field(default_factory=dict)
-    _in_functions: dict[frozenset[int], list[Event]] = field(default_factory=dict)
+    _in_functions: dict[frozenset[ast.AST], list[Event]] = field(default_factory=dict)
+    _openers: dict[Control, Frame] | None = None
     _levels: dict[Control, Event] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
@@ -199,6 +199,21 @@ class Facts:
             scope = module.tree
         return Frame(scope, module, anchor, opener.node if opener.kind == "call" else None, loops, function, opener)
 
+    def opened(self) -> Iterable[Frame]:
+        """One frame for each call of a function, and each file, that live events happen in: in program order, outer
+        ones before inner ones. Where it stands, and its loops, are those of the first event."""
+        return self._opened().values()
+
+    def _opened(self) -> dict[Control, Frame]:
+        if self._openers is None:
+            self._openers = {}
+            for event in self.levels():
+                if self._entered(event.control)[0] not in self._openers:
+                    for frame in self.frames(event):
+                        if frame.opener is not None:
+                            self._openers.setdefault(frame.opener, frame)
+        return self._openers
+
     def inside(self, event: Event, loop: ast.AST) -> bool:
         """Whether an event happens in an iteration of a loop, through calls too."""
         return any(loop is each for frame in self.frames(event) for each in frame.loops)
@@ -227,17 +242,25 @@ class Facts:
 
     def events_in_functions(self, functions: Iterable[ast.AST]) -> list[Event]:
         """The live events that happen in calls of these functions, or in what they call, in program order."""
-        if self._by_function is None:
-            self._by_function = {}
-            for event in self.levels():
-                for frame in self.frames(event):
-                    self._by_function.setdefault(id(frame.scope), set()).add(event.control)
-        asked = frozenset(map(id, functions))
+        asked = frozenset(functions)
         found = self._in_functions.get(asked)
         if found is None:
-            levels = set[Control]().union(*(self._by_function.get(each, ()) for each in asked))
-            found = [event for event in self.events if event.control in levels] if levels else []
+            known = {opener: True for opener, frame in self._opened().items() if frame.scope in asked}
+            found = []
+            if known:
+                inside = {each.control for each in self.levels() if self._is_below(each.control, known)}
+                found = [event for event in self.events if event.control in inside]
             self._in_functions[asked] = found
+        return found
+
+    def _is_below(self, level: Control | None, known: dict[Control, bool]) -> bool:
+        """Whether one of some calls is among those that led to a level; ``known`` says it of them and of those met."""
+        opener = self._entered(level)[0]
+        if opener is None:
+            return False
+        found = known.get(opener)
+        if found is None:  # what nobody calls begins a stack of its own
+            found = known[opener] = opener.node is not None and self._is_below(opener.up, known)
         return found
 
     def frames_within(self, event: Event, loop: ast.AST) -> tuple[Frame, ...]:

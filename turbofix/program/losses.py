@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from operator import itemgetter
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -349,53 +349,53 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
     """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
     found: dict[tuple[Site, str], _Given] = {}
     by_node: dict[tuple[ast.AST, str], _Given] = {}  # the same: most places are come by many times
-    known = analysis.once("what calls are given", dict[Event, "tuple[str, _Given] | None"])  # loops share their events
+    known = analysis.once("what calls are given", dict[Event, "tuple[str, _Given]"])  # loops share their events
     for event in dict.fromkeys((*events, *inside_models(analysis, events))):
         if event.kind not in ("call", "forward", "criterion"):
             continue
-        if event not in known:
-            known[event] = _given_at(event)
-        call = known[event]
+        call = known.get(event)
         if call is None:
-            continue
+            call = known[event] = _given_at(event)
         name, one = call
+        if not name:
+            continue
         given = by_node.get((event.node, name))
         if given is None:
             given = by_node[event.node, name] = found.setdefault((analysis.facts.site(event), name), _Given())
         given.add(one)
     return tuple(
-        Called(name, site, tuple(given.constants), of_weights=given.weights, of_halves=given.halves)
-        for site, name in sorted(found)
-        for given in [found[site, name]]
+        Called(name, site, given.constants, given.weights, given.halves)
+        for (site, name), given in sorted(found.items(), key=itemgetter(0))
     )
 
 
-def _given_at(event: Event) -> tuple[str, _Given] | None:
-    """The name of what is called at an event, and what it is given; None for what computes nothing with tensors."""
+def _given_at(event: Event) -> tuple[str, _Given]:
+    """The name of what is called at an event, and what it is given; no name for what computes nothing with tensors."""
     if event.kind == "call":
         name = qualname_of(event)
     else:
         names = [member.qualname for member in members(event.receiver) if isinstance(member, (Made, External))]
         name = min(names, default=event.name)
     if not name or name.startswith(("builtins.", "logging.", "os.", "time.", "math.")):
-        return None
-    given = _Given()
+        return "", _Given()
+    constants: list[object] = []
+    weights = halves = False
     passed = event.arguments.values() if event.arguments is not None else ()
     for value in (event.receiver, *passed):
         for each in members(value):
             if isinstance(each, Tensor):
-                given.weights = given.weights or "param" in each.roles
-                given.halves = given.halves or each.half
+                weights = weights or "param" in each.roles
+                halves = halves or each.half
             elif isinstance(each, Const):
-                given.constants.append(each.value)
+                constants.append(each.value)
             elif isinstance(each, (Opaque, Unknown)):
-                given.weights = True
-    return name, given
+                weights = True
+    return name, _Given(tuple(constants), weights, halves)
 
 
 def qualname_of(event: Event) -> str:
     """The name of what a call calls; ``Tensor.scatter.value`` where one number is scattered, which has no type."""
-    owner, _, last = event.name.rstrip("_").rpartition(".")
+    owner, _, last = event.name.rstrip("_").rpartition(".") if "scatter" in event.name else ("", "", "")
     if last != "scatter" or owner not in ("torch", "Tensor") or event.arguments is None:
         return event.name
     passed = event.arguments.get("value", 3 if owner == "torch" else 2)
@@ -408,7 +408,7 @@ def qualname_of(event: Event) -> str:
 class _Given:
     """What a call is given: its literals, and whether weights or numbers of 16 bits are among the rest."""
 
-    constants: list[object] = field(default_factory=list)
+    constants: tuple[object, ...] = ()
     weights: bool = False
     halves: bool = False
 
@@ -417,4 +417,4 @@ class _Given:
         self.weights = self.weights or other.weights
         self.halves = self.halves or other.halves
         if other.constants:
-            self.constants += [each for each in other.constants if each not in self.constants]
+            self.constants += tuple([each for each in other.constants if each not in self.constants])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from turbofix.findings import Evidence, Site
 from turbofix.records import dataclass
@@ -373,8 +373,7 @@ class Accumulation:
     ignored: bool = False  # the program names -100, the target that losses leave out
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(NamedTuple):  # made by the thousand
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments.
     ``of_weights``: what it is given may be weights of the program's own (a parameter, or something that is not known),

@@ -713,7 +713,7 @@ def _called_before(analysis: Analysis, event: Event, params: list[Value]) -> boo
 
 def _optimizers_of(analysis: Analysis, event: Event) -> list[Made | Instance]:
     """The optimizers in what an event's call is made on: each optimizer of a program asks for them, of whole models."""
-    return analysis.once(("optimizers of", id(event)), lambda: list(optimizers_in(event.receiver)))
+    return analysis.once(("optimizers of", id(event.receiver)), lambda: list(optimizers_in(event.receiver)))
 
 
 def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
