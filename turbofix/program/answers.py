@@ -7,6 +7,7 @@ analyses of a file's unchanged text, one after each rewrite, share them. Nobody 
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -68,8 +69,17 @@ class Index(NamedTuple):
 
 
 _BLOCKS = frozenset(("body", "handlers", "orelse", "finalbody", "cases"))
+
+
 _PARTS: dict[type[ast.AST], tuple[str, ...]] = {}
 """The fields of each class of nodes that hold statements, as they come up."""
+
+
+def _parts(kind: type[ast.AST]) -> tuple[str, ...]:
+    parts = _PARTS.get(kind)
+    if parts is None:
+        parts = _PARTS[kind] = tuple(name for name in kind._fields if name in _BLOCKS)
+    return parts
 
 
 @once_per_node
@@ -81,10 +91,7 @@ def statements(tree: ast.Module) -> Index:
     for node in nodes:  # grows meanwhile
         kind = node.__class__
         by_type[kind].append(node)
-        parts = _PARTS.get(kind)
-        if parts is None:
-            parts = _PARTS[kind] = tuple(name for name in kind._fields if name in _BLOCKS)
-        for name in parts:
+        for name in _parts(kind):
             below = getattr(node, name)
             nodes += below
             for each in below:
@@ -105,6 +112,46 @@ def by_type(tree: ast.Module) -> dict[type[ast.AST], list[ast.AST]]:
 def parents_in(tree: ast.Module) -> dict[ast.AST, ast.AST]:
     """The parent of every node of a file."""
     return index(tree).parents
+
+
+def parents_above(node: ast.AST, tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    """The parents of a node and of all that hold it; of other nodes, as far as they are known by then.
+
+    Few nodes of a file are asked about: it is the expressions of their statements alone that are looked at.
+    """
+    known = _parents_by_then(tree)
+    if node not in known and node is not tree:
+        statement = _statement_at(node, tree)
+        waiting: list[ast.AST] = [] if statement is None else [statement]
+        for each in waiting:  # grows meanwhile
+            for child in children(each):
+                if child not in known:  # as the statements in it are
+                    known[child] = each
+                    waiting.append(child)
+        if node not in known:
+            return index(tree).parents
+    return known
+
+
+@once_per_node
+def _parents_by_then(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    return dict(statements(tree).parents)
+
+
+def _statement_at(node: ast.AST, tree: ast.Module) -> ast.AST | None:
+    """The innermost statement, handler or case at the place of a node, by where they begin; None where it has none."""
+    found: ast.AST | None = None
+    if hasattr(node, "lineno"):
+        place, below = _place(node), tree.body
+        while (at := bisect_right(below, place, key=_place)) > 0:
+            found = below[at - 1]
+            below = [each for name in _parts(found.__class__) for each in getattr(found, name)]
+    return found
+
+
+def _place(node: ast.AST) -> tuple[int, int]:
+    begins = node.pattern if isinstance(node, ast.match_case) else node
+    return begins.lineno, begins.col_offset  # type: ignore[attr-defined]
 
 
 def every(kind: type[Node], tree: ast.Module) -> Sequence[Node]:

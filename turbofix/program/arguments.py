@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import field
 
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
@@ -62,6 +63,7 @@ class Reads:
 
     facts: Facts
     _called: dict[int, list[tuple[ast.AST, bool]]] | None = None
+    _sayers: dict[str, list[ModuleFile]] = field(default_factory=dict)
 
     @property
     def _calls(self) -> dict[int, list[tuple[ast.AST, bool]]]:
@@ -256,9 +258,12 @@ class Reads:
             for node in reads_in(module.tree).attributes.get(name, ()):
                 yield node, module
 
-    def _saying(self, name: str) -> Iterator[ModuleFile]:
+    def _saying(self, name: str) -> list[ModuleFile]:
         """The files whose text has a name."""
-        return (module for module in self._modules() if name in module.text)
+        found = self._sayers.get(name)
+        if found is None:
+            found = self._sayers[name] = [module for module in self._modules() if name in module.text]
+        return found
 
     def _modules(self) -> Iterable[ModuleFile]:
         return self.facts.execution.modules.values()

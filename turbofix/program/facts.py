@@ -489,15 +489,21 @@ class Facts:
         )
 
 
+_ONE_NAME = [ast.Name]
+
+
 @once_per_node
 def attribute_writes_in(tree: ast.Module) -> dict[str, list[tuple[ast.AST, ast.AST]]]:
     """Every write of an attribute in the functions and on the top level of a file, not right in a class, by its last
     name: the writing node, its scope."""
     found: dict[str, list[tuple[ast.AST, ast.AST]]] = {}
     nodes, by_type, parents = statements(tree)
+    # most assignments are to one name
+    assigned = [each for each in every(ast.Assign, tree) if [one.__class__ for one in each.targets] != _ONE_NAME]
     opened = [(item, each) for each in nodes if isinstance(each, (ast.With, ast.AsyncWith)) for item in each.items]
     for kind in ASSIGNING:  # but for `:=`, which writes no attributes
-        for node, statement in opened if kind is ast.withitem else ((each, each) for each in by_type.get(kind, ())):
+        found_here = assigned if kind is ast.Assign else by_type.get(kind, ())
+        for node, statement in opened if kind is ast.withitem else zip(found_here, found_here, strict=True):
             names = [name for name in written(node) if "." in name]
             if not names:
                 continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.model import Layouts, Model
-from turbofix.program.sites import SCOPES, outside
+from turbofix.program.names import body_of, walk_here
 from turbofix.program.values import Made, members
 
 _LYING = frozenset(
@@ -41,12 +41,11 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         if node.attr in ("channels_last", "channels_last_3d")
     ]
     scopes = {frame.scope: frame.module for frame in facts.opened()}
-    asking = {module for module in modules if any(name in module.text for name in _LYING)}
     lying = [
         places.site(node, module)
-        for module in asking
-        for node, scope in _lying_in(module.tree)
-        if scopes.get(scope) is module
+        for scope, module in scopes.items()
+        if scope is module.tree or _says_how_it_lies(places.text(scope, module))
+        for node in _lying_in(scope)
     ]
     lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
@@ -59,6 +58,10 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
     return Layouts(tuple(sorted(chosen)), tuple(sorted(set(lying))), tuple(sorted(weights)))
 
 
+def _says_how_it_lies(text: str) -> bool:
+    return any(name in text for name in _LYING)
+
+
 def _flattens(event: Event) -> bool:
     """Whether torch's own code behind a call takes the order of weights for granted."""
     made = [each.qualname for each in members(event.result) if isinstance(each, Made)] if event.kind == "make" else []
@@ -66,19 +69,14 @@ def _flattens(event: Event) -> bool:
 
 
 @once_per_node
-def _lying_in(tree: ast.Module) -> list[tuple[ast.Call, ast.AST]]:
-    """The calls of such methods in a file, with the function, class or file in whose body itself each is."""
-    parents = parents_in(tree)
-    found: list[tuple[ast.Call, ast.AST]] = []
-    for call in every(ast.Call, tree):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _LYING:
-            child: ast.AST = call
-            scope = parents[call]
-            while not isinstance(scope, SCOPES):
-                child, scope = scope, parents[scope]
-            if not outside(child, scope):
-                found.append((call, scope))
-    return found
+def _lying_in(scope: ast.AST) -> list[ast.Call]:
+    """The calls of such methods in the body of a function, class or file itself."""
+    return [
+        node
+        for statement in body_of(scope)
+        for node in walk_here(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LYING
+    ]
 
 
 def _called(call: ast.Call) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -365,8 +364,14 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         given.add(one)
     return tuple(
         Called(name, site, given.constants, given.weights, given.halves)
-        for (site, name), given in sorted(found.items(), key=itemgetter(0))
+        for (site, name), given in sorted(found.items(), key=_by_place)
     )
+
+
+def _by_place(found: tuple[tuple[Site, str], object]) -> tuple[object, ...]:
+    """Paths are compared in Python code, and their parts are not."""
+    site, name = found[0]
+    return site.path.parts, site[1:], name
 
 
 def _given_at(event: Event) -> tuple[str, _Given]:

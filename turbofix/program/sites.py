@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.findings import Site
 from turbofix.nodes import first_line, tokens
-from turbofix.program.answers import parents_in
+from turbofix.program.answers import parents_above
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NEWLINE = re.compile("\r\n|\r|\n")
 
 @dataclass(eq=False)
 class Page:
-    """One file's text, line by line, with the parents of its nodes and its comments."""
+    """One file's text, line by line, with its comments."""
 
     module: ModuleFile
     lines: list[str] = field(init=False)
@@ -42,11 +42,6 @@ class Page:
     def __post_init__(self) -> None:
         text = self.module.text
         self.lines = _NEWLINE.split(text) if "\r" in text else text.split("\n")
-
-    @property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        """The parent of every node of the file."""
-        return parents_in(self.module.tree)
 
     def comment(self, line: int) -> str | None:
         """The comment on a line, without its ``#``."""
@@ -138,11 +133,11 @@ class Places:
 
     def parent(self, node: ast.AST, module: ModuleFile) -> ast.AST | None:
         """The node that holds this one; None for the module."""
-        return self.page(module).parents.get(node)
+        return parents_above(node, module.tree).get(node)
 
     def ancestors(self, node: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:
         """The nodes that hold this one, innermost first."""
-        parents = self.page(module).parents
+        parents = parents_above(node, module.tree)
         current = parents.get(node)
         while current is not None:
             yield current
@@ -210,7 +205,7 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def contains(outer: ast.AST, inner: ast.AST, places: Places, module: ModuleFile) -> bool:
     """Whether ``inner`` is ``outer`` or lies in it."""
-    parents = places.page(module).parents
+    parents = parents_above(inner, module.tree)
     current: ast.AST | None = inner
     while current is not None and current is not outer:
         current = parents.get(current)

@@ -8,6 +8,7 @@ under a name that the text does not tell leaves the question open.
 from __future__ import annotations
 
 import ast
+from functools import partial
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -72,9 +73,12 @@ def unset(analysis: Analysis, event: Event) -> tuple[str, str] | None:
         return None
     if name.startswith("_") or name.startswith(_HOOKS):
         return None
-    if not all(isinstance(each, Instance) and _is_closed(each.cls, name) for each in found):
+    if not all(isinstance(each, Instance) for each in found):
         return None
-    if _is_set_somewhere(analysis, name):
+    for cls in {each.cls for each in found if isinstance(each, Instance)}:
+        if not analysis.once(("is closed", cls, name), partial(_is_closed, cls, name)):
+            return None
+    if analysis.once(("is set somewhere", name), lambda: _is_set_somewhere(analysis, name)):
         return None
     text = short(analysis.facts.places.text(node, event.module))
     return "AttributeError", f"on every version: nothing sets `{text}`"
