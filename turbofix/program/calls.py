@@ -91,9 +91,10 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
     positions: list[Passed] = []
     keywords: dict[str, Passed] = {}
     arguments = Arguments(positions, keywords)
+    evaluate = interp.expressions  # called without a step between: two of three expressions are evaluated here
     for each in node.args:
         if not isinstance(each, ast.Starred):
-            positions.append(Passed(interp.eval(each), True, each))
+            positions.append(Passed(evaluate[type(each)](each), True, each))
             continue
         value = interp.eval(each.value)
         if type(value) is Sequence and value.items is not None:
@@ -102,9 +103,10 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
             arguments.star = True
             positions.append(Passed(access.iterate(interp, value, each)))
     for keyword in node.keywords:
-        value = interp.eval(keyword.value)
-        if keyword.arg is not None:
-            keywords[keyword.arg] = Passed(value, True, keyword.value)
+        name, given = keyword.arg, keyword.value
+        value = evaluate[type(given)](given)
+        if name is not None:
+            keywords[name] = Passed(value, True, given)
             continue
         mapping = Mapping(None)
         access.merge(interp, mapping, value, strong=True)

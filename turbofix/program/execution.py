@@ -12,7 +12,7 @@ from turbofix.program import calls, imports
 from turbofix.program.events import Arguments, Control, Event, LoopRecord, Passed
 from turbofix.program.interpreter import Interpreter, OutOfBudgetError
 from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
-from turbofix.program.tensors import tensors_in, with_roles
+from turbofix.program.tensors import tensors_in, tensors_passed, with_roles
 from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
 from turbofix.records import dataclass
 
@@ -133,13 +133,12 @@ def _mark_inputs(events: list[Event]) -> None:
 
 
 def _origins(event: Event) -> Iterator[ast.AST]:
-    values = [event.receiver] if event.kind != "forward" else []
-    if event.arguments is not None:
-        values.extend(event.arguments.values())
-    for value in values:
-        for tensor in tensors_in(value):
-            if tensor.origin is not None and "made" in tensor.roles and not tensor.roles & {"output", "loss", "param"}:
-                yield tensor.origin.node
+    tensors = tensors_passed(event.arguments) if event.arguments is not None else []
+    if event.kind != "forward":
+        tensors += tensors_in(event.receiver)
+    for tensor in tensors:
+        if tensor.origin is not None and "made" in tensor.roles and not tensor.roles & {"output", "loss", "param"}:
+            yield tensor.origin.node
 
 
 def _as_input(value: Value | None) -> Value | None:

@@ -116,7 +116,7 @@ class Interpreter:
         *("read", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth", "call_depth"),
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "scopes", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
-        *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "_expressions"),
+        *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
         *("control", "frame"),
     )
 
@@ -214,8 +214,8 @@ class Interpreter:
             ast.YieldFrom: self._yield_from,
             ast.Slice: self._slice,
         }
-        self._expressions: defaultdict[type[ast.AST], Callable[[Any], Value]]
-        self._expressions = defaultdict(lambda: lambda _: UNKNOWN, known)
+        self.expressions: defaultdict[type[ast.AST], Callable[[Any], Value]]
+        self.expressions = defaultdict(lambda: lambda _: UNKNOWN, known)
 
     def run_module(self, module: ModuleFile) -> None:
         """Execute a module's body under a control stack of its own, whatever is being executed."""
@@ -729,7 +729,7 @@ class Interpreter:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression can be."""
-        return self._expressions[type(node)](node)
+        return self.expressions[type(node)](node)
 
     def constant(self, node: ast.Constant) -> Const:
         """A literal, the same object each time."""

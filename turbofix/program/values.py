@@ -509,9 +509,9 @@ def _joined_items(first: Sequence, second: Sequence) -> Sequence | None:
 def join_tensors(first: Tensor, second: Tensor) -> Tensor:
     """Roles unite, devices agree or are unknown."""
     if (
-        first.roles == second.roles
+        first.source is second.source
+        and first.roles == second.roles
         and first.device == second.device
-        and first.source is second.source
         and first.scaled_from is second.scaled_from
         and first.half == second.half
         and first.pageable == second.pageable
