@@ -410,9 +410,8 @@ class Interpreter:
                 if type(value) is Lazy:
                     value = scope.names[name] = imports.force(self, value)
                 elif type(value) is Union:
-                    settled = imports.settled(self, value)
-                    if settled is not value:
-                        value = scope.names[name] = settled
+                    if Lazy in map(type, value.values):
+                        value = scope.names[name] = imports.settled(self, value)
                 elif (
                     type(value) is Const
                     and (scope is not self.frame.scope or self.may_repeat)
@@ -582,11 +581,11 @@ class Interpreter:
 
     def _is_dead(self, until: str) -> bool:
         """Whether this stands in a branch that a decided test excludes, within the innermost level of that kind."""
-        for level in self.control.upwards():
-            if level.kind == until:
-                return False
+        level: Control | None = self.control
+        while level is not None and level.kind != until:
             if level.kind == "if" and level.detail == "dead":
                 return True
+            level = level.up
         return False
 
     def _return(self, node: ast.Return) -> bool:
