@@ -10,6 +10,7 @@ import ast
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from turbofix.nodes import LEAVES, children
@@ -139,19 +140,20 @@ def _parents_by_then(tree: ast.Module) -> dict[ast.AST, ast.AST]:
 
 
 def _statement_at(node: ast.AST, tree: ast.Module) -> ast.AST | None:
-    """The innermost statement, handler or case at the place of a node, by where they begin; None where it has none."""
+    """The innermost statement or handler at the place of a node, by where they begin; None where it has none."""
     found: ast.AST | None = None
     if hasattr(node, "lineno"):
-        place, below = _place(node), tree.body
-        while (at := bisect_right(below, place, key=_place)) > 0:
+        place = _PLACE(node)
+        below: list[ast.AST] = [*tree.body]
+        while (at := bisect_right(below, place, key=_PLACE)) > 0:
             found = below[at - 1]
+            if isinstance(found, ast.Match):  # its cases have no place of their own
+                break
             below = [each for name in _parts(found.__class__) for each in getattr(found, name)]
     return found
 
 
-def _place(node: ast.AST) -> tuple[int, int]:
-    begins = node.pattern if isinstance(node, ast.match_case) else node
-    return begins.lineno, begins.col_offset  # type: ignore[attr-defined]
+_PLACE = attrgetter("lineno", "col_offset")
 
 
 def every(kind: type[Node], tree: ast.Module) -> Sequence[Node]:

@@ -105,11 +105,12 @@ def _not_followed(analysis: Analysis) -> Iterator[_Reading]:
     execution, facts = analysis.execution, analysis.facts
     made: dict[ast.ClassDef, list[Instance]] = {}
     kinds: dict[ast.ClassDef, Class] = {}
+    saying = {module for module in execution.modules.values() if "oftmax" in module.text}
     for event in facts.of("construct"):
         for member in members(event.result):
             if isinstance(member, Instance) and "torch.nn.Module" in member.cls.externals():
                 for cls in member.cls.mro():
-                    if isinstance(cls, Class) and "oftmax" in cls.module.text:
+                    if isinstance(cls, Class) and cls.module in saying:
                         made.setdefault(cls.node, []).append(member)
                         kinds[cls.node] = cls
     if not made:

@@ -71,21 +71,20 @@ _ORDER = (
 
 def framework_of(analysis: Analysis, trains: bool) -> Framework:
     """The framework in charge; plain torch where the program has its own steps, none where nothing trains."""
-    found: set[Framework] = set()
-    torch = trains
-    for event in analysis.facts.events:
-        names: set[str] = set()
-        if event.kind in ("make", "call"):
-            names.add(event.name)
-            names |= {member.qualname for member in members(event.result) if isinstance(member, Made)}
-        elif event.kind == "construct":
-            for member in members(event.result):
-                if isinstance(member, Instance):
-                    names.update(member.cls.externals())
-        elif event.kind == "backward" and takes_loss(event):
+    facts = analysis.facts
+    names: set[str] = set()
+    for event in (*facts.of("make"), *facts.of("call")):
+        names.add(event.name)
+        names.update([member.qualname for member in members(event.result) if isinstance(member, Made)])
+    for event in facts.of("construct"):
+        for member in members(event.result):
+            if isinstance(member, Instance):
+                names.update(member.cls.externals())
+    found = {framework for name in names for framework in _owned_by(name)}
+    for event in facts.of("backward"):
+        if takes_loss(event):
             found |= {_ENGINES[package] for package in imported(event.module) if package in _ENGINES}
-        torch = torch or any(name.startswith("torch.") for name in names)
-        found |= {framework for name in names for framework in _owned_by(name)}
+    torch = trains or any(name.startswith("torch.") for name in names)
     if not found and not trains:
         found |= {framework for name in _derived(analysis) for framework in _owned_by(name)}
     for framework in _ORDER:

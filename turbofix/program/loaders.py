@@ -449,15 +449,21 @@ def _handed_over(analysis: Analysis, site: Site) -> bool:
 def _built_in_loop(analysis: Analysis, site: Site) -> bool:
     """Whether the construction runs again in each round of a loop that trains or evaluates."""
     facts = analysis.facts
-    training: set[int] = set()
-    for event in facts.of("backward", "forward"):
-        training.update(id(record.node) for record in facts.loops(event) if isinstance(record.node, LOOPS))
+    training = analysis.once("loops with passes", lambda: _loops_with_passes(analysis))
     for event in facts.of("make"):
         if facts.site(event) == site:
             for record in facts.loops(event):
                 if id(record.node) in training:
                     return True
     return False
+
+
+def _loops_with_passes(analysis: Analysis) -> set[int]:
+    facts = analysis.facts
+    levels = {event.control: event for event in facts.of("backward", "forward")}
+    return {
+        id(record.node) for event in levels.values() for record in facts.loops(event) if isinstance(record.node, LOOPS)
+    }
 
 
 def _read_again(analysis: Analysis, site: Site) -> bool:

@@ -326,7 +326,8 @@ def models_given(analysis: Analysis, values: Iterable[Value]) -> tuple[Model, ..
 
 
 def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
-    question = ("model", site, tuple(map(id, values)), default_dtype)
+    # however often each is among them, but for whether there is one alone (`numbers_of`)
+    question = ("model", site, tuple(dict.fromkeys(map(id, values))), len(values) == 1, default_dtype)
     return analysis.once(question, lambda: _described(analysis, site, values, default_dtype))
 
 
@@ -858,35 +859,9 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                 if made is not None:
                     entered.setdefault(made, set()).add(facts.site(event))
     for event in (*facts.events, *facts.dead):
-        if event.kind not in _OF_PRECISION:
-            continue
-        scaler: Scaler | None = None
-        site = facts.site(event)
-        if event.kind == "make":
-            for member in members(event.result):
-                if isinstance(member, Made) and member.kind in ("scaler", "lossscaler", "autocast"):
-                    kind = "autocast" if member.kind == "autocast" else "scaler"
-                    scaler = Scaler(
-                        site,
-                        member.qualname,
-                        kind,  # type: ignore[arg-type]
-                        _enabled(analysis, event, member),
-                        _dtype_text(member.arguments),
-                        tuple(sorted(entered.get(site, ()))),
-                    )
-        elif event.kind == "call" and event.name.startswith("apex.amp."):
-            scaler = Scaler(site, event.name, "apex", _apex_switch(analysis, event))
-        elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
-            named = "float16" if event.name == "half" else event.name
-            scaler = Scaler(site, f"torch.nn.Module.{event.name}", "half", switch_of(analysis, event), named)
-        elif event.kind == "backward" and (takes_loss(event) or _is_owned(event)):
-            scaler = Scaler(site, receiver_name(event), "framework")
-        elif event.kind == "step" and stepper(event.receiver) == "scaler" and not _made(event.receiver):
-            scaler = Scaler(site, receiver_name(event), "scaler")
-        if scaler is None and event.kind in ("make", "call", "wrap") and _sets_precision(event):
-            scaler = Scaler(site, event.name, "framework", _policy(analysis, event))
+        scaler = _scaler(analysis, event, entered) if event.kind in _OF_PRECISION else None
         if scaler is not None:
-            found.setdefault(site, scaler)
+            found.setdefault(scaler.site, scaler)
     for module in facts.execution.modules.values():
         plain, asynchronous = every(ast.FunctionDef, module.tree), every(ast.AsyncFunctionDef, module.tree)
         lists = [*(each.decorator_list for each in plain), *(each.decorator_list for each in asynchronous)]
@@ -895,6 +870,34 @@ def precision(analysis: Analysis) -> tuple[Scaler, ...]:
                 site = facts.places.site(decorator, module)
                 found.setdefault(site, Scaler(site, "torch.autocast", "autocast"))
     return tuple(found[site] for site in sorted(found))
+
+
+def _scaler(analysis: Analysis, event: Event, entered: dict[Site, set[Site]]) -> Scaler | None:
+    """The part of mixed precision that an event is."""
+    site = analysis.facts.site
+    if event.kind == "make":
+        for member in reversed(members(event.result)):
+            if isinstance(member, Made) and member.kind in ("scaler", "lossscaler", "autocast"):
+                return Scaler(
+                    site(event),
+                    member.qualname,
+                    "autocast" if member.kind == "autocast" else "scaler",
+                    _enabled(analysis, event, member),
+                    _dtype_text(member.arguments),
+                    tuple(sorted(entered.get(site(event), ()))),
+                )
+    elif event.kind == "call" and event.name.startswith("apex.amp."):
+        return Scaler(site(event), event.name, "apex", _apex_switch(analysis, event))
+    elif event.kind == "cast" and event.name in ("half", "bfloat16") and is_model(event.receiver):
+        named = "float16" if event.name == "half" else event.name
+        return Scaler(site(event), f"torch.nn.Module.{event.name}", "half", switch_of(analysis, event), named)
+    elif event.kind == "backward" and (takes_loss(event) or _is_owned(event)):
+        return Scaler(site(event), receiver_name(event), "framework")
+    elif event.kind == "step" and stepper(event.receiver) == "scaler" and not _made(event.receiver):
+        return Scaler(site(event), receiver_name(event), "scaler")
+    if event.kind in ("make", "call", "wrap") and _sets_precision(event):
+        return Scaler(site(event), event.name, "framework", _policy(analysis, event))
+    return None
 
 
 _OWN_PRECISION = {

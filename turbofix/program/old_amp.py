@@ -72,11 +72,14 @@ def old_names(analysis: Analysis) -> tuple[OldName, ...]:
 def _changed(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[str, Site]]:
     """The old names that a file gives another meaning, with the place: by assignment, ``setattr``, ``mock.patch``."""
     roots = _roots(analysis, module)
+    names = {name for name, _ in roots}
     places = analysis.facts.places
 
     def path_of(node: ast.AST) -> str:
         """The dotted name of torch that an expression stands for; empty for anything else."""
         name, _, rest = (dotted(node) or "").partition(".")
+        if name not in names:
+            return ""
         first = next((each for each in walk(node) if isinstance(each, ast.Name)), None)
         root = roots.get((name, analysis.facts.bindings.owner(name, first, module))) if first is not None else None
         return f"{root.target}.{rest}".rstrip(".") if root is not None else ""
@@ -98,7 +101,7 @@ def _changed(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[str, Site
 
 def _is_old_module(path: str) -> bool:
     """Whether a dotted name is the old module or one inside it."""
-    return path in {OLD + each for each in _SUBMODULES}
+    return path.startswith(OLD) and path in {OLD + each for each in _SUBMODULES}
 
 
 def _spoken(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[tuple[int, int], Site]]:
@@ -107,7 +110,7 @@ def _spoken(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[tuple[int,
         return
     page = analysis.facts.places.page(module)
     for number, line in enumerate(page.lines, 1):
-        comment = page.comment(number) if _VERSION.search(line) else None
+        comment = page.comment(number) if "#" in line and _VERSION.search(line) else None
         for found in _VERSION.finditer(comment or ""):
             start = line.index("#")
             site = Site(module.path, number, start, number, len(line), "Comment")

@@ -50,6 +50,7 @@ from turbofix.program.model import (
     Called,
     Evaluation,
     Framework,
+    Layouts,
     Loop,
     Model,
     Placement,
@@ -153,7 +154,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         loaders=read,
         preloads=preloads(analysis, read) if trains else (),
         optimizers=made,
-        models=with_compiling(analysis, known_models, steps),
+        models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
         precision=precision(analysis),
         settings=settings(analysis),
         debugging=debugging(analysis, steps) if trains else (),
@@ -172,7 +173,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trainings=asked,
         engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
         hands_over=hands_over(analysis, holders),
-        layouts=layouts(analysis, known_models),
+        layouts=layouts(analysis, known_models) if framework is Framework.PYTORCH else Layouts(),
         biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
         old_names=old_names(analysis) if trains else (),
@@ -194,12 +195,22 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
-        acts_on=frozenset(
-            (event.module.path, event.node.lineno)  # type: ignore[attr-defined]  # no event is of a whole module
-            for event in facts.events
-            if event.module is not execution.entry
-        ),
+        acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
+
+
+def _may_compile(framework: Framework, models: Iterable[Model]) -> bool:
+    """Whether what compiling takes is of use: frameworks that compile by themselves are told to by other means."""
+    return framework in (Framework.PYTORCH, Framework.TRANSFORMERS) or any(each.compiled is not None for each in models)
+
+
+def _lines(events: Iterable[Event], entry: ModuleFile) -> set[tuple[ModuleFile, int]]:
+    """The lines of other files that events are on; not by their paths yet, which are hashed in Python code."""
+    return {
+        (event.module, event.node.lineno)  # type: ignore[attr-defined]  # no event is of a whole module
+        for event in events
+        if event.module is not entry
+    }
 
 
 def _place(evaluation: Evaluation) -> Site:
