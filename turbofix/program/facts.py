@@ -104,7 +104,7 @@ class Facts:
     _levels: dict[Control, Event] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
-    _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] = field(default_factory=dict)
+    _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
     _changes: list[tuple[ast.Call | ast.Attribute, ModuleFile]] | None = None
     _values: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
 
@@ -297,15 +297,13 @@ class Facts:
 
     def attribute_writes(self, name: str) -> list[tuple[ast.AST, ast.AST, ModuleFile]]:
         """Every write in the program of an attribute with this (last) name: the writing node, its scope, its file."""
-        found = self._attributes.get(name)
-        if found is None:
-            found = self._attributes[name] = [
-                (node, scope, module)
-                for module in self.execution.modules.values()
-                if name in module.text
-                for node, scope in attribute_writes_in(module.tree).get(name, ())
-            ]
-        return found
+        if self._attributes is None:
+            self._attributes = {}
+            for module in self.execution.modules.values():
+                for written_name, found in attribute_writes_in(module.tree).items():
+                    known = self._attributes.setdefault(written_name, [])
+                    known += [(node, scope, module) for node, scope in found]
+        return self._attributes.get(name, [])
 
     def changes_in_loops(self) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
         """What may change an object in some loop's text: method calls, and attributes that are assigned to."""

@@ -192,6 +192,7 @@ _UNFIT_PACKAGES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def unfit_for_half(name: str) -> str | None:
     """Why an operation raises where one of its operands comes in 16 bits, as under autocast; None for most.
 

@@ -69,12 +69,17 @@ class Told(NamedTuple):
 def _told(node: ast.AST) -> Told:
     found: list[tuple[str, ast.AST]] = []
     declared: list[str] = []
-    for each in walk_here(node):
-        if each.__class__ in _WRITING:
+    waiting = [node]
+    while waiting:  # as `walk_here`, but for the leaves, which most nodes are
+        each = waiting.pop()
+        kind = each.__class__
+        if kind in _WRITING:
             found += [(name, each) for name in _plain_names(each)]
             found += [(name, each) for name in written(each)]
         elif isinstance(each, (ast.Global, ast.Nonlocal)):
             declared += each.names
+        if kind not in _CLOSED:
+            waiting += [child for child in children(each)[::-1] if child.__class__ not in LEAVES]
     return Told(tuple(found), tuple(declared))
 
 

@@ -89,7 +89,8 @@ def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> boo
     frame = _anchor_in_entry(analysis, event, module)
     if frame is None:
         return False
-    top = _top_statement(analysis, frame.anchor, module)
+    anchor = frame.anchor  # the same for all events in what one call does
+    top = analysis.once(("top statement", anchor), lambda: _top_statement(analysis, anchor, module))
     return top is not None and not is_guard(top) and not isinstance(top, (ast.Import, ast.ImportFrom))
 
 

@@ -30,7 +30,7 @@ from turbofix.program.engines import engines
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Execution, ModuleFile, Reader, execute
 from turbofix.program.factories import creations
-from turbofix.program.facts import Frame, unwrapped
+from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of, trains_remotely
 from turbofix.program.graphless import kept_graph
@@ -159,7 +159,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         settings=settings(analysis),
         debugging=debugging(analysis, steps) if trains else (),
         distributed=_calls(facts.events, "torch.distributed.init_process_group", "deepspeed.init_distributed"),
-        processes=_starts_processes(facts.events),
+        processes=_starts_processes(facts),
         incomplete_because=reason,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
@@ -292,9 +292,9 @@ def _calls(events: Iterable[Event], *names: str) -> bool:
     return any(event.name in names for event in events)
 
 
-def _starts_processes(events: Iterable[Event]) -> bool:
-    found = list(events)
-    return any(event.name.endswith(STARTERS) for event in found) or any(map(_launches_ranks, found))
+def _starts_processes(facts: Facts) -> bool:
+    names = {event.name for event in facts.events}
+    return any(name.endswith(STARTERS) for name in names) or any(map(_launches_ranks, facts.of("construct", "call")))
 
 
 def _launches_ranks(event: Event) -> bool:
@@ -1050,7 +1050,7 @@ def _names_exit(value: Value) -> bool:
 
 
 def _is_model_call(analysis: Analysis, call: ast.AST) -> bool:
-    return any(event.kind == "forward" for event in analysis.facts.at(call))
+    return call in analysis.once("calls of models", lambda: {event.node for event in analysis.facts.of("forward")})
 
 
 def _tensor_in(event: Event) -> bool:
