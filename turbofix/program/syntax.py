@@ -58,6 +58,7 @@ class Glance:
     def _yields(self, function: ast.AST, module: ModuleFile) -> bool:
         return (
             not isinstance(function, ast.Lambda)
+            and "yield" in module.text
             and module.text.find("yield", *self._lines(function, module)) >= 0
             and any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
         )

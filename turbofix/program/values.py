@@ -452,14 +452,26 @@ def join(first: Value | None, second: Value | None) -> Value | None:
     added = members(second)
     if kind is Union and set(first.values).issuperset(added):  # type: ignore[attr-defined]
         return first
-    found = {identity(member): member for member in members(first)}
+    values = [*members(first)]
     for member in added:
-        same = found.setdefault(identity(member), member)
-        if same is not member and isinstance(member, (Tensor, Host)):
-            joined = join(same, member)
-            assert joined is not None
-            found[identity(member)] = joined
-    return _one_of(tuple(found.values()))
+        _add(values, member)
+    return _one_of(tuple(values))
+
+
+def _add(values: list[Value], value: Value) -> None:
+    """Add one more value to several, or join it with the one among them that counts as the same."""
+    if value in values:
+        return
+    kind = type(value)
+    key = _KEYS.get(kind)
+    own = None if key is None else key(value)
+    if key is not None and own is not None:
+        for index, each in enumerate(values):
+            if type(each) is kind and key(each) == own:
+                if kind is Tensor or kind is Host:
+                    values[index] = join(each, value) or value
+                return
+    values.append(value)
 
 
 _KEPT = frozenset({Made, Instance, Opaque, Tensor, Host, Function, Class})
