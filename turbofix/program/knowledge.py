@@ -47,7 +47,7 @@ def optimizer_known(updates: Iterable[Event]) -> Known:
 
 
 def _stepped(value: Value | None) -> Known:
-    found = set(_optimizer_names(value))
+    found = _optimizer_names(value)
     if found:
         return Known("seen", tuple(sorted(found)))
     for member in members(value):
@@ -60,18 +60,22 @@ def _stepped(value: Value | None) -> Known:
     return Known("unknown", names, "where it is made was not seen")
 
 
-def _optimizer_names(value: Value | None, depth: int = 3) -> Iterator[str]:
+def _optimizer_names(value: Value | None, depth: int = 3) -> set[str]:
     """The classes of the optimizers that a value is, wraps or holds; of the project's own, the project's class."""
-    for member in members(value):
-        if isinstance(member, Instance) and member.base is not None and member.base.kind == "optimizer":
-            yield name_of(member)
-        elif isinstance(member, Made) and member.kind != "optimizer" and depth and member.inner is not None:
-            yield from _optimizer_names(member.inner, depth - 1)
-        elif isinstance(member, Instance) and depth:
-            for held in member.attributes.values():
-                yield from _optimizer_names(held, depth - 1)
-        elif isinstance(member, Made) and member.kind == "optimizer":
-            yield name_of(member)
+    found: set[str] = set()
+    looked: dict[Value, int] = {}  # how far down from there, as in `optimizers_in`
+    waiting: list[tuple[Value, int]] = [(member, depth) for member in members(value)]
+    for member, left in waiting:  # grows meanwhile
+        if not isinstance(member, (Made, Instance)):
+            continue
+        made = member if isinstance(member, Made) else member.base
+        if made is not None and made.kind == "optimizer":
+            found.add(name_of(member))
+        elif looked.get(member, 0) < left:
+            looked[member] = left
+            held = [member.inner] if isinstance(member, Made) else member.attributes.values()
+            waiting += [(part, left - 1) for each in held for part in members(each)]
+    return found
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -726,10 +726,14 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
                 text = analysis.facts.places.text(event.node.func.value, event.module)
                 act = replace(act, receiver_text=text, others=_loads_also(analysis, event, made))
             found.setdefault(act.site, act)
-    for event in analysis.facts.of("call"):
-        if any(is_owner(each) for each in members(event.receiver)) and _restores(event, made):
+    for event in analysis.once("calls of owners", lambda: _calls_of_owners(analysis)):
+        if _restores(event, made):
             found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     return tuple(found[site] for site in sorted(found))
+
+
+def _calls_of_owners(analysis: Analysis) -> list[Event]:
+    return [event for event in analysis.facts.of("call") if any(is_owner(each) for each in members(event.receiver))]
 
 
 def _loads_also(analysis: Analysis, event: Event, made: list[Made]) -> Literal["none", "optimizers", "any"]:

@@ -90,7 +90,11 @@ def _runs_at_import(analysis: Analysis, event: Event, module: ModuleFile) -> boo
     if frame is None:
         return False
     anchor = frame.anchor  # the same for all events in what one call does
-    top = analysis.once(("top statement", anchor), lambda: _top_statement(analysis, anchor, module))
+    return analysis.once(("is run at import", anchor), lambda: _is_run_at_import(analysis, anchor, module))
+
+
+def _is_run_at_import(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    top = _top_statement(analysis, node, module)
     return top is not None and not is_guard(top) and not isinstance(top, (ast.Import, ast.ImportFrom))
 
 
