@@ -895,7 +895,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Layouts:
-    """How tensors lie in memory, where a model has convolutions; else all of it is empty.
+    """How tensors lie in memory, where plain torch trains a model with convolutions; else all of it is empty.
 
     ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
     elements follow on one another, or takes it for granted (``x.view(...)``). ``weights``: those that no layer makes.
@@ -1026,7 +1026,7 @@ class Model:
     ends_in_sigmoid: bool = False
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
-    compiling: Compiling | None = None  # None where no step calls it, or it has little work to do
+    compiling: Compiling | None = None  # None where no step calls it, its framework compiles, or it has little work
     numbers: int = 0  # at least so many are in its matrices and trained, embeddings and convolutions left out
 
 
