@@ -301,7 +301,7 @@ _FILES_SEARCHED = 1000
 
 def _with_starters(reports: Sequence[FileReport], workspace: Workspace) -> Iterable[FileReport]:
     """Give files that start no training by itself the scripts of their project that import them, nearest first."""
-    importers: dict[Path, Mapping[Path, set[Path]]] = {}
+    importers: dict[Path, Mapping[str, set[Path]]] = {}
     for report in reports:
         scripts: tuple[Path, ...] = ()
         for folder in _searched(report.path, workspace) if report.defines else ():
@@ -324,28 +324,27 @@ def _searched(path: Path, workspace: Workspace) -> Sequence[Path]:
     return (path.parent,) if path.parent == root else (path.parent, path.parent.parent)
 
 
-def _starters(path: Path, importers: Mapping[Path, set[Path]], workspace: Workspace) -> Iterable[Path]:
+def _starters(path: Path, importers: Mapping[str, set[Path]], workspace: Workspace) -> Iterable[Path]:
     """The scripts that import a file, directly or not: what no other file imports, or what can be run as well."""
     reached: dict[Path, None] = {path: None}
     waiting = [path]
     while waiting:
-        new = sorted(importers.get(waiting.pop(0), set()) - reached.keys())
+        new = sorted(importers.get(str(waiting.pop(0)), set()) - reached.keys())
         reached |= dict.fromkeys(new)
         waiting += new
     for each in list(reached)[1:]:
-        is_script = each not in importers or "__main__" in (workspace.read(each) or "")
+        is_script = str(each) not in importers or "__main__" in (workspace.read(each) or "")
         if is_script and each.name != "__init__.py":
             yield each
 
 
-def _importers(root: Path, workspace: Workspace) -> Mapping[Path, set[Path]]:
-    """The files below a folder by what they import, judged by names alone."""
-    found: dict[Path, set[Path]] = {}
+def _importers(root: Path, workspace: Workspace) -> Mapping[str, set[Path]]:
+    """The files below a folder by the paths of what they may import, judged by names alone."""
+    found: dict[str, set[Path]] = {}
     for path in python_files(root)[:_FILES_SEARCHED]:
         if path.suffix == ".py":
-            for name in _imported_names(workspace.read(path) or ""):
-                for file in _module_files(name, path, path, root):
-                    found.setdefault(file, set()).add(path)
+            for file in _module_files(_imported_names(workspace.read(path) or ""), path, path, root):
+                found.setdefault(file, set()).add(path)
     return found
 
 
@@ -446,17 +445,17 @@ _IMPORT = re.compile(
 
 def imported_files(entry: Path, workspace: Workspace) -> set[Path]:
     """``entry`` and the project's files that it imports, directly or not, judged by their names alone."""
-    found = {entry}
+    found: dict[str, Path | None] = {str(entry): entry}  # None where there is no such file
     waiting = [entry]
     root = workspace.root(entry)
     while waiting:
         path = waiting.pop()
-        for name in _imported_names(workspace.read(path) or ""):
-            for file in _module_files(name, path, entry, root):
-                if file not in found and file.is_file():
-                    found.add(file)
-                    waiting.append(file)
-    return found
+        for name in _module_files(_imported_names(workspace.read(path) or ""), path, entry, root):
+            if name not in found:
+                file = Path(name)
+                found[name] = file if file.is_file() else None
+                waiting += [file] if found[name] else []
+    return {each for each in found.values() if each is not None}
 
 
 def _imported_names(text: str) -> Iterable[str]:
@@ -468,18 +467,26 @@ def _imported_names(text: str) -> Iterable[str]:
         yield from (words[0] for part in modules.split(",") if (words := part.split()))
 
 
-def _module_files(name: str, importer: Path, entry: Path, root: Path) -> Iterable[Path]:
-    inner = name.lstrip(".")
-    level = len(name) - len(inner)
-    if level:
-        folders = [importer.parents[level - 1]] if level <= len(importer.parents) else []
-    else:
-        folders = [entry.parent, importer.parent, root]
-    for folder in folders:
-        module = folder.joinpath(*inner.split(".")) if inner else folder
-        yield module / "__init__.py"
-        if inner:
-            yield module.with_name(module.name + ".py")
+def _module_files(names: Iterable[str], importer: Path, entry: Path, root: Path) -> Iterable[str]:
+    """Where modules of these names may be: as texts, for there are many, and most of them are no file."""
+
+    def beginning(folder: Path) -> str:
+        return str(folder / "_")[:-1]
+
+    around = list(dict.fromkeys(map(beginning, (entry.parent, importer.parent, root))))
+    for name in names:
+        inner = name.lstrip(".")
+        level = len(name) - len(inner)
+        folders = around
+        if level:
+            folders = [beginning(importer.parents[level - 1])] if level <= len(importer.parents) else []
+        module = inner.replace(".", os.sep)
+        for folder in folders:
+            if module:
+                yield f"{folder}{module}{os.sep}__init__.py"
+                yield f"{folder}{module}.py"
+            else:
+                yield f"{folder}__init__.py"
 
 
 # --- rewriting ----------------------------------------------------------------------------------------------------
@@ -534,7 +541,7 @@ def rewrite(
 def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int | None) -> tuple[FileReport, ...]:
     """What there is to say of the project's other scripts that run a file which would be rewritten."""
     named = {report.path for report in outcome.reports}
-    importers: dict[Path, Mapping[Path, set[Path]]] = {}
+    importers: dict[Path, Mapping[str, set[Path]]] = {}
     users: set[Path] = set()
     for file in {each.site.path for each in outcome.findings if outcome.applies(each)}:
         for folder in _searched(file, workspace):
