@@ -18,11 +18,11 @@ from turbofix import pipeline, registry
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
+from turbofix.importers import Importers, imported_files, searched
 from turbofix.pipeline import FileReport, Keep, Rewriting
 from turbofix.records import dataclass
 from turbofix.sharing import Objection, objections
 from turbofix.source import (
-    ROOT_MARKERS,
     STDIN,
     Source,
     SourceError,
@@ -296,56 +296,18 @@ def _unknown_names(
                     yield f"{where}: in the comment for turbofix, {sentence}"
 
 
-_FILES_SEARCHED = 1000
-
-
 def _with_starters(reports: Sequence[FileReport], workspace: Workspace) -> Iterable[FileReport]:
     """Give files that start no training by itself the scripts of their project that import them, nearest first."""
-    importers: dict[Path, Mapping[str, set[Path]]] = {}
+    importers: dict[Path, Importers] = {}
     for report in reports:
         scripts: tuple[Path, ...] = ()
-        for folder in _searched(report.path, workspace) if report.defines else ():
+        for folder in searched(report.path, workspace) if report.defines else ():
             if folder not in importers:
-                importers[folder] = _importers(folder, workspace)
-            scripts = tuple(_starters(report.path, importers[folder], workspace))
+                importers[folder] = Importers(folder, workspace)
+            scripts = tuple(importers[folder].scripts(report.path))
             if scripts:
                 break
         yield replace(report, started_by=scripts)
-
-
-def _searched(path: Path, workspace: Workspace) -> Sequence[Path]:
-    """The folders below which the scripts that import a file are looked for: its project, where that can be told.
-
-    Else its own folder, and the one above as far as that lies in the current one, which may be anybody's home.
-    """
-    root = workspace.root(path)
-    if any((root / marker).exists() for marker in ROOT_MARKERS):
-        return (root,)
-    return (path.parent,) if path.parent == root else (path.parent, path.parent.parent)
-
-
-def _starters(path: Path, importers: Mapping[str, set[Path]], workspace: Workspace) -> Iterable[Path]:
-    """The scripts that import a file, directly or not: what no other file imports, or what can be run as well."""
-    reached: dict[Path, None] = {path: None}
-    waiting = [path]
-    while waiting:
-        new = sorted(importers.get(str(waiting.pop(0)), set()) - reached.keys())
-        reached |= dict.fromkeys(new)
-        waiting += new
-    for each in list(reached)[1:]:
-        is_script = str(each) not in importers or "__main__" in (workspace.read(each) or "")
-        if is_script and each.name != "__init__.py":
-            yield each
-
-
-def _importers(root: Path, workspace: Workspace) -> Mapping[str, set[Path]]:
-    """The files below a folder by the paths of what they may import, judged by names alone."""
-    found: dict[str, set[Path]] = {}
-    for path in python_files(root)[:_FILES_SEARCHED]:
-        if path.suffix == ".py":
-            for file in _module_files(_imported_names(workspace.read(path) or ""), path, path, root):
-                found.setdefault(file, set()).add(path)
-    return found
 
 
 def hints(outcome: Outcome) -> list[str]:
@@ -438,57 +400,6 @@ def _without_imported(pairs: list[Pair], workspace: Workspace) -> list[Pair]:
     ]
 
 
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+\(?([\w \t,*]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
-)
-
-
-def imported_files(entry: Path, workspace: Workspace) -> set[Path]:
-    """``entry`` and the project's files that it imports, directly or not, judged by their names alone."""
-    found: dict[str, Path | None] = {str(entry): entry}  # None where there is no such file
-    waiting = [entry]
-    root = workspace.root(entry)
-    while waiting:
-        path = waiting.pop()
-        for name in _module_files(_imported_names(workspace.read(path) or ""), path, entry, root):
-            if name not in found:
-                file = Path(name)
-                found[name] = file if file.is_file() else None
-                waiting += [file] if found[name] else []
-    return {each for each in found.values() if each is not None}
-
-
-def _imported_names(text: str) -> Iterable[str]:
-    for module, members, modules in _IMPORT.findall(text):
-        if module:
-            yield module
-            dot = "" if module.endswith(".") else "."
-            yield from (module + dot + words[0] for part in members.split(",") if (words := part.split()))
-        yield from (words[0] for part in modules.split(",") if (words := part.split()))
-
-
-def _module_files(names: Iterable[str], importer: Path, entry: Path, root: Path) -> Iterable[str]:
-    """Where modules of these names may be: as texts, for there are many, and most of them are no file."""
-
-    def beginning(folder: Path) -> str:
-        return str(folder / "_")[:-1]
-
-    around = list(dict.fromkeys(map(beginning, (entry.parent, importer.parent, root))))
-    for name in names:
-        inner = name.lstrip(".")
-        level = len(name) - len(inner)
-        folders = around
-        if level:
-            folders = [beginning(importer.parents[level - 1])] if level <= len(importer.parents) else []
-        module = inner.replace(".", os.sep)
-        for folder in folders:
-            if module:
-                yield f"{folder}{module}{os.sep}__init__.py"
-                yield f"{folder}{module}.py"
-            else:
-                yield f"{folder}__init__.py"
-
-
 # --- rewriting ----------------------------------------------------------------------------------------------------
 
 
@@ -541,13 +452,13 @@ def rewrite(
 def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int | None) -> tuple[FileReport, ...]:
     """What there is to say of the project's other scripts that run a file which would be rewritten."""
     named = {report.path for report in outcome.reports}
-    importers: dict[Path, Mapping[str, set[Path]]] = {}
+    importers: dict[Path, Importers] = {}
     users: set[Path] = set()
     for file in {each.site.path for each in outcome.findings if outcome.applies(each)}:
-        for folder in _searched(file, workspace):
+        for folder in searched(file, workspace):
             if folder not in importers:
-                importers[folder] = _importers(folder, workspace)
-            users |= {*_starters(file, importers[folder], workspace)} - named
+                importers[folder] = Importers(folder, workspace)
+            users |= {*importers[folder].scripts(file)} - named
     scripts = [Script(path, chosen.settings(path.parent), named=False) for path in sorted(users)]
     return tuple(_reports([each for each in scripts if not each.settings.excludes(each.path)], workspace, jobs))
 
