@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
@@ -145,8 +147,9 @@ def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> 
     blockers: list[str] = []
     definitions = {each.name: each for each in moving if isinstance(each, _DEFINITIONS)}
     sent = _sent_to_workers(analysis, module) if definitions else frozenset()
+    handed_on = _handed_on(analysis, module, definitions) if definitions else frozenset()
     for name, definition in definitions.items():
-        why = _why_it_stays(analysis, module, definition, name in sent)
+        why = _why_it_stays(analysis, module, definition, sent, handed_on)
         if why is not None:
             kind = "class" if isinstance(definition, ast.ClassDef) else "function"
             blockers.append(f"the {kind} {name} is defined among the statements{why}")
@@ -173,33 +176,39 @@ def _puts_on_gpu(analysis: Analysis, event: Event) -> bool:
 def _why_it_stays(
     analysis: Analysis,
     module: ModuleFile,
-    definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
-    sent: bool,
+    definition: _Definition,
+    sent: Collection[str],
+    handed_on: Collection[str],
 ) -> str | None:
     """Why a function or class cannot stand under the guard with the statements around it; None where it can.
 
     There it is a global of the script still, but a spawned worker, and a module that imports the script, lack it.
     """
-    if sent:
+    if definition.name in sent:
         return ", and the workers may need it"
     if isinstance(definition, ast.ClassDef):
         known = (each for each in members(module.scope.names.get(definition.name)) if isinstance(each, Class))
         if not any("torch.nn.Module" in each.externals() for each in known):
             return ""  # an object of it may be sent to the workers
-    places = analysis.facts.places
+    importer = analysis.once("who imports the script", lambda: _importer(analysis, module))
+    if importer is not None:
+        return f", and {importer.path.name} imports the script"
+    return ", and it is handed on, perhaps to the workers" if definition.name in handed_on else None
+
+
+def _importer(analysis: Analysis, script: ModuleFile) -> ModuleFile | None:
+    """A file of the program that imports the script."""
     for other in analysis.execution.modules.values():
-        for node in walk(other.tree):
-            imports_it = isinstance(node, (ast.Import, ast.ImportFrom)) and other is not module
-            if imports_it and module.path.stem in _modules_of(node):
-                return f", and {other.path.name} imports the script"
-    for node in walk(module.tree):
-        if (
-            isinstance(node, ast.Name)
-            and node.id == definition.name
-            and not _is_plain_use(places.parent(node, module), node)
-        ):
-            return ", and it is handed on, perhaps to the workers"
+        imports = (*every(ast.Import, other.tree), *every(ast.ImportFrom, other.tree))
+        if other is not script and any(script.path.stem in _modules_of(each) for each in imports):
+            return other
     return None
+
+
+def _handed_on(analysis: Analysis, module: ModuleFile, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that are more than called or derived from."""
+    said = (each for each in every(ast.Name, module.tree) if each.id in names)
+    return frozenset(each.id for each in said if not _is_plain_use(analysis.facts.places.parent(each, module), each))
 
 
 def _modules_of(node: ast.AST) -> set[str]:
