@@ -104,6 +104,11 @@ def is_module_class(instance: Instance) -> bool:
 
 def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instance]:
     """The optimizers that a value is, wraps or holds, each once."""
+    return iter(dict.fromkeys(made for _, made in optimizers_held(value, depth)))
+
+
+def optimizers_held(value: Value | None, depth: int = 3) -> Iterator[tuple[Made | Instance, Made]]:
+    """The optimizers that a value is, wraps or holds: the object, the project's own or torch's, and torch's in it."""
     looked: dict[Value, int] = {}  # how far down from there: the parts of models hold each other many times over
     waiting: list[tuple[Value, int]] = [(member, depth) for member in members(value)]
     for member, left in waiting:  # grows meanwhile
@@ -111,9 +116,7 @@ def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instan
             continue
         made = member if isinstance(member, Made) else member.base
         if made is not None and made.kind == "optimizer":
-            if made not in looked:
-                looked[made] = left
-                yield made
+            yield member, made
         elif looked.get(member, 0) < left:
             looked[member] = left
             held = (member.inner,) if isinstance(member, Made) else member.attributes.values()

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from turbofix.findings import Site
-from turbofix.program.acts import ENGINES, concerned, is_model, optimizers_in, stepper
+from turbofix.program.acts import ENGINES, concerned, is_model, optimizers_held, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
@@ -47,7 +47,7 @@ def optimizer_known(updates: Iterable[Event]) -> Known:
 
 
 def _stepped(value: Value | None) -> Known:
-    found = _optimizer_names(value)
+    found = {name_of(each) for each, _ in optimizers_held(value)}  # of the project's own, the project's class
     if found:
         return Known("seen", tuple(sorted(found)))
     for member in members(value):
@@ -58,24 +58,6 @@ def _stepped(value: Value | None) -> Known:
     if kind in ("likely", "optimizer", "scaler"):
         return Known("inferred", names, "where it is made was not seen; it is used like an optimizer")
     return Known("unknown", names, "where it is made was not seen")
-
-
-def _optimizer_names(value: Value | None, depth: int = 3) -> set[str]:
-    """The classes of the optimizers that a value is, wraps or holds; of the project's own, the project's class."""
-    found: set[str] = set()
-    looked: dict[Value, int] = {}  # how far down from there, as in `optimizers_in`
-    waiting: list[tuple[Value, int]] = [(member, depth) for member in members(value)]
-    for member, left in waiting:  # grows meanwhile
-        if not isinstance(member, (Made, Instance)):
-            continue
-        made = member if isinstance(member, Made) else member.base
-        if made is not None and made.kind == "optimizer":
-            found.add(name_of(member))
-        elif looked.get(member, 0) < left:
-            looked[member] = left
-            held = [member.inner] if isinstance(member, Made) else member.attributes.values()
-            waiting += [(part, left - 1) for each in held for part in members(each)]
-    return found
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
