@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from turbofix.verify import Options, Progress, Request, Verification
 
 CLEAN, FOUND, FAILED = 0, 1, 2
+NAMED = 4  # codemods that a line names
 INTERRUPTED = 130
 
 EXPECTED = (ConfigError, registry.PackError, registry.UnknownName, NothingToVerify)
@@ -188,6 +189,10 @@ Paths = Annotated[
 Select = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to run (comma-separated).")]
 Ignore = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Codemods or groups to leave out.")]
 MaximumRisk = Annotated[Risk | None, typer.Option("--risk", help="What rewrites may change. [default: equivalent]")]
+Likely = Annotated[
+    bool,
+    typer.Option("--likely", help="Take findings that rest on assumptions as well, untried (--verify tries them)."),
+]
 Gpu = Annotated[
     str | None,
     typer.Option(
@@ -290,12 +295,18 @@ class Output:
     quiet: bool = False
 
 
-def choose(
-    select: list[str] | None, ignore: list[str] | None, risk: Risk | None, gpu: str | None, torch_version: str | None
+def choose(  # noqa: PLR0913
+    select: list[str] | None,
+    ignore: list[str] | None,
+    risk: Risk | None,
+    gpu: str | None,
+    torch_version: str | None,
+    *,
+    likely: bool = False,
 ) -> Chosen:
     """The command line's part of the settings."""
     version = parse_torch_version(torch_version) if torch_version else None
-    return Chosen(split_names(select), split_names(ignore), risk, gpu, version)
+    return Chosen(split_names(select), split_names(ignore), risk, gpu, version, likely=likely)
 
 
 def split_names(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -335,6 +346,7 @@ def analyze(  # noqa: PLR0913
     select: Select = None,
     ignore: Ignore = None,
     risk: MaximumRisk = None,
+    likely: Likely = False,
     gpu: Gpu = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
@@ -347,7 +359,7 @@ def analyze(  # noqa: PLR0913
 ) -> int:
     """List what slows the training program down, and what is already done right."""
     refuse_script_arguments(context)
-    chosen = choose(select, ignore, risk, gpu, torch_version)
+    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
     inputs, workspace, errors = open_inputs(paths)
     outcome = project.analyze(inputs, chosen, workspace, jobs)
     show_findings(outcome, Output(output_format or Format.RICH, output_file, statistics, verbose, quiet))
@@ -369,6 +381,7 @@ def apply(  # noqa: PLR0913
     select: Select = None,
     ignore: Ignore = None,
     risk: MaximumRisk = None,
+    likely: Likely = False,
     gpu: Gpu = None,
     torch_version: TorchVersion = None,
     output_format: OutputFormat = None,
@@ -391,7 +404,7 @@ def apply(  # noqa: PLR0913
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
     output = Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
-    chosen = choose(select, ignore, risk, gpu, torch_version)
+    chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
             raise ConfigError("--verify runs one script: turbofix apply --verify SCRIPT -- ARGS")
@@ -716,12 +729,27 @@ def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
         say(f"would rewrite {files} ({names}); --write does, `turbofix verify SCRIPT -- ARGS` proves it")
     else:
         say("nothing to change")
+    tell_untried(outcome)
     for rewriting in outcome.rewritings:
         for each in rewriting.void:
             where = rewriting.report.spot(each.site).start
             say(f"{shown(each.site.path)}:{where}: {each.codemod} was not applied: {each.why_not}")
     for (codemod, path), objection in outcome.objections.items():
         say(f"{shown(path)}: {codemod} was not applied: {project.ruled_out(objection)}")
+
+
+def tell_untried(outcome: Outcome) -> None:
+    """What rests on assumptions, in a line, and the command that tries it."""
+    untried = outcome.untried
+    if not untried:
+        return
+    names = list(dict.fromkeys(each.codemod for each in sorted(untried, key=lambda each: each.worth)))
+    shortened = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    scripts = [report.path for report in outcome.reports if report.trains and not report.defines]
+    script = shown(scripts[0]) if len(scripts) == 1 else "SCRIPT"
+    many = f"{len(untried)} more are" if len(untried) > 1 else "1 more is"
+    tries, takes = ("tries them", "takes them") if len(untried) > 1 else ("tries it", "takes it")
+    say(f"{many} likely ({shortened}): turbofix apply --verify {script} -- ARGS {tries}; --likely {takes} untried")
 
 
 def emit(result: str | bytes, file: Path | None = None) -> None:

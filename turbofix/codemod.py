@@ -14,12 +14,13 @@ A codemod is one module with one ``Codemod`` object. Its docstring is its docume
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 
 if TYPE_CHECKING:
+    from turbofix.assumptions import Assumption
     from turbofix.edits import Edit
     from turbofix.program.model import TrainingProgram
 
@@ -51,7 +52,7 @@ class Codemod:
     as one. ``once`` says that it speaks of the program as a whole: one change, for which one line of the file is as
     good as several others.
     ``known_as`` are the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the
-    README shows them.
+    README shows them. ``assumes`` are all assumptions that its findings may rest on. ``worth`` ranks its findings.
     """
 
     def __init__(  # noqa: PLR0913
@@ -66,6 +67,8 @@ class Codemod:
         together: tuple[str, ...] = (),
         once: bool = False,
         known_as: tuple[str, ...] = (),
+        assumes: tuple[Assumption, ...] = (),
+        worth: Worth = Worth.SOME,
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -79,6 +82,8 @@ class Codemod:
         self.together = together
         self.once = once
         self.known_as = known_as
+        self.assumes = assumes
+        self.worth = worth
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 
@@ -131,15 +136,34 @@ class Codemod:
         gain: Gain | None = None,
         evidence: tuple[Evidence, ...] = (),
         for_speed: bool = True,
+        assumes: Iterable[Assumption] = (),
+        worth: Worth | None = None,
     ) -> Finding:
-        """A finding of this codemod; risk and gain are the codemod's own unless given.
+        """A finding of this codemod; risk, gain and worth are the codemod's own unless given.
+
+        ``assumes`` is what it rests on and analysis has not settled; the codemod must have declared it.
 
         ``for_speed`` is False where the rewrite mends something else, too, or where timed steps of the training do not
         show what it gains: then it is kept though nothing was seen of it.
         """
         purpose = for_speed and self.group in FOR_SPEED
         found = risk or self.risk, gain or self.gain
-        return Finding(self.name, self.group, site, message, *found, plan, evidence, for_speed=purpose)
+        open_ones = tuple(dict.fromkeys(assumes))
+        undeclared = [each.name for each in open_ones if each not in self.assumes]
+        if undeclared:
+            raise ValueError(f"{self.module} does not declare that it assumes {', '.join(undeclared)}")
+        return Finding(
+            self.name,
+            self.group,
+            site,
+            message,
+            *found,
+            plan,
+            evidence,
+            for_speed=purpose,
+            assumes=open_ones,
+            worth=worth or self.worth,
+        )
 
     def refuse(
         self, site: Site, message: str, why_not: str, *, risk: Risk | None = None, evidence: tuple[Evidence, ...] = ()

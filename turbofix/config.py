@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from turbofix import assumptions
 from turbofix.findings import Risk
 from turbofix.program.model import Target
 from turbofix.records import dataclass
@@ -31,12 +32,15 @@ class Settings:
 
     ``select`` and ``ignore`` hold names of codemods and groups; nothing selected means all. Patterns of ``exclude`` and
     ``per_file_ignores`` are relative to ``root``, the folder of the pyproject.toml. ``gpu`` and ``torch_version`` are
-    None where nobody chose: the target is then read off the machine and the project.
+    None where nobody chose: the target is then read off the machine and the project. ``likely``: findings that rest on
+    assumptions are applied, too; the assumptions named in ``assume`` are believed.
     """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     risk: Risk | None = None
+    likely: bool | None = None
+    assume: tuple[str, ...] = ()
     gpu: str | None = None
     torch_version: tuple[int, int] | None = None
     exclude: tuple[str, ...] = ()
@@ -172,6 +176,20 @@ def parse_risk(value: object) -> Risk:
         raise ValueError(f"{value!r} is not one of {', '.join(risk.value for risk in Risk)}") from None
 
 
+def _likely(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _assumed(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    for name in names:
+        if (sentence := assumptions.unknown(name)) is not None:
+            raise ValueError(sentence)
+    return names
+
+
 def parse_gpu(value: object) -> str:
     """The name of a known GPU or architecture, or ``auto``, in its normal form. Raises ValueError."""
     if not isinstance(value, str):
@@ -192,6 +210,8 @@ _KEYS: Mapping[str, Callable[[object], object]] = {
     "select": _names,
     "ignore": _names,
     "risk": parse_risk,
+    "likely": _likely,
+    "assume": _assumed,
     "gpu": parse_gpu,
     "torch-version": parse_torch_version,
     "exclude": _names,
@@ -324,16 +344,20 @@ def lower_bound(requirement: str) -> tuple[int, int] | None:
 
 # --- what a file says about itself --------------------------------------------------------------------------------
 
-_COMMENT = re.compile(r"#\s*turbofix:\s*(?:(skip-file)\b|ignore\b(?:\s*\[([^]]*)\])?)")
+_COMMENT = re.compile(
+    r"#\s*turbofix:\s*(?:(?P<skip>skip-file)\b|assume\s*\[(?P<assumed>[^]]*)\]|ignore\b(?:\s*\[(?P<ignored>[^]]*)\])?)"
+)
 _SKIP_FILE_LINES = 10
 
 
 @dataclass(frozen=True)
 class Suppressions:
-    """The suppression comments of one file: ``skip_file``, and per line the names ignored (None: all of them)."""
+    """The comments for turbofix in one file: ``skip_file``, and per line the names ignored (None: all of them) and the
+    assumptions declared."""
 
     skip_file: bool = False
     lines: tuple[tuple[int, frozenset[str] | None], ...] = ()
+    declared: tuple[tuple[int, frozenset[str]], ...] = ()
 
     def cover(self, line: int, *names: str) -> bool:
         """Whether something called one of ``names`` (a codemod, its group) on that line (from 1) is suppressed."""
@@ -342,6 +366,10 @@ class Suppressions:
             for where, ignored in self.lines
         )
 
+    def assumed(self, line: int) -> frozenset[str]:
+        """The assumptions that a comment on that line (from 1) declares."""
+        return frozenset(name for where, names in self.declared if where == line for name in names)
+
 
 def suppressions(text: str) -> Suppressions:
     """The suppression comments in a file's text. Only comments count, not strings that look like one."""
@@ -349,14 +377,20 @@ def suppressions(text: str) -> Suppressions:
         return Suppressions()
     skip_file = False
     lines: list[tuple[int, frozenset[str] | None]] = []
+    declared: list[tuple[int, frozenset[str]]] = []
     for line, comment in _comments(text):
         for match in _COMMENT.finditer(comment):
-            if match[1]:
+            if match["skip"]:
                 skip_file = skip_file or line <= _SKIP_FILE_LINES
+            elif match["assumed"] is not None:
+                declared.append((line, _split(match["assumed"])))
             else:
-                names = match[2] and frozenset(name.strip() for name in match[2].split(",") if name.strip())
-                lines.append((line, names or None))
-    return Suppressions(skip_file, tuple(lines))
+                lines.append((line, (match["ignored"] and _split(match["ignored"])) or None))
+    return Suppressions(skip_file, tuple(lines), tuple(declared))
+
+
+def _split(names: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in names.split(",") if name.strip())
 
 
 def _comments(text: str) -> Iterable[tuple[int, str]]:

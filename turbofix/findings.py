@@ -10,10 +10,11 @@ from functools import total_ordering
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from turbofix.notebook import Cells
-
 from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    from turbofix.assumptions import Assumption
+    from turbofix.notebook import Cells
 
 
 @total_ordering
@@ -33,6 +34,25 @@ class Risk(enum.Enum):
         if not isinstance(other, Risk):
             return NotImplemented
         order = list(Risk)
+        return order.index(self) < order.index(other)
+
+
+@total_ordering
+class Worth(enum.Enum):
+    """How much of a training's time a rewrite may save, as far as is known before it was measured: it ranks findings.
+
+    ``HIGH``: a tenth of the step or more on the GPUs of a data center, where the training is limited by what it
+    changes. ``SMALL``: harmless, and hardly noticed.
+    """
+
+    HIGH = "high"
+    SOME = "some"
+    SMALL = "small"
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Worth):
+            return NotImplemented
+        order = list(Worth)
         return order.index(self) < order.index(other)
 
 
@@ -126,7 +146,8 @@ class Finding:
 
     ``plan`` is the codemod's own frozen data for its ``rewrite``; the engine never looks into it.
     ``evidence`` is what it rests on: the loop, the loader, the values that were resolved. ``for_speed``: it has
-    no other purpose, and timed steps show what it gains.
+    no other purpose, and timed steps show what it gains. ``assumes`` is what analysis could not settle: with any, the
+    finding is *likely*, without it is *proven*. ``worth`` ranks it.
     """
 
     codemod: str
@@ -138,6 +159,8 @@ class Finding:
     plan: object = None
     evidence: tuple[Evidence, ...] = ()
     for_speed: bool = True
+    assumes: tuple[Assumption, ...] = ()
+    worth: Worth = Worth.SOME
 
 
 @dataclass(frozen=True)
@@ -168,6 +191,7 @@ class Examined:
     """A finding or refusal after the engine has tried the edit: what reports and JSON show.
 
     ``stopped``: it is refused only because its program cannot run; another program may have the fix.
+    ``assumes``, ``worth``: as the finding has them.
     """
 
     codemod: str
@@ -180,3 +204,10 @@ class Examined:
     gain: Gain | None
     evidence: tuple[Evidence, ...] = ()
     stopped: bool = False
+    assumes: tuple[Assumption, ...] = ()
+    worth: Worth = Worth.SOME
+
+    @property
+    def certainty(self) -> str:
+        """``"proven"``, or ``"likely"`` where it rests on assumptions."""
+        return "likely" if self.assumes else "proven"

@@ -74,6 +74,34 @@ def keep_everything(path: Path, codemod: Codemod) -> bool:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What the user believes, and a run has shown, of the assumptions that findings rest on, by name.
+
+    ``likely``: all that is open is believed when the program is rewritten. ``declared``: these hold, the user says.
+    ``refuted``: these do not hold, as a run has shown; ``without`` names codemods of which only what is proven stays.
+    """
+
+    likely: bool = False
+    declared: frozenset[str] = frozenset()
+    refuted: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+
+    def told(self, finding: Finding, declared_here: frozenset[str]) -> Finding | Refusal:
+        """A finding with what is declared left out of what it assumes; a refusal where a run has refuted that."""
+        open_ones = tuple(each for each in finding.assumes if each.name not in self.declared | declared_here)
+        refuted = next((each for each in open_ones if each.name in self.refuted), None)
+        if refuted is not None or (open_ones and finding.codemod in self.without):
+            why = f"it rests on `{(refuted or open_ones[0]).name}`, which a run has refuted"
+            said = (finding.codemod, finding.group, finding.site, finding.message, why, finding.risk, finding.gain)
+            return Refusal(*said, finding.evidence)
+        return finding if open_ones == finding.assumes else replace(finding, assumes=open_ones)
+
+    def accepts(self, finding: Finding | Examined) -> bool:
+        """Whether a finding is rewritten as far as its assumptions go."""
+        return self.likely or not finding.assumes
+
+
+@dataclass(frozen=True)
 class FileReport:
     """What was found from one entry script: sorted by path, line, column, codemod.
 
@@ -81,8 +109,9 @@ class FileReport:
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
     those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
     ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that import it.
-    ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it. ``warnings`` are
-    sentences about the user's own comments. ``acts_on`` are the lines of other files that a training does something on.
+    ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it, ``likely`` whether
+    what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own comments. ``acts_on``
+    are the lines of other files that a training does something on.
     """
 
     path: Path
@@ -98,12 +127,17 @@ class FileReport:
     started_by: tuple[Path, ...] = ()
     remote: bool = False
     risk: Risk = Risk.EQUIVALENT
+    likely: bool = False
     warnings: tuple[str, ...] = ()
     acts_on: frozenset[tuple[Path, int]] = frozenset()
 
     def spot(self, site: Site) -> Spot:
         """Where a site is, as results tell it."""
         return spot(site, self.cells if site.path == self.path else None)
+
+    def accepts(self, each: Examined) -> bool:
+        """Whether ``apply`` would make a rewrite: its edit is safe, and its risk and certainty are accepted."""
+        return each.fixable and each.risk <= self.risk and (self.likely or not each.assumes)
 
 
 @dataclass(frozen=True)
@@ -144,8 +178,13 @@ def on_one_piece(function: Function) -> Function:
 
 
 @on_one_piece
-def analyze(
-    entry: Path, workspace: Workspace, codemods: Sequence[Codemod], target: Target, keep: Keep = keep_everything
+def analyze(  # noqa: PLR0913
+    entry: Path,
+    workspace: Workspace,
+    codemods: Sequence[Codemod],
+    target: Target,
+    keep: Keep = keep_everything,
+    trust: Trust = Trust(),  # noqa: B008  (frozen)
 ) -> FileReport:
     """Everything that the codemods have to say about the program that starts at ``entry``.
 
@@ -155,7 +194,7 @@ def analyze(
     if screened is not None:
         return screened
     with paused_gc():
-        return Analysis(entry, workspace, codemods, target, keep).report()
+        return Analysis(entry, workspace, codemods, target, keep, trust).report()
 
 
 def screen(entry: Path, workspace: Workspace) -> FileReport | None:
@@ -178,9 +217,12 @@ def apply(  # noqa: PLR0913
     risk: Risk,
     keep: Keep = keep_everything,
     *,
+    trust: Trust = Trust(),  # noqa: B008  (frozen)
     report: FileReport | None = None,
 ) -> Rewriting:
     """Rewrite the program that starts at ``entry`` with every codemod up to ``risk``, until nothing changes any more.
+
+    Findings that rest on assumptions are left out, unless ``trust`` has them believed.
 
     ``report`` saves trying every edit first, where the caller has had that done on the same texts already.
     """
@@ -188,9 +230,9 @@ def apply(  # noqa: PLR0913
     if screened is not None:
         return Rewriting(entry, {}, (), screened)
     with paused_gc():
-        analysis = Analysis(entry, workspace, codemods, target, keep)
+        analysis = Analysis(entry, workspace, codemods, target, keep, trust)
         report = report or analysis.report()
-        pending = [finding for finding in report.findings if finding.fixable and finding.risk <= risk]
+        pending = [each for each in report.findings if each.fixable and each.risk <= risk and trust.accepts(each)]
         if not pending:
             return Rewriting(entry, {}, (), report)
         stages: list[Applied] = []
@@ -263,14 +305,21 @@ class Turn:
 class Analysis:
     """One state of the texts, its program, and what the codemods say of it."""
 
-    def __init__(
-        self, entry: Path, workspace: Workspace, codemods: Sequence[Codemod], target: Target, keep: Keep
+    def __init__(  # noqa: PLR0913
+        self,
+        entry: Path,
+        workspace: Workspace,
+        codemods: Sequence[Codemod],
+        target: Target,
+        keep: Keep,
+        trust: Trust,
     ) -> None:
         self.entry = entry
         self.workspace = workspace
         self.codemods = codemods
         self.target = target
         self.keep = keep
+        self.trust = trust
         self.notes: list[str] = []
         self._said: dict[str, Sequence[Said]] = {}
         self._suppressions: dict[Path, Suppressions] = {}
@@ -319,7 +368,11 @@ class Analysis:
         stop = self.program.stops if self.program is not None else None
         if stop is not None and not stop.spares:
             return Turn(None, {}, (), {})
-        candidates = [each for each in self.examine(codemod) if isinstance(each, Finding) and each.risk <= risk]
+        candidates = [
+            each
+            for each in self.examine(codemod)
+            if isinstance(each, Finding) and each.risk <= risk and self.trust.accepts(each)
+        ]
         if stop is not None:
             candidates = [each for each in candidates if not stop.concerns(each.site)]
         return replace(self.attempt(candidates), candidates=tuple(candidates))
@@ -332,17 +385,25 @@ class Analysis:
         if codemod.name not in self._said:
             what = f"{codemod.name} failed on {self.entry.name}"
             said = self._try(what, lambda: list(codemod.examine(program)))
-            self._said[codemod.name] = [each for each in said or [] if self._wanted(codemod, each)]
+            self._said[codemod.name] = [self._told(each) for each in said or [] if self._wanted(codemod, each)]
         return self._said[codemod.name]
 
     def _wanted(self, codemod: Codemod, said: Said) -> bool:
         """Whether the user wants to hear it: no comment on its line and no setting says otherwise."""
-        path = said.site.path
+        if self._comments(said.site.path).cover(said.site.line, codemod.name, codemod.group):
+            return False
+        return self.keep(said.site.path, codemod)
+
+    def _told(self, said: Said) -> Said:
+        """What a codemod says, with what the user and the runs know of its assumptions."""
+        if not isinstance(said, Finding) or not said.assumes:
+            return said
+        return self.trust.told(said, self._comments(said.site.path).assumed(said.site.line))
+
+    def _comments(self, path: Path) -> Suppressions:
         if path not in self._suppressions:
             self._suppressions[path] = suppressions(self.workspace.read(path) or "")
-        if self._suppressions[path].cover(said.site.line, codemod.name, codemod.group):
-            return False
-        return self.keep(path, codemod)
+        return self._suppressions[path]
 
     def attempt(self, candidates: Sequence[Finding], *, look_again: bool = True) -> Turn:
         """Prepare and self-check the edits of all candidates: together, and one by one where that fails."""
@@ -394,7 +455,9 @@ class Analysis:
             return None
         problem, after = check(edit), None
         if problem is None and look_again:
-            after = Analysis(self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep)
+            after = Analysis(
+                self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep, self.trust
+            )
             problem = self._still_there(done, after)
         if problem is None:
             return Turn(edit, texts, tuple(done), refused, after)
@@ -489,6 +552,8 @@ def judged(finding: Finding, why_not: str | None, *, stopped: bool = False) -> E
         finding.gain,
         finding.evidence,
         stopped,
+        finding.assumes,
+        finding.worth,
     )
 
 

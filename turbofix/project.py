@@ -14,12 +14,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turbofix import pipeline, registry
+from turbofix import assumptions, pipeline, registry
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.importers import Importers, imported_files, searched
-from turbofix.pipeline import FileReport, Keep, Rewriting
+from turbofix.pipeline import FileReport, Keep, Rewriting, Trust
 from turbofix.records import dataclass
 from turbofix.sharing import Objection, objections
 from turbofix.source import (
@@ -44,19 +44,35 @@ _FILES_PER_WORKER = 12  # below some dozen files a second process costs more tha
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the command line says of the settings; None and empty where it says nothing."""
+    """What the command line says of the settings; None and empty where it says nothing.
+
+    ``refuted`` are assumptions that a run of the script has refuted, ``without`` codemods of which it has left only
+    what is proven: a verification says so.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     risk: Risk | None = None
     gpu: str | None = None
     torch_version: tuple[int, int] | None = None
+    likely: bool | None = None
+    refuted: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
 
     def settings(self, folder: Path) -> Settings:
         """The settings that hold in ``folder``, with the command line's on top. Raises ConfigError."""
         return find_settings(folder).under(
-            self.select, self.ignore, risk=self.risk, gpu=self.gpu, torch_version=self.torch_version
+            self.select,
+            self.ignore,
+            risk=self.risk,
+            gpu=self.gpu,
+            torch_version=self.torch_version,
+            likely=self.likely or None,
         )
+
+    def trust(self, settings: Settings) -> Trust:
+        """What is believed of assumptions under these settings."""
+        return Trust(bool(settings.likely), frozenset(settings.assume), self.refuted, self.without)
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,7 @@ class Script:
     path: Path
     settings: Settings
     named: bool
+    trust: Trust = Trust()
 
     @property
     def risk(self) -> Risk:
@@ -95,18 +112,29 @@ class Outcome:
         return examined.fixable and (examined.codemod, examined.site) in self._accepted
 
     def why_not(self, examined: Examined) -> str | None:
-        """Why ``apply`` does not fix a finding: what makes it unsafe, or the risk that the user has not accepted."""
-        if examined.fixable and not self.applies(examined):
-            return f"its risk needs --risk {examined.risk.value}"
-        return examined.why_not
+        """Why ``apply`` does not fix a finding: what makes it unsafe, or what the user has not accepted."""
+        if not examined.fixable or self.applies(examined):
+            return examined.why_not
+        if any(examined.risk <= report.risk for report in self.reports):
+            return f"it assumes that {' and '.join(each.sentence for each in examined.assumes)}"
+        return f"its risk needs --risk {examined.risk.value}"
+
+    @property
+    def untried(self) -> tuple[Examined, ...]:
+        """What ``apply`` leaves out only because it rests on assumptions."""
+        return tuple(
+            each
+            for each in self.findings
+            if each.fixable
+            and each.assumes
+            and not self.applies(each)
+            and any(each.risk <= report.risk for report in self.reports)
+        )
 
     @cached_property
     def _accepted(self) -> frozenset[tuple[str, Site]]:
         return frozenset(
-            (each.codemod, each.site)
-            for report in self.reports
-            for each in report.findings
-            if each.fixable and each.risk <= report.risk
+            (each.codemod, each.site) for report in self.reports for each in report.findings if report.accepts(each)
         )
 
     @property
@@ -118,6 +146,9 @@ class Outcome:
                 known = merged.get((finding.codemod, finding.site))
                 if known is None or (known.stopped, finding.fixable) > (finding.stopped, known.fixable):
                     merged[finding.codemod, finding.site] = finding
+                elif known.fixable and finding.fixable:  # it rests on what it rests on for each script
+                    assumes = tuple(dict.fromkeys((*known.assumes, *finding.assumes)))
+                    merged[finding.codemod, finding.site] = replace(known, assumes=assumes)
         for key, finding in merged.items():
             objection = self.objections.get((finding.codemod, finding.site.path)) if finding.fixable else None
             if objection is not None:
@@ -196,13 +227,15 @@ def find_scripts(paths: Sequence[Path], chosen: Chosen) -> tuple[list[Script], l
             if not files:
                 errors.append(_failed(path, f"{shown(path)}: there are no Python files in this folder"))
             for file in files:
-                script = Script(file, chosen.settings(file.parent), named=False)
+                settings = chosen.settings(file.parent)
+                script = Script(file, settings, named=False, trust=chosen.trust(settings))
                 if not script.settings.excludes(file):
                     scripts.setdefault(file, script)
         else:
             # Not resolved: a link's own folder is where its imports are looked for first.
             file = Path(os.path.abspath(path))
-            scripts[file] = Script(file, chosen.settings(file.parent), named=True)
+            settings = chosen.settings(file.parent)
+            scripts[file] = Script(file, settings, named=True, trust=chosen.trust(settings))
     return list(scripts.values()), errors
 
 
@@ -263,7 +296,7 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
         return _failed(script.path, f"{shown(script.path)}: {source.sentence}")
     goal = target(script.settings, script.path, workspace.root(script.path))
     selected = registry.select(codemods, script.settings.select, script.settings.ignore)
-    report = pipeline.analyze(script.path, workspace, selected, goal, keep_wanted(script.settings))
+    report = pipeline.analyze(script.path, workspace, selected, goal, keep_wanted(script.settings), script.trust)
     error = report.error
     if error is None and report.notes and report.framework == "none":
         # The analysis itself broke: to say "nothing found" would be a lie.
@@ -276,6 +309,7 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
         error=error and error.replace(str(script.path), shown(script.path)),
         cells=cells,
         risk=script.risk,
+        likely=script.trust.likely,
         warnings=tuple(_unknown_names(report, cells, workspace, codemods)),
     )
 
@@ -286,14 +320,24 @@ def _unknown_names(
     """What is wrong with the suppression comments of a script and of the modules that something was found in."""
     sites = [each.site for each in report.findings] + [each.site for each in report.in_place]
     for path in sorted({report.path, *(site.path for site in sites)}, key=shown):
-        for line, names in suppressions(workspace.read(path) or "").lines:
+        comments = suppressions(workspace.read(path) or "")
+        wrong = [
+            (line, sentence)
+            for line, names in comments.lines
+            for name in sorted(names or ())
+            if (sentence := registry.unknown(codemods, name)) is not None
+        ]
+        wrong += [
+            (line, sentence)
+            for line, names in comments.declared
+            for name in sorted(names)
+            if (sentence := assumptions.unknown(name)) is not None
+        ]
+        for line, sentence in sorted(wrong):
             where = f"{shown(path)}:{line}"
             if cells is not None and path == report.path:
-                cell, line = cells.place(line)  # noqa: PLW2901
-                where = f"{shown(path)}:cell {cell}:{line}"
-            for name in sorted(names or ()):
-                if (sentence := registry.unknown(codemods, name)) is not None:
-                    yield f"{where}: in the comment for turbofix, {sentence}"
+                where = "{}:cell {}:{}".format(shown(path), *cells.place(line))
+            yield f"{where}: in the comment for turbofix, {sentence}"
 
 
 def _with_starters(reports: Sequence[FileReport], workspace: Workspace) -> Iterable[FileReport]:
@@ -441,6 +485,7 @@ def rewrite(
             target(script.settings, script.path, workspace.root(script.path)),
             script.risk,
             keep_wanted(script.settings, blocked),
+            trust=script.trust,
             report=report if fresh else None,
         )
         after = current.with_texts(rewriting.texts)
@@ -459,7 +504,11 @@ def _sharing(outcome: Outcome, chosen: Chosen, workspace: Workspace, jobs: int |
             if folder not in importers:
                 importers[folder] = Importers(folder, workspace)
             users |= {*importers[folder].scripts(file)} - named
-    scripts = [Script(path, chosen.settings(path.parent), named=False) for path in sorted(users)]
+    scripts = [
+        Script(path, settings, named=False, trust=chosen.trust(settings))
+        for path in sorted(users)
+        for settings in (chosen.settings(path.parent),)
+    ]
     return tuple(_reports([each for each in scripts if not each.settings.excludes(each.path)], workspace, jobs))
 
 

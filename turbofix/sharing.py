@@ -33,7 +33,7 @@ def objections(
     wanted: dict[Path, dict[tuple[str, Site], None]] = {}
     for report in reports:
         for each in report.findings:
-            if each.fixable and each.risk <= report.risk:
+            if report.accepts(each):
                 wanted.setdefault(each.site.path, {})[each.codemod, each.site] = None
     found: dict[tuple[str, Path], Objection] = {}
     for report in (*reports, *sharing):
@@ -64,4 +64,6 @@ def _why_not(report: FileReport, each: Examined) -> str | None:
         return None
     if not each.fixable:
         return each.why_not
-    return f"its risk is *{each.risk.value}*" if each.risk > report.risk else None
+    if each.risk > report.risk:
+        return f"its risk is *{each.risk.value}*"
+    return None if report.accepts(each) else f"there it rests on `{each.assumes[0].name}`"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from turbofix import registry
+from turbofix.assumptions import Check
 from turbofix.codemod import Codemod
 
 
@@ -14,7 +15,25 @@ def page(codemod: Codemod) -> str:
     """One codemod's page under its name."""
     title = f"{codemod.name}  ({codemod.group}, {codemod.risk.value})"
     words = f"Known as: {', '.join(codemod.known_as)}\n\n" if codemod.known_as else ""
-    return f"{title}\n{'=' * len(title)}\n\n{words}{codemod.page}\n"
+    return f"{title}\n{'=' * len(title)}\n\n{words}{codemod.page}\n{assumed(codemod)}"
+
+
+def assumed(codemod: Codemod) -> str:
+    """What findings of a codemod may assume, as the last part of its page."""
+    if not codemod.assumes:
+        return ""
+    lines = "".join(f"    {each.name}: {each.sentence} ({settled_by(each.check)})\n" for each in codemod.assumes)
+    return (
+        f"\nAssumes\n    Where analysis leaves one of these open, a finding is likely, and a run settles it:\n\n{lines}"
+    )
+
+
+def settled_by(check: Check) -> str:
+    """How a run settles an assumption, in words."""
+    if check.kind == "observe":
+        return f"seen in a run of the script, over {check.coverage}"
+    how = {"bitwise": "bit for bit", "rounded": "within rounding", "printed": "by what is shown"}[check.of]
+    return f"the rewritten script is compared {how}, over {check.coverage}"
 
 
 def found(codemods: Sequence[Codemod], words: str) -> str | None:

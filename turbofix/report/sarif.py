@@ -65,7 +65,7 @@ def _result(each: Examined, outcome: Outcome) -> dict[str, Any]:
     return {
         "ruleId": each.codemod,
         "level": "warning" if outcome.applies(each) else "note",
-        "message": {"text": where + each.message + (f" Not rewritten: {each.why_not}" if each.why_not else "")},
+        "message": {"text": where + each.message + _more(each)},
         "locations": [
             {
                 "physicalLocation": {
@@ -77,9 +77,18 @@ def _result(each: Examined, outcome: Outcome) -> dict[str, Any]:
         "properties": {
             "risk": each.risk.value,
             "fixable": each.fixable,
+            "certainty": each.certainty,
+            "assumes": [assumption.name for assumption in each.assumes],
             "gain": None if each.gain is None else [each.gain.low, each.gain.high],
         },
     }
+
+
+def _more(each: Examined) -> str:
+    """What the message does not say: why it is not rewritten, or what that rests on."""
+    if each.why_not:
+        return f" Not rewritten: {each.why_not}"
+    return "".join(f" Assumes: {assumption.sentence}." for assumption in each.assumes)
 
 
 def _uri(path: str) -> str:
