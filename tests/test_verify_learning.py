@@ -257,3 +257,47 @@ def test_random_draws_in_the_step_leave_other_batches_without_a_verdict(network:
     outcome = network.compare({network.script: rewritten(NETWORK, halved)}, exact=False, phase="halved")
     assert outcome.difference is None
     assert outcome.unverifiable is not None
+
+
+HEADS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(40, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+body, first, second = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), nn.Linear(8, 1), nn.Linear(8, 1)
+parameters = [*body.parameters(), *first.parameters(), *second.parameters()]
+optimizer = torch.optim.{optimizer}
+for epoch in range(5):
+    for number, (a, b) in enumerate(loader):
+        head = second if number % 4 == 3 else first
+        loss = nn.functional.mse_loss(head(body(a)), b)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "manner"),
+    [
+        ("SGD(parameters, lr=0.01, momentum=0.9)", "foreach"),
+        ("AdamW(parameters, lr=0.01, weight_decay=0.1)", "fused"),
+    ],
+)
+def test_a_head_that_sits_idle_keeps_its_momentum(tmp_path: Path, optimizer: str, manner: str) -> None:
+    script = tmp_path / "heads.py"
+    script.write_text(HEADS.format(optimizer=optimizer))
+    # without a gradient nothing is done to it, with one of zero its momentum and its decay go on
+    idle = rewritten(script, [("set_to_none=False", "set_to_none=True")])
+    another = rewritten(script, [("lr=0.01", f"lr=0.01, {manner}=True")])
+    with watched(script) as original:
+        found = original.compare({script: idle}, exact=False, phase="idle")
+        assert found.difference is not None
+        # the first head has no gradient in the fourth step
+        assert found.difference.startswith("at step 4 the update of ")
+        assert "`Linear.weight` is 0 times" in found.difference or "of `Linear.weight` 0 times" in found.difference
+        # the gradient of the bias before the normalisation is noise, and Adam makes steps of full length of it
+        assert original.compare({script: another}, exact=False, phase=manner).clean

@@ -372,6 +372,7 @@ def step_row(step: int, **changes: object) -> dict[str, object]:
         "mismatch": None,
         "gradient": {"angle": 0.0, "ratio": 1.0, "norm": 1.0},
         "update": {"angle": 0.0, "ratio": 1.0, "norm": 1.0},
+        "updates": [],
         "parameters": [],
         "lost": [],
         "lost_count": 0,
@@ -410,7 +411,7 @@ OFF: dict[str, tuple[dict[str, object], str]] = {
     "update": ({"update": {"angle": 0.0, "ratio": 1.1, "norm": 1.0}}, "the update of the weights is 1.1 times"),
     "loss": ({"losses": [1.03]}, "the loss is 1.03 instead of 1"),
     "buffer": ({"buffers": [("running_mean", 0.15)]}, "the buffer `running_mean` differs"),
-    "single number": ({"zeroed": ["bias"]}, "`bias` has no gradient"),
+    "single number": ({"zeroed": ["bias"]}, "`bias` has a gradient of zero where"),
 }
 
 

@@ -266,7 +266,7 @@ def _deviations(old: Row, new: Row, floor: Floor, loss_scale: float) -> Iterator
     if compare and not skipped:
         yield from _plainly(_broken_off(compare))
         for name in compare["zeroed"]:
-            yield Deviation(f"zero of {name}", ZEROED, f"`{name}` has no gradient: it is no longer trained")
+            yield Deviation(f"zero of {name}", ZEROED, _without(name, none=False))
     yield from _clipping(old, new, tolerance)
     yield from _losses(old, new, tolerance, loss_scale)
     if not compare or skipped:
@@ -280,10 +280,22 @@ def _deviations(old: Row, new: Row, floor: Floor, loss_scale: float) -> Iterator
             yield Deviation(f"buffer {name}", error / tolerance.buffer, f"the buffer `{name}` differs{by}")
     update = compare["update"]
     if update["norm"]:
-        times = f"the update of the weights is {update['ratio']:.3g} times the original's"
-        turned = f"the update of the weights points elsewhere (1 - cosine = {update['angle']:.2g})"
+        of, most = ("; of `{0}` {2:.3g} times", ", most of all that of `{0}`") if compare["updates"] else ("", "")
+        worst = (compare["updates"] or [()])[0]
+        times = f"the update of the weights is {_times(update['ratio'])} the original's{of.format(*worst)}"
+        turned = f"the update of the weights points elsewhere (1 - cosine = {update['angle']:.2g}){most.format(*worst)}"
         yield from _past("update ratio", distance(update["ratio"]), tolerance.update_ratio, times)
         yield from _past("update angle", update["angle"], tolerance.update_angle, turned)
+    for name, angle, ratio in compare["updates"]:
+        times = f"the update of `{name}` is {_times(ratio)} the original's"
+        turned = f"the update of `{name}` points elsewhere (1 - cosine = {angle:.2g})"
+        yield from _past(f"update ratio of {name}", distance(ratio), tolerance.update_ratio, times)
+        yield from _past(f"update angle of {name}", angle, tolerance.update_angle, turned)
+
+
+def _without(name: str, *, none: bool, more: str = "") -> str:
+    lost = "has no gradient: it is no longer trained" if none else "has a gradient of zero where the original's is not"
+    return f"`{name}`{more} {lost}"
 
 
 def _plainly(sentences: Iterable[str]) -> Iterator[Deviation]:
@@ -301,8 +313,9 @@ def _broken_off(compare: Mapping[str, Any]) -> Iterator[str]:
     if compare["not_finite"]:
         yield f"the gradient of `{compare['not_finite'][0]}` is not finite"
     if compare["lost"]:
+        name, none = compare["lost"][0]
         more = f" and {compare['lost_count'] - 1} more" if compare["lost_count"] > 1 else ""
-        yield f"`{compare['lost'][0]}`{more} has no gradient: it is no longer trained"
+        yield _without(name, none=none, more=more)
     if compare["drift"] > 1e-5:
         yield f"the weights differ before the step, by {compare['drift']:.2g} of their size"
 

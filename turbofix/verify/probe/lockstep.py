@@ -27,6 +27,7 @@ class Moment:
         self.after: list[Tensor] = []
         self.buffers: dict[str, Tensor] = {}
         self.skipped = False
+        self.lent: set[int] = set()  # positions of those that step with the original's gradient
 
 
 def copies(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -146,11 +147,15 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
     each = [products.of(a, b, equal=equal) for (a, b), equal in zip(gradient_pairs, same_gradient, strict=True)]
     gradient = products.total(each)
     details = _details(names, each, gradient.norm)
-    update = products.total(
+    updates = [
         products.changes(before_pairs[i], after_pairs[i], equal=same_before[i] and same_after[i])
-        for i, (_, _, _, _, weight) in enumerate(details)
-        if weight >= thresholds.NOISE_SHARE
-    )
+        for i in range(len(pairs))
+    ]
+    # with the original's gradient an update differs by the rule alone; else one is noise where its gradient is
+    alone = [place for place, (_, theirs) in enumerate(pairs) if theirs in candidate.lent or same_gradient[place]]
+    beside = [place for place, row in enumerate(details) if row[4] >= thresholds.NOISE_SHARE]
+    update = products.total(updates[place] for place in {*alone, *beside})
+    off = [(names[i], updates[i].angle, updates[i].ratio) for i in alone if _is_felt(updates[i], after_pairs[i][0])]
     worst = sorted(details, key=lambda row: thresholds.severity(row[1], row[2], row[3], thresholds.CLOSE), reverse=True)
     without = [
         (name, pair)
@@ -162,11 +167,12 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
     ]
     # the gradient of a single number is a sum that rounding can cancel to nothing
     zeroed = [name for name, (old, new) in without if new is not None and old is not None and old.numel() == 1]
-    lost = [name for name, _ in without if name not in zeroed]
+    lost = [(name, new is None) for name, (_, new) in without if name not in zeroed]
     return {
         "mismatch": None,
         "gradient": gradient.report(),
         "update": update.report(),
+        "updates": sorted(off, key=lambda row: max(row[1], thresholds.distance(row[2])), reverse=True)[:3],
         "parameters": worst if every else worst[:3],
         "lost": lost[:3],
         "lost_count": len(lost),
@@ -181,6 +187,15 @@ def compare(reference: Moment, candidate: Moment, *, every: bool = False) -> dic
             "buffer": _first_unequal(reference.buffers, candidate.buffers),
         },
     }
+
+
+def _is_felt(update: products.Products, after: Tensor) -> bool:
+    """Whether two updates lie further apart than by what writing them into numbers of this size rounds."""
+    if not update.apart:
+        return False
+    stored = after.is_floating_point() or after.is_complex()
+    size = math.sqrt(products.of(after, after, equal=True).old) * torch.finfo(after.dtype).eps if stored else 0.0
+    return not update.difference <= thresholds.STORED * size
 
 
 def _first_false(names: Sequence[str], equal: Sequence[bool]) -> str | None:
@@ -232,9 +247,9 @@ def _compare_buffers(old: dict[str, Tensor], new: dict[str, Tensor]) -> list[tup
     return sorted(rows, key=lambda row: row[1], reverse=True)[:3]
 
 
-def lend(optimizer: Any, names: Sequence[str], reference: Moment) -> list[tuple[Tensor, Tensor]]:
+def lend(optimizer: Any, moment: Moment, reference: Moment) -> list[tuple[Tensor, Tensor]]:
     """Put the original's gradients in place of the optimizer's own; return what ``give_back`` needs."""
-    pairs, _ = match(reference.names, names)
+    pairs, _ = match(reference.names, moment.names)
     parameters = parameters_of(optimizer)
     scale = getattr(optimizer, "grad_scale", None)
     lent = []
@@ -243,6 +258,7 @@ def lend(optimizer: Any, names: Sequence[str], reference: Moment) -> list[tuple[
         if own is None or other is None or own.is_sparse or own.shape != other.shape:
             continue
         lent.append((own, own.detach().clone()))
+        moment.lent.add(theirs)
         own.detach().copy_(other if scale is None else other * float(scale))
     return lent
 

@@ -163,7 +163,7 @@ class Recorder:
             if not callable(closure):
                 moment.gradients = lockstep.gradients_of(optimizer)
                 if reference is not None and not moment.skipped and not reference.skipped:
-                    self._pending = (number, moment, reference, lockstep.lend(optimizer, moment.names, reference))
+                    self._pending = (number, moment, reference, lockstep.lend(optimizer, moment, reference))
                 return None
 
         def watched_closure() -> Any:

@@ -39,6 +39,8 @@ CLOSE = Tolerance(0.001, 0.005, 0.05, 0.05, 0.001, 0.002, 0.01, 0.001, 0.01, 0.0
 # A parameter whose gradient is below this share of the whole (a bias before a normalisation) has a gradient of noise.
 NOISE_SHARE = 1e-4
 
+# How far two updates of one parameter may lie apart, in units of the last place of its numbers: each rounds twice.
+STORED = 2.0
 
 # What rounding to bfloat16 moves a number by at most, as a share of it.
 ROUNDING = 2.0**-9
