@@ -148,6 +148,62 @@ def test_what_fails_is_blamed_and_what_does_not_run_is_unverified(tiny: Path) ->
     assert tiny.read_text() == TINY
 
 
+REINFORCE = """\
+import torch
+
+torch.manual_seed(0)
+policy = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+for episode in range(30):
+    states = torch.randn(8, 4)
+    logs = torch.log_softmax(policy(states), 1)[:, 0]
+    returns = (states.sum(1) - states.mean()) / states.std()
+    loss = -(logs * returns).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PRODUCT = "    logs = torch.log_softmax(policy(states), 1)[:, 0]\n"
+RETURNS = "    returns = (states.sum(1) - states.mean()) / states.std()\n    loss = -(logs * returns).sum()\n"
+
+
+def in_autocast(lines: str) -> str:
+    return "    with torch.autocast('cpu', dtype=torch.bfloat16):\n    " + lines.replace("\n    ", "\n        ")
+
+
+def test_autocast_around_no_product_is_unverified_and_around_one_is_kept(tiny: Path) -> None:
+    tiny.write_text(REINFORCE)
+    edits: CodemodEdits = {
+        "set-to-none": (Risk.EXACT, "zero_grad()", "zero_grad(set_to_none=True)"),
+        "autocast": (Risk.EQUIVALENT, RETURNS, in_autocast(RETURNS)),
+        "autocast-too": (Risk.EQUIVALENT, PRODUCT, in_autocast(PRODUCT)),
+        # which stands in the idle region, and gives it no other indentation
+        "renames": (Risk.EXACT, "loss = -(logs", "loss = 1 * -(logs"),
+    }
+    found = verify_edits(tiny, edits)
+    verdicts = {judgement.codemod: judgement for judgement in found.codemods}
+    assert {name: judgement.verdict for name, judgement in verdicts.items()} == {
+        "set-to-none": "kept",
+        "autocast": "unverified",
+        "autocast-too": "kept",
+        "renames": "kept",
+    }
+    assert verdicts["autocast"].reason == (
+        "nothing that autocast computes in 16 bits ran in what it encloses at tiny.py, line 9"
+    )
+    idle = verify_candidate(tiny, REINFORCE.replace(RETURNS, in_autocast(RETURNS)))
+    assert (idle.verdict, idle.reason) == ("inconclusive", verdicts["autocast"].reason)
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN"])
+def test_autocast_around_a_recurrent_network_is_awake(tiny: Path, layer: str) -> None:
+    recurrent = REINFORCE.replace("torch.nn.Linear(4, 2)", f"torch.nn.{layer}(4, 2)").replace("logs * returns", "logs")
+    tiny.write_text(recurrent.replace("policy(states)", "policy(states)[0]"))
+    product = PRODUCT.replace("policy(states)", "policy(states)[0]")
+    found = verify_candidate(tiny, tiny.read_text().replace(product, in_autocast(product)))
+    assert found.verdict == "pass", found.reason
+
+
 def test_an_exact_codemod_in_a_mixed_set_is_held_to_every_bit(tiny: Path) -> None:
     edits: CodemodEdits = {
         "rounds": (Risk.EXACT, "mse_loss(model(a), b)", "mse_loss(model(a) * (1 + 1e-6), b)"),

@@ -91,6 +91,22 @@ def first_not_run(
     return None
 
 
+def first_idle(
+    before: Mapping[Path, bytes], after: Mapping[Path, bytes], last: Mapping[Path, bytes], idle: Mapping[Path, set[int]]
+) -> tuple[Path, int] | None:
+    """The first changed line of ``after`` that is, in the text of ``last``, one of those ``idle``."""
+    for path, new in after.items():
+        final, own = _lines(last.get(path, new)), _lines(new)
+        found = idle.get(path, set())
+        words = {final[line - 1].strip() for line in found if line <= len(final)}
+        for line in sorted(carried_lines(new, last.get(path, new), found)):
+            changed = any(line in statement for statement in changed_statements(before.get(path, b""), new))
+            # a later stage may have indented it
+            if changed and own[line - 1].strip() in words:
+                return path, line
+    return None
+
+
 def carried_lines(middle: bytes, last: bytes, ran_in_last: Collection[int]) -> set[int]:
     """The lines of ``middle`` whose counterparts in ``last`` ran.
 

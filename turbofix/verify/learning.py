@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -493,8 +493,26 @@ class Blame:
             return f"what it changed at {path.name}, line {line}, did not run"
         files = stages[index].files
         before = {path: self._before(stages, index, path) for path in files}
+        idle = self._idle_regions(files, log)
+        slept = changes.first_idle(before, files, stages[-1].files, idle)
+        if slept:
+            path, line = slept
+            return f"nothing that autocast computes in 16 bits ran in what it encloses at {path.name}, line {line}"
         added = changes.added_switches(before, files)
         return changes.asleep(added, log["events"], cuda=self._cuda, rounded=bool(log["rounded"]))
+
+    def _idle_regions(self, files: Iterable[Path], log: Mapping[str, Any]) -> dict[Path, set[int]]:
+        """The lines that entered autocast for nothing, where there are more of them than in the original."""
+        idle = [line for line, lowered in log["events"]["regions"].items() if not lowered]
+        if len(idle) <= sum(not lowered for lowered in self._original.log["events"]["regions"].values()):
+            return {}
+        paths = {str(self._scratch.mirror(path)): path for path in files}
+        found: dict[Path, set[int]] = {}
+        for each in idle:
+            path, _, line = each.rpartition(":")
+            if path in paths:
+                found.setdefault(paths[path], set()).add(int(line))
+        return found
 
     def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
         """The first line that a stage has changed and that did not run."""

@@ -24,6 +24,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import lockstep, processes, store
+from .lowered import Lowered
 from .neutral import Epoch
 from .patching import wrap
 
@@ -77,6 +78,7 @@ class Recorder:
         self.window = Window()
         self.events: dict[str, Any] = {
             "autocast": [],
+            "regions": {},  # of autocast, by the line that enters it: whether anything in it ran in 16 bits
             "halved": False,  # parameters of 16 bits are trained
             "scaler": False,
             "fused": False,
@@ -635,24 +637,41 @@ def _watch_recurrent(note: Callable[[float, bool], None], *, dropout: bool) -> N
 
 
 def _watch_precision(recorder: Recorder) -> None:
+    watches: list[Lowered] = []  # one for each region that is entered, the inner ones last
+
     def entering(original: Any) -> Callable[..., Any]:
         def __enter__(self: Any) -> Any:
-            if getattr(self, "_enabled", False):
+            enabled = bool(getattr(self, "_enabled", False))
+            if enabled:
                 entry = str(self.fast_dtype).replace("torch.", "")
                 if entry not in recorder.events["autocast"]:
                     recorder.events["autocast"].append(entry)
-            return original(self)
+            found = original(self)
+            if not torch.compiler.is_compiling():
+                watches.append(Lowered(recorder.events, self.fast_dtype if enabled else None))
+            return found
 
         return __enter__
+
+    def leaving(original: Any) -> Callable[..., Any]:
+        def __exit__(self: Any, *exception: Any) -> Any:
+            if watches and not torch.compiler.is_compiling():
+                watches.pop().leave()
+            return original(self, *exception)
+
+        return __exit__
 
     def compiling(original: Any) -> Callable[..., Any]:
         def compiled(*arguments: Any, **keywords: Any) -> Any:
             recorder.events["compiled"] = True
+            for watch in reversed(watches):  # the compiler compiles nothing below a mode
+                watch.leave()
             return original(*arguments, **keywords)
 
         return compiled
 
     wrap(torch.autocast, "__enter__", entering)
+    wrap(torch.autocast, "__exit__", leaving)
     wrap(torch, "compile", compiling)
 
 
