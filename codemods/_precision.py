@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.program.model import Argument, Model, Optimizer, Placement, Step, TrainingProgram
@@ -104,6 +105,13 @@ def cuda_test(place: Placement) -> str | None:
         if place.text_kind == "tensor":
             return f"{text}.is_cuda"
     return place.test
+
+
+def on_a_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
+    """What a training that may run on a GPU assumes of that; None for one on a CPU, or that knows of no GPU."""
+    if program.device.reaches_cuda:
+        return ()
+    return (ON_GPU,) if program.device.where == "unknown" and program.names_cuda else None
 
 
 def called(models: Iterable[Model]) -> str:

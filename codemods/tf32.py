@@ -28,53 +28,20 @@ Use instead
     Lightning leaves the switch to the script, which then gets the same line before its trainer is made.
 
 When refused
-    Nothing is said for GPUs before Ampere, for programs that never reach a GPU, where the program already allows TF32,
-    and where no float32 product is known to take noticeable time. Known are widths that are literals or the defaults of
-    options and parameters, also behind the parameters of the program's own classes, and the largest where stages have
-    several; a width that is not known is no evidence. A layer speaks for it where
+    Nothing is said for GPUs before Ampere, on a CPU, where no layer multiplies matrices (convolutions and the LSTM, GRU
+    and RNN layers of cuDNN use TF32 by default), and where another precision is in force: every training step runs
+    under ``autocast``, the model is in 16 bits, an engine has a precision of its own. ``apply`` lets ``autocast`` go
+    first, and this codemod follows only where a training step stays in float32.
 
-    - both sides of its matrix are wider than 128: thinner ones are bound by memory, which TF32 does not make faster;
-    - where a row is a sample, the product is of 268 million multiplications (2 to the 28): 0.5 GFLOP, for which an
-      A100 needs 28 microseconds in full float32 (19.5 TFLOPS by its data sheet), several launches of a kernel. A batch
-      of 64 through 2048 by 2048 just reaches that. Batches that are not known are taken to be 16 samples;
-    - where a row is a token or a node, of which there are thousands, the matrix is 256 by 256 or as large;
-    - where a row is a sample beside a library's ready-made convolutional network (a ResNet), which multiplies billions
-      for each, the matrix has 33 million elements (2 to the 25);
-    - it is not the last layer of a convolutional network, which is its classifier; convolutions and the LSTM, GRU and
-      RNN layers of cuDNN use TF32 by default.
+    It is refused where the script asks for full precision (``"highest"``, ``allow_tf32 = False``) or float64, where an
+    option decides, and where processes that the script starts train in several places, for they do not inherit the
+    switch. Determinism is no reason: TF32 gives the same numbers in each run. Beside Accelerate, Fabric or the
+    ``Trainer`` of transformers it is refused where the script uses torch's newer switches, since those read the older
+    ones; under that ``Trainer`` also where the command line decides (pass ``--tf32 True``).
 
-    Where a step calls one of several networks, as an option chooses, none of them may be known to have no such layer.
-
-    Whole networks of libraries speak for it where their kind is known for such products: the classes of transformers
-    and diffusers with an attention, from a checkpoint that is not called tiny, or in a configuration with the default
-    widths or ones of at least 256, and in no other precision (``torch_dtype=``); the ViT, DeiT, BEiT, Swin and ConvNeXt
-    of torchvision and timm; torchvision's VGG and AlexNet where they are called whole, and its detectors with two
-    stages.
-
-    Products that are written by hand (``x @ self.weight``, ``torch.bmm(scores, values)``) do not count: how large they
-    are is not known.
-
-    Where every training step runs under ``autocast`` nothing is left for TF32 to speed up, and nothing is said either.
-    Under Accelerate and Fabric the switch is still the script's own: both compute in float32 unless the script or
-    whoever starts it asks for another precision, and neither sets it then (Accelerate does beside a dynamo backend). On
-    other devices it changes nothing. Where the script asks for another precision itself, nothing is said, nor where it
-    hands the model to an engine with a precision of its own: to DeepSpeed or Megatron-LM, by a configuration of its
-    parallelism, or to FSDP with a policy of mixed precision.
-
-    In a program without it both are found, for each is judged by itself; ``apply`` lets ``autocast`` go first, and this
-    codemod follows only where a training step stays in float32.
-
-    It is refused where the script asks for full float32 precision or for deterministic algorithms, where an option
-    decides, where the program computes in float64, and where a step solves equations, inverts or decomposes matrices,
-    takes distances by ``torch.cdist`` or compares with a tolerance, or a library does that (gpytorch, torchdiffeq).
-    Processes that a script starts do not inherit the switch: where all training is in the function that they run, it is
-    set there, and refused where training is in several places or it is not known in which. Under Accelerate and Fabric
-    it is refused also where the caller passes their arguments on, and beside torch's newer switches, since both read
-    the older ones.
-
-    Under the ``Trainer`` of transformers nothing is said beside ``bf16``, ``fp16``, ``torch_compile`` (which switches
-    it on) and DeepSpeed; it is refused where the command line decides (pass ``--tf32 True``), where the settings are
-    read or changed elsewhere, and beside ``full_determinism``.
+    How large the products are is known by literals and the defaults of options and parameters: a layer is wide enough
+    where both sides are wider than 128 and it multiplies 268 million numbers (2 to the 28) for a batch of samples, or a
+    matrix of 256 by 256 for tokens, of which there are thousands. The last layer of a convolutional network never is.
 
 Risk
     equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
@@ -87,18 +54,19 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
-from turbofix.program.model import Framework, Model, Setting, Training, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable, lacks_noticeable
+from turbofix.program.model import Framework, Model, Setting, TrainingProgram
+from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
-from ._precision import MATMULS, autocast_of, called, deterministic, in_use, requote, said, version
+from ._precision import MATMULS, PRODUCTS, autocast_of, called, in_use, may_contain, on_a_gpu, requote, said, version
 from ._trainers import FULL, Switch, evidence, is_off, is_sharded, judged, on_gpu, set_switch, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -110,6 +78,7 @@ codemod = Codemod(
     after=("autocast",),
     once=True,
     known_as=("TensorFloat-32", "float32 matmul precision"),
+    assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32),
 )
 
 AMPERE = (8, 0)
@@ -152,41 +121,60 @@ OTHERS = frozenset(
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Matrix products in full float32 on a GPU that could do them in TF32."""
-    if program.framework is Framework.TRANSFORMERS and program.target.capability >= AMPERE:
-        yield from under_trainer(program)
-    if program.framework is Framework.LIGHTNING and program.target.capability >= AMPERE:
-        yield from under_lightning(program)
-    if program.framework not in LEFT or not program.trains or program.target.capability < AMPERE:
+    if not program.trains or program.target.capability < AMPERE:
         return
-    if not program.device.reaches_cuda:
-        return
+    gpu = on_a_gpu(program) if program.framework in LEFT else ()
     switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
-    if switches:
-        for setting in switches:
-            yield judge(setting)
+    if switches and gpu is not None:
+        yield from map(judge, switches)
+    elif program.framework is Framework.TRANSFORMERS:
+        yield from under_trainer(program)
+    elif program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
+    elif program.framework in LEFT and gpu is not None:
+        yield from by_script(program, gpu)
+
+
+def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal]:
+    """Trainings whose script sets the switch."""
+    models = [model for model in in_use(program) if not model.half or is_float64(model)]
+    if is_in_another(program) or not may_contain(models, program.steps, MATMULS, PRODUCTS):
         return
-    place = where(program)
-    if place is None or not program.models or nothing_gained(program):
+    batches = [batch_of(program, step) for step in program.steps]
+    batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
+    message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    reason, place = why_not(program), where(program)
+    if reason is not None or place is None:
+        lost = "nothing here calls what trains: set it where the training is started"
+        yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
-    message = (
-        f"the float32 matrix products of {called(in_use(program))} run without the tensor cores: "
+    own = program.complete and not (program.framework in NAMES and is_open(program))
+    wide = own and any(
+        all(has_noticeable(model.products, batch) for model in choice) for choice in called_in(program, models)
+    )
+    assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
+    newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
+    yield codemod.finding(
+        place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth_of(models, batch, wide)
+    )
+
+
+def slow(models: Iterable[Model]) -> str:
+    """What is slow."""
+    return (
+        f"the float32 matrix products of {called(models)} run without the tensor cores: "
         "torch keeps full precision unless told otherwise"
     )
-    seen = (*of_models(in_use(program), MATMULS), *map(of_loop, program.steps[:1]))
-    reason = why_not(program)
-    if reason is not None:
-        yield codemod.refuse(place, message, reason, evidence=seen)
-        return
-    newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    yield codemod.finding(place, message, plan=newer, evidence=seen)
+
+
+def worth_of(models: Iterable[Model], batch: int | None, wide: bool) -> Worth:
+    """How much the switch may bring: little where the products are known to be few, or small."""
+    few = all(model.convolutions or is_bound_by_launches(model.products, batch) for model in models)
+    return Worth.HIGH if wide else Worth.SMALL if few and models else Worth.SOME
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of transformers, whose settings have a switch for it."""
-    switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
-    if switches:
-        yield from map(judge, switches)
-        return
     for training in program.trainings:
         others = ("bf16", "fp16", "torch_compile", "torch_compile_backend", "torch_compile_mode", "deepspeed")
         if training.precision == "other" or stays_on_cpu(training):
@@ -194,83 +182,54 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if any(not is_off(training.argument(name)) for name in others):
             continue  # another precision, or `torch_compile`, beside which the trainer switches TF32 on
         models = [model for model in training.models if not is_float64(model)]
-        if not models or not all(has_noticeable(model.products, None) for model in models):
+        if training.models and not models:
             continue
-        message = (
-            f"the float32 matrix products of {called(models)} run without the tensor cores: "
-            "torch keeps full precision unless told otherwise"
-        )
-        there = judged(codemod, training, "tf32", message, "the trainer lets matrix products use TF32")
+        there = judged(codemod, training, "tf32", slow(models), "the trainer lets matrix products use TF32")
         if there is not None:
             yield there
             continue
         seen = evidence(training, "tf32")
-        reason = why_not_under(program, training)
+        reason = why_not_setting(program, training, "tf32")
+        if any(program.setting(name) for name in NEW_NEIGHBOURS):
+            older = "older versions of transformers use torch's older switches"
+            reason = f"{older}, which cannot be read beside the newer one here"
         if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            yield codemod.refuse(training.site, slow(models), reason, evidence=seen)
             continue
-        plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()")
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+        wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
+        yield codemod.finding(
+            training.site,
+            slow(models),
+            plan=Switch("tf32", "{transformers.utils.is_torch_tf32_available}()"),
+            evidence=seen,
+            assumes=() if wide else (WIDE_ENOUGH,),
+            worth=worth_of(models, None, wide),
+        )
 
 
-def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     """Trainings of Lightning, which leaves the switch to the script, and asks for it when it starts on a GPU."""
-    switches = [setting for name in (*OLD_SWITCHES, *NEW_SWITCHES) for setting in program.setting(name)]
-    if switches:
-        yield from map(judge, switches)
-        return
     for training in program.trainings[:1]:
-        given = training.argument("precision")
-        if training.parsed or not on_gpu(training) or training.precision == "other":
+        given, gpu = training.argument("precision"), on_gpu(training)
+        if gpu is False or training.precision == "other":
             continue
         if not (given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})):
             continue  # another precision, by the script or by whoever starts it
         models = [model for model in training.models if not is_float64(model)]
+        if (training.models and not models) or not may_contain(models, (), MATMULS, PRODUCTS):
+            continue
         sizes = {size for loader in program.loaders for size in loader.argument("batch_size").values}
         batch = max((size for size in sizes if isinstance(size, int)), default=None)
-        if not models or not any(has_noticeable(model.products, batch) for model in models):
-            continue
-        message = (
-            f"the float32 matrix products of {called(models)} run without the tensor cores: "
-            "torch keeps full precision unless told otherwise"
-        )
         seen = (*of_models(models, MATMULS), *evidence(training, "precision"))
-        reason = why_not_under_lightning(program, training)
-        if reason is not None:
-            yield codemod.refuse(training.site, message, reason, evidence=seen)
+        if program.target.torch < SINCE:
+            yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
             continue
+        wide = program.complete and not is_sharded(training)
+        wide = wide and any(has_noticeable(model.products, batch) for model in models)
+        assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        yield codemod.finding(training.site, message, plan=newer, evidence=seen)
-
-
-def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
-    """What makes the switch unsafe beside Lightning's trainer, if anything."""
-    for name, site in deterministic(program):
-        place = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {place})"
-    if not is_off(training.argument("deterministic")):
-        return "the script asks for reproducible results (deterministic)"
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
-    if program.target.torch < SINCE:
-        return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
-    if is_sharded(training):
-        return "a strategy or plugin of the trainer may have a precision of its own"
-    return None
-
-
-def why_not_under(program: TrainingProgram, training: Training) -> str | None:
-    """What makes a trainer's switch unsafe, or what decides over it."""
-    for name, site in deterministic(program):
-        place = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {place})"
-    if not is_off(training.argument("full_determinism")):
-        return "the script asks for reproducible results (full_determinism)"
-    if any(program.setting(name) for name in NEW_NEIGHBOURS):
-        return (
-            "older versions of transformers use torch's older switches, which cannot be read beside the newer one here"
-        )
-    return why_not_setting(program, training, "tf32")
+        worth = worth_of(models, batch, wide)
+        yield codemod.finding(training.site, slow(models), plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
 def judge(setting: Setting) -> InPlace | Refusal:
@@ -299,37 +258,24 @@ def judge(setting: Setting) -> InPlace | Refusal:
     )
 
 
-def nothing_gained(program: TrainingProgram) -> bool:
-    """Whether no float32 matrix product is known that TF32 could speed up."""
+def is_in_another(program: TrainingProgram) -> bool:
+    """Whether the training computes in another precision, which this one does not concern."""
     if program.steps and all(autocast_of(program, step) is not None for step in program.steps):
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
-        return True  # it trains in another precision
-    if program.framework in NAMES and program.hands_over:
         return True
-    if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
+    if program.hands_over or any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision
-    if program.models and all(model.half for model in program.models) and not any(map(is_float64, program.models)):
-        return True
-    batches = [batch_of(program, step) for step in program.steps]
-    batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
-    return not any(
-        any(has_noticeable(model.products, batch) for model in models)
-        and not any(lacks_noticeable(model.products, batch) for model in models)
-        for models in ([each for each in choice if not each.half or is_float64(each)] for choice in called_in(program))
-    )
+    return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
 
 
-def called_in(program: TrainingProgram) -> list[list[Model]]:
-    """The models that each call in a step chooses from: one of many networks tells nothing of the others.
-
-    Every model by itself where a step's are not known.
-    """
-    models = in_use(program)
+def called_in(program: TrainingProgram, models: list[Model]) -> list[list[Model]]:
+    """The models that each call in a step chooses from; every model by itself where a step's are not known."""
     if not program.steps or not all(step.models for step in program.steps):
         return [[model] for model in models]
     choices = dict.fromkeys(choice for step in program.steps for choice in step.choices)
-    return [[model for model in models if model.site in choice] for choice in choices]
+    found = ([model for model in models if model.site in choice] for choice in choices)
+    return [each for each in found if each]
 
 
 def is_float64(model: Model) -> bool:
@@ -337,48 +283,39 @@ def is_float64(model: Model) -> bool:
     return model.dtype == "float64"
 
 
+def too_old(program: TrainingProgram) -> str:
+    """Why an old torch is in the way."""
+    return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
+
+
 def why_not(program: TrainingProgram) -> str | None:
     """What makes the switch unsafe, if anything."""
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
     if program.target.torch < SINCE:
-        return f"the project serves torch {version(program.target.torch)}; the switch came with torch {version(SINCE)}"
-    for name, site in deterministic(program):
-        where = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {where})"
+        return too_old(program)
     if any(is_float64(model) for model in program.models):
         return "the program computes in float64: it wants more precision, not less"
-    if program.framework in NAMES:
+    if program.framework in NAMES and any(program.setting(name) for name in NEW_NEIGHBOURS):
         framework = NAMES[program.framework]
-        if is_open(program) or any(argument.state == "unknown" for argument in precisions(program)):
-            return f"the precision of {framework} is chosen by the caller, and this switch with it"
-        if any(program.setting(name) for name in NEW_NEIGHBOURS):
-            return f"{framework} asks torch's older switches, which cannot be read beside the newer one of this script"
-    reason = why_exact(program)
-    if reason is not None:
-        return reason
+        return f"{framework} asks torch's older switches, which cannot be read beside the newer one of this script"
     if starts_processes(program) and program.script.trains_at is None:
         own = "the script starts processes of its own, which would not inherit the switch"
         return f"{own}, and it is not known to train in one place only"
     return None
 
 
-def why_exact(program: TrainingProgram) -> str | None:
-    """Where the program solves equations, or takes small differences of large products, and would magnify rounding."""
-    libraries = sorted(program.libraries & SOLVING_LIBRARIES)
-    if libraries:
-        return f"{libraries[0]} solves equations step by step or from products, which rounding may break off"
-    for call in (call for loop in (*program.steps,) for call in loop.calls):
+def solves(program: TrainingProgram) -> bool:
+    """Whether it solves equations, or takes small differences of large products, which would magnify rounding."""
+    if program.libraries & SOLVING_LIBRARIES:
+        return True
+    for call in (call for step in program.steps for call in step.calls):
         last = call.qualname.rpartition(".")[2]
         if last == "cdist" and 1 in call.constants:
             continue  # by differences, without a product
-        solves = call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG
-        if solves or (last in SOLVING and call.qualname.startswith(("torch.", "Tensor."))):
-            return (
-                f"`{last}` magnifies what its input is rounded by, and may fail on it "
-                f"({call.site.line_from(program.entry)})"
-            )
-    return None
+        if call.qualname.startswith("torch.linalg.") and last not in PLAIN_LINALG:
+            return True
+        if last in SOLVING and call.qualname.startswith(("torch.", "Tensor.")):
+            return True
+    return False
 
 
 @codemod.rewrite

@@ -207,6 +207,10 @@ def fixable(found: pipeline.FileReport) -> set[str]:
     return {each.codemod for each in found.findings if each.fixable}
 
 
+def proven(found: pipeline.FileReport) -> set[str]:
+    return {each.codemod for each in found.findings if each.fixable and each.certainty == "proven"}
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_under_a_framework_keeps_to_the_framework(name: str) -> None:
     text = program(*LOOPS[name])
@@ -242,7 +246,7 @@ def test_what_a_framework_leaves_to_the_script_is_found(name: str, expected: set
     text = program(imports, prepare or make, backward, step)
     if prepare:  # made first, as it has to be for what asks it
         text = text.replace("    device =", f"    {make}\n    device =")
-    assert fixable(report(text)) & (LEFT | {"defer-item"}) == expected
+    assert proven(report(text)) & (LEFT | {"defer-item"}) == expected
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_LOOP)
@@ -252,7 +256,7 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
     assert found.trains
     # The trainer of transformers has a switch for TF32; mixed precision is refused for the `compute_loss` of its own.
     # Under Lightning the loaders are the script's.
-    assert fixable(found) == {"transformers": {"tf32"}, "lightning": {"loader-workers"}}.get(name, set())
+    assert proven(found) == {"transformers": {"tf32"}, "lightning": {"loader-workers"}}.get(name, set())
 
 
 def test_batches_under_deepspeed_are_copied_by_the_script() -> None:

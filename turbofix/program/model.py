@@ -1601,6 +1601,7 @@ class TrainingProgram:
     device: Placement  # of the training as a whole
     script: Script
     target: Target
+    names_cuda: bool = False  # its files say "cuda" somewhere
     steps: tuple[Step, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     loaders: tuple[Loader, ...] = ()

@@ -300,7 +300,8 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
             # A cell that tries a helper out is no set-up code: what follows the imports is.
             return _behind_imports(module) or (statement, chosen.scope)
         return statement, chosen.scope
-    return None
+    first = next(iter(facts.of("backward")), None)
+    return _leading_to(analysis, first, module.tree, module) if first is not None else None
 
 
 def _where_it_trains(analysis: Analysis, module: ModuleFile, setup: tuple[ast.stmt, ast.AST] | None) -> Site | None:

@@ -1,7 +1,7 @@
 """How much work the matrix products of a training step are: widths of the layers times the rows of a batch.
 
 Nothing is measured here. What is known are literals and options' defaults; what is not known counts neither as large
-nor as small, and neither of the two questions below is answered with yes by it.
+nor as small.
 """
 
 from __future__ import annotations
@@ -62,14 +62,6 @@ def has_noticeable(products: Products, batch: int | None) -> bool:
     pooling has made few: it never counts.
     """
     return any(_is_noticeable(layer, products, batch) for layer in _before_the_classifier(products))
-
-
-def lacks_noticeable(products: Products, batch: int | None) -> bool:
-    """Whether every product of a model is known, and none takes noticeable time."""
-    layers = _before_the_classifier(products)
-    return products.complete and not any(
-        layer.elements is None or _is_noticeable(layer, products, batch) for layer in layers
-    )
 
 
 def _before_the_classifier(products: Products) -> tuple[Product, ...]:

@@ -147,6 +147,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trains=trains,
         remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
+        names_cuda=any("cuda" in module.text for module in execution.modules.values()),
         script=script(analysis),
         target=_fitting(execution, target),
         steps=steps,
