@@ -6,14 +6,15 @@ import ast
 from dataclasses import field
 from typing import Literal
 
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.dataflow import STORING
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.fates import STORING, Fate, name_reads
 from turbofix.program.model import Accumulator, Read
-from turbofix.program.names import dotted
+from turbofix.program.names import dotted, reads_of
 from turbofix.program.sites import LOOPS, contains
 from turbofix.records import dataclass
 
@@ -98,7 +99,10 @@ class Summing:
 
     def reads(self) -> list[Read]:
         """The places that may see what the loop summed; notes what makes it more than a sum."""
-        nodes = list(name_reads(self.analysis, self.text, self.scope, self.module))
+        owner, head = self.analysis.facts.bindings.owner, self.text.partition(".")[0]
+        nodes: list[ast.AST] = [
+            each for each in reads_of(self.text, self.scope) if owner(head, each, self.module) is self.scope
+        ]
         nodes += [
             write.target
             for write in self.writes()
@@ -126,8 +130,18 @@ class Summing:
             places.site(statement, self.module),
             when,
             places.text(node, self.module),
-            Fate(self.analysis, self.frames, self.module).follow(node).shown_by(),
+            self._shown_by(node),
         )
+
+    def _shown_by(self, node: ast.AST) -> Site | None:
+        """The statement that shows what a read gives, where that is all that becomes of it."""
+        places = self.analysis.facts.places
+        uses = self.analysis.flow.uses(node, self.frames[-1].opener if self.frames else None)
+        shown = {places.statement(each.node, self.module) for each in uses}
+        statement = shown.pop() if len(shown) == 1 else None
+        if statement is None or any(each.kind != "shown" or each.chosen for each in uses):
+            return None
+        return places.site(statement, self.module)
 
     def _when(self, node: ast.AST) -> When:
         if self.loop is None or not self.in_loop(node):

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any, TypeVar
 
 from turbofix.program.arguments import Reads
+from turbofix.program.dataflow import Flow
 from turbofix.program.execution import Execution
 from turbofix.program.facts import Facts
 from turbofix.program.guards import Guards
@@ -25,6 +26,7 @@ class Analysis:
     guards: Guards = field(init=False)
     reads: Reads = field(init=False)
     devices: Devices = field(init=False)
+    flow: Flow = field(init=False)
     _answers: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -32,6 +34,7 @@ class Analysis:
         self.guards = Guards(self.facts)
         self.reads = Reads(self.facts)
         self.devices = Devices(self.facts, self.guards)
+        self.flow = Flow(self.facts)
 
     def once(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
         """The answer to a question, which is looked for when it is asked for the first time."""

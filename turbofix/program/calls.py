@@ -91,10 +91,10 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
     positions: list[Passed] = []
     keywords: dict[str, Passed] = {}
     arguments = Arguments(positions, keywords)
-    evaluate = interp.expressions  # called without a step between: two of three expressions are evaluated here
+    evaluate = interp.eval
     for each in node.args:
         if not isinstance(each, ast.Starred):
-            positions.append(Passed(evaluate[type(each)](each), True, each))
+            positions.append(Passed(evaluate(each), True, each))
             continue
         value = interp.eval(each.value)
         if type(value) is Sequence and value.items is not None:
@@ -104,7 +104,7 @@ def evaluate_arguments(interp: Interpreter, node: ast.Call) -> Arguments:
             positions.append(Passed(access.iterate(interp, value, each)))
     for keyword in node.keywords:
         name, given = keyword.arg, keyword.value
-        value = evaluate[type(given)](given)
+        value = evaluate(given)
         if name is not None:
             keywords[name] = Passed(value, True, given)
             continue
@@ -379,6 +379,8 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
     if count >= CONTEXTS and (
         count >= CONTEXTS_OF_TRAINING or not interp.glance.mentions_training(body, function.module)
     ):
+        if node is not None:
+            interp.summarized.append((interp.frame, node, body))
         return interp.summaries.get(body, UNKNOWN)
     result = _execute(interp, function, arguments, node)
     interp.summaries[body] = join(interp.summaries.get(body), result) or result
@@ -392,8 +394,7 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
     up, outer = interp.control, interp.frame
     scope = Scope(function.scope, function.module)
     level = interp.enter("call", node, function)
-    interp.scopes[level] = scope
-    interp.frame = frame = Frame(function, scope, function.module)
+    interp.frame = frame = interp.frames[level] = Frame(function, scope, function.module, arguments=arguments)
     interp.call_depth += 1
     interp.active.add(body)
     bind_parameters(interp, function, arguments, scope, node)
@@ -469,6 +470,23 @@ def bind_parameters(
                 origin = Origin(place, module) if place is not None else None
                 mapping.entries[name] = Entry(passed.value, passed.must, origin)
         names[declared.kwarg.arg] = mapping
+
+
+def parameters_given(function: Function, arguments: Arguments) -> dict[str, list[ast.expr]]:
+    """The expressions that are passed for each parameter of a function; none for one out of ``*values``."""
+    declared = function.node.args
+    ordinary, known = _parameters(declared)
+    given: dict[str, list[ast.expr]] = {}
+    for index, passed in enumerate(arguments.positions):
+        name = known[index][0] if index < ordinary else getattr(declared.vararg, "arg", None)
+        if name is not None:
+            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    names = {name for name, _, _ in known}
+    for keyword, passed in arguments.keywords.items():
+        name = keyword if keyword in names else getattr(declared.kwarg, "arg", None)
+        if name is not None:
+            given.setdefault(name, []).extend([passed.node] if passed.node is not None else [])
+    return given
 
 
 @once_per_node

@@ -36,7 +36,9 @@ class Execution:
     incomplete_because: str | None = None
     uncalled: tuple[ast.AST, ...] = ()  # functions that nobody called and that were run with opaque parameters
     roots: list[Control] = field(default_factory=list)
-    scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every call that was executed
+    frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
+    scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every such call
+    summarized: list[tuple[Frame, ast.AST, ast.AST]] = field(default_factory=list)  # calls that were not: the function
     beside: Callable[[], Iterable[Path]] = tuple  # the project's files, also those that this script does not import
 
 
@@ -79,7 +81,9 @@ def execute(entry: Path, root: Path, read: Reader, beside: Callable[[], Iterable
         reason,
         tuple(uncalled),
         interp.roots,
-        interp.scopes,
+        interp.frames,
+        {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
+        interp.summarized,
         beside,
     )
 

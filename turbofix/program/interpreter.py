@@ -114,10 +114,10 @@ class Interpreter:
     # CPython finds the attributes of an object that has more than thirty by looking for them each time, but for slots.
     __slots__ = (
         *("read", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth", "call_depth"),
-        *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "scopes", "active", "counts"),
+        *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
-        *("control", "frame"),
+        *("control", "frame", "summarized"),
     )
 
     def __init__(self, entry: Path, root: Path, read: Reader) -> None:
@@ -137,7 +137,8 @@ class Interpreter:
         self.functions: dict[ast.AST, Function] = {}  # every function of the project that was defined, by its node
         self.classes: dict[ast.AST, Class] = {}
         self.called: set[ast.AST] = set()
-        self.scopes: dict[Control, Scope] = {}  # the names of every call that was executed
+        self.frames: dict[Control, Frame] = {}  # of every module and call that was executed
+        self.summarized: list[tuple[Frame, ast.AST, ast.AST]] = []  # calls of functions that were not executed again
         self.active: set[ast.AST] = set()
         self.counts: dict[ast.AST, int] = {}  # how often each function was called, each class's object made
         self.counted: list[ast.AST] = []  # these functions and classes as they were called
@@ -226,6 +227,7 @@ class Interpreter:
         self._interrupted = []
         self.frame = Frame(None, module.scope, module)
         self.module_controls[module] = self.enter("module", module.tree)
+        self.frames[self.control] = self.frame
         self.block(module.tree.body)
         self.control, self.loop_depth, self._interrupted = up, loop_depth, interrupted
         if outer is not None:
@@ -728,7 +730,11 @@ class Interpreter:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression can be."""
-        return self.expressions[type(node)](node)
+        value = self.expressions[type(node)](node)
+        values = self.frame.values
+        known = values.get(node)
+        values[node] = value if known is None or known is value else join(known, value) or value
+        return value
 
     def constant(self, node: ast.Constant) -> Const:
         """A literal, the same object each time."""

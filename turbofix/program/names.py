@@ -232,6 +232,10 @@ class Names:
     writes: dict[str, list[ast.AST]]
     outer: frozenset[str]
 
+    def holds(self, name: str) -> bool:
+        """Whether a plain name is the scope's own: a parameter, or written in it."""
+        return name not in self.outer and (name in self.parameters or name in self.writes)
+
 
 @once_per_node
 def names_of(scope: ast.AST) -> Names:
@@ -276,8 +280,7 @@ class Bindings:
 
     def is_local(self, name: str, scope: ast.AST) -> bool:
         """Whether a plain name is the scope's own: a parameter, or written in it."""
-        names = names_of(scope)
-        return name not in names.outer and (name in names.parameters or name in names.writes)
+        return names_of(scope).holds(name)
 
     def owner(self, name: str, node: ast.AST, module: ModuleFile) -> ast.AST:
         """The scope that a plain name, read or written at ``node``, belongs to; the module where nobody writes it."""

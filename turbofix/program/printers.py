@@ -10,7 +10,6 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame
 from turbofix.program.names import dotted, loaded, parameters
-from turbofix.program.values import Bound, Function, Value, members
 
 _PRINTS = ("print", "pprint", "echo")
 
@@ -35,19 +34,6 @@ def shown_at(facts: Facts, event: Event) -> tuple[ast.AST, ModuleFile, tuple[Fra
     while len(frames) > 1 and inner_print(frames[-1].scope) is node and isinstance(frames[-1].call, ast.Call):
         node, module, frames = frames[-1].call, frames[-2].module, frames[:-1]
     return node, module, frames
-
-
-def is_printer(facts: Facts, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
-    """Whether a call is one of a function that only prints what it is given."""
-    called = members(facts.evaluate(call.func, frames))
-    return bool(called) and all(_only_prints(facts, value) for value in called)
-
-
-def _only_prints(facts: Facts, value: Value) -> bool:
-    function = value.function if isinstance(value, Bound) else value
-    inner = inner_print(function.node) if isinstance(function, Function) else None
-    shows = [event for event in facts.at(inner) if event.kind == "show"] if inner is not None else []
-    return bool(shows) and all(event.name.rpartition(".")[2] in _PRINTS for event in shows)
 
 
 @once_per_node

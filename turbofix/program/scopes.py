@@ -6,9 +6,13 @@ import ast
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turbofix.program.values import Function, Value
 from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    from turbofix.program.events import Arguments
 
 Reader = Callable[[Path], "str | None"]
 """The text of a file of the project, or None where there is none (or it cannot be read)."""
@@ -63,3 +67,5 @@ class Frame:
     returned: Value | None = None
     yielded: Value | None = None
     in_class: bool = False
+    arguments: Arguments | None = None  # of a function's call
+    values: dict[ast.AST, Value] = field(default_factory=dict)  # of every expression in it, joined over all times

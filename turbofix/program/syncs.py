@@ -10,13 +10,13 @@ from typing import Literal
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.accumulators import accumulator_of
-from turbofix.program.acts import keeps_graph, stepper, wider
+from turbofix.program.acts import is_module_class, keeps_graph, stepper, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.arguments import argument_of
+from turbofix.program.dataflow import Use
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame
-from turbofix.program.fates import Fate
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
@@ -32,8 +32,10 @@ from turbofix.program.values import (
     Const,
     Function,
     Host,
+    Instance,
     Made,
     Option,
+    Sequence,
     Tensor,
     Value,
     flatten,
@@ -188,17 +190,15 @@ def syncs_and_shows(
         where = _where(_tensors_read(analysis, event), device)
         if where.where == "cpu" and device.where != "cpu":
             continue
-        fate = Fate(analysis, facts.frames(event), event.module).follow(event.node)
-        if id(event.node) in tested:
-            fate.uses.add("control")
-        sync = _sync(analysis, event, loop, where, fate)
+        uses = analysis.flow.uses(event.node, event.control)
+        sync = _sync(analysis, event, loop, where, uses, decides=id(event.node) in tested)
         if in_evaluation:
             sync = replace(sync, picked=picked(analysis, event, loop, events))
         named = _named(analysis, event, sync.of_text)
         sync = replace(sync, in_evaluation=in_evaluation)
         if named and named <= backwards:
             sync = replace(sync, of="loss", plain=False)
-        shown.setdefault(sync.site, set()).update(fate.showing())
+        shown.setdefault(sync.site, set()).update(_showing(analysis, uses))
         if sync.use == "returned":
             handed.setdefault(sync.site, []).append(_handed(analysis, event))
         known = found.get(sync.site)
@@ -275,10 +275,17 @@ def _handed(analysis: Analysis, event: Event) -> _Handed:
     statement = places.parent(call, module)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return _Handed()
-    fate = Fate(analysis, frames[:-1], module).follow(call)
-    if len(statement.targets) != 1 or fate.uses != {"shown"} or fate.chosen:
+    uses = analysis.flow.uses(call, frames[-2].opener)
+    if len(statement.targets) != 1 or {each.kind for each in uses} != {"shown"} or any(each.chosen for each in uses):
         return _Handed()
-    return _Handed(function, call, places.site(statement, module), frozenset(fate.showing()))
+    return _Handed(function, call, places.site(statement, module), frozenset(_showing(analysis, uses)))
+
+
+def _showing(analysis: Analysis, uses: list[Use]) -> set[Site]:
+    """The statements that show a value."""
+    places = analysis.facts.places
+    shown = [(places.statement(each.node, each.frame.module), each) for each in uses if each.kind == "shown"]
+    return {places.site(statement, each.frame.module) for statement, each in shown if statement is not None}
 
 
 def _to_all(analysis: Analysis, handed: list[_Handed], shows: dict[Site, Show]) -> tuple[Site, ...]:
@@ -464,20 +471,24 @@ def _tested(events: list[Event]) -> set[int]:
     return found
 
 
-def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fate: Fate) -> Sync:
+def _sync(  # noqa: PLR0913
+    analysis: Analysis, event: Event, loop: ast.AST, where: Placement, uses: list[Use], decides: bool
+) -> Sync:
     facts = analysis.facts
     places = facts.places
     site = facts.site(event)
     statement = places.statement(event.node, event.module) or event.node
-    use = _use(fate, event) if event.name != "metric" else "other"
+    use = "control" if decides else _use(uses, event) if event.name != "metric" else "other"
     accumulator = None
-    if use == "summed" and fate.update is not None:
-        accumulator = accumulator_of(analysis, fate.update, event, loop)
+    if use == "summed":
+        (update,) = {each.node for each in uses if isinstance(each.node, ast.AugAssign)}
+        accumulator = accumulator_of(analysis, update, event, loop)
         if accumulator is None:
             use = "other"
+    unread = use == "stored" and _is_unread(analysis, event, uses)
     meter = None
-    if use == "meter" and fate.meter is not None:
-        call, instance = fate.meter
+    if use == "meter":
+        call, instance = next(each for each in map(_taken_by, uses) if each is not None)
         harmful = harmful_methods(instance.cls, call)
         meter = Meter(
             places.site(call, event.module),
@@ -498,8 +509,8 @@ def _sync(analysis: Analysis, event: Event, loop: ast.AST, where: Placement, fat
         meter=meter,
         no_grad=surely_no_grad(event),
         on_device=where,
-        unread=use == "stored" and fate.unread,
-        forgotten=use == "stored" and fate.forgotten,
+        unread=unread,
+        forgotten=unread and all(_is_local(analysis, each) for each in uses if each.kind == "stored"),
         results=tuple(_results(analysis, event)),
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
@@ -635,19 +646,53 @@ def _methods_called_in(tree: ast.Module) -> frozenset[str]:
     )
 
 
-def _use(fate: Fate, event: Event) -> str:
-    uses = set(fate.uses)
-    if "control" in uses:
+def _use(uses: list[Use], event: Event) -> str:
+    kinds = {"meter" if _taken_by(each) is not None else each.kind for each in uses}
+    if "control" in kinds or (event.name == "bool" and not kinds):
         return "control"
-    if event.name in ("print", "format") and not uses:
+    if event.name in ("print", "format") and not kinds:
         return "shown"
-    if event.name == "bool" and not uses:
-        return "control"
-    if fate.chosen:
+    if any(each.chosen for each in uses) or len({each.node for each in uses if each.kind == "summed"}) > 1:
         return "other"
-    if len(uses) == 2 and "shown" in uses and uses & {"summed", "meter", "stored"}:
-        uses.remove("shown")  # the statement that shows it lists it too
-    return uses.pop() if len(uses) == 1 else "other"
+    if len(kinds) == 2 and kinds & {"summed", "meter", "stored"}:
+        kinds.discard("shown")  # the statement that shows it lists it too
+    found = kinds.pop() if len(kinds) == 1 else "other"
+    return found if found != "passed" else "other"
+
+
+def _taken_by(use: Use) -> tuple[ast.Call, Instance] | None:
+    """The object of the project that takes a number as it is, and the call that gives it."""
+    if use.kind != "passed" or not use.plain or not isinstance(use.node, ast.Call):
+        return None
+    func = use.node.func
+    held = use.frame.values.get(func.value) if isinstance(func, ast.Attribute) else None
+    found = (each for each in members(held) if isinstance(each, Instance) and not is_module_class(each))
+    taker = next(found, None)
+    return (use.node, taker) if taker is not None else None
+
+
+def _kept_in(use: Use) -> ast.Name | None:
+    """The list of a plain name that a number is stored in."""
+    func = use.node.func if isinstance(use.node, ast.Call) else None
+    return func.value if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else None
+
+
+def _is_unread(analysis: Analysis, event: Event, uses: list[Use]) -> bool:
+    """Whether the lists that a number is stored in are made by the program, and read by nothing."""
+    kept = [(each.frame, _kept_in(each)) for each in uses if each.kind == "stored"]
+    held = [members(frame.values.get(name)) if name is not None else () for frame, name in kept]
+    if not all(lists and all(type(each) is Sequence for each in lists) for lists in held):
+        return False
+    return {each.kind for each in analysis.flow.uses(event.node, event.control, deep=True)} == {"stored"}
+
+
+def _is_local(analysis: Analysis, use: Use) -> bool:
+    """Whether the list that a number is stored in ends with its function."""
+    name, bindings = _kept_in(use), analysis.facts.bindings
+    if name is None:
+        return False
+    owner = bindings.owner(name.id, name, use.frame.module)
+    return isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) and name.id not in bindings.captured(owner)
 
 
 def _of(event: Event) -> str:
