@@ -585,6 +585,7 @@ def plan_verification(
         ConfigError, UnknownName, PackError: nothing can be done with these settings.
     """
     from turbofix.verify import Request, Stage
+    from turbofix.verify.request import ASSUMPTION, LIKELY
 
     path = Path(os.path.abspath(script))
     if path.suffix == ".ipynb":
@@ -597,7 +598,13 @@ def plan_verification(
     @cache  # a verification asks for one set several times, and each answer is an analysis of the program
     def stages(without: frozenset[str]) -> tuple[Stage, ...]:
         nonlocal sharing
-        fewer = replace(chosen, ignore=(*chosen.ignore, *sorted(without)))
+        fewer = replace(
+            chosen,
+            likely=True,
+            ignore=(*chosen.ignore, *sorted(name for name in without if ":" not in name)),
+            refuted=_behind(ASSUMPTION, without),
+            without=_behind(LIKELY, without),
+        )
         outcome = rewrite([path], fewer, workspace, sharing=sharing)
         sharing = outcome.sharing if sharing is None else sharing
         if outcome.errors:
@@ -620,6 +627,8 @@ def plan_verification(
                         after=(*codemod.after, *unlocking),
                         together=codemod.together,
                         for_speed=all(finding.for_speed for finding in applied.findings),
+                        assumes=tuple(dict.fromkeys(each for f in applied.findings for each in f.assumes)),
+                        proven=not all(finding.assumes for finding in applied.findings),
                     )
                 )
         return tuple(made)
@@ -628,6 +637,11 @@ def plan_verification(
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
     return Request(path, tuple(args), first, options, stages)
+
+
+def _behind(mark: str, names: Iterable[str]) -> frozenset[str]:
+    """The names that stand behind a mark."""
+    return frozenset(name.removeprefix(mark) for name in names if name.startswith(mark))
 
 
 def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Risk, options: Options) -> Request:

@@ -54,6 +54,9 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
             first = told.setdefault(judgement.reason, judgement.codemod)
             again = first != judgement.codemod and len(judgement.reason) > _LONG
             lines.append(style.wrap(f"as {first}" if again else judgement.reason, 15))
+        for one in judgement.assumes:
+            figure = f" ({one.figure})" if one.how == "observed" else ""
+            lines.append(style.wrap(f"{one.how}: {one.assumption.sentence}{figure}", 15))
     lines.append("")
     if verification.isolation:
         lines.append(_row("isolation", _isolation(verification.isolation), style))

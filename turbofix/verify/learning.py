@@ -12,7 +12,7 @@ from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.probe.levels import OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance
-from turbofix.verify.request import Progress, Request, Stage
+from turbofix.verify.request import LIKELY, Progress, Request, Stage
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
 from turbofix.verify.runner import Child, Ended
 from turbofix.verify.scratch import Scratch
@@ -250,6 +250,7 @@ class Original:
             "seed": self._request.options.seed,
             "replay": replay,
             "disturb": disturb,
+            "monitor": not replay,
             # one more than the original's, to see a candidate that goes on
             "stop_after": self._stop_after() if replay else None,
             "may_shorten": not replay and not self._plan and self._request.options.steps is None,
@@ -342,9 +343,18 @@ def _at(log: Mapping[str, Any]) -> str:
 class Blame:
     """Try the whole set, and take out what fails until the rest passes."""
 
-    def __init__(self, original: Original, scratch: Scratch, request: Request, *, cuda: bool) -> None:
+    def __init__(
+        self,
+        original: Original,
+        scratch: Scratch,
+        request: Request,
+        *,
+        cuda: bool,
+        out: Mapping[str, Judgement] = {},
+    ) -> None:
         self._original, self._scratch, self._request, self._cuda = original, scratch, request, cuda
-        self._out: dict[str, Judgement] = {}
+        self._out: dict[str, Judgement] = dict(out)
+        self.partly: dict[str, Judgement] = {}
         self._compared: dict[tuple[tuple[tuple[Path, bytes], ...], bool], Outcome] = {}
 
     def sort_out(self) -> Learned:
@@ -358,9 +368,26 @@ class Blame:
                 return self._learned(stages, outcome)
             if self._request.rebuild is None or culprits.keys() & self._out.keys():
                 return Learned((), (*self._out.values(), *culprits.values()), outcome)
-            self._out.update(culprits)
-            stages = self._request.rebuild(frozenset(self._out))
+            partly = self._partly(stages, culprits)
+            self._out.update({name: one for name, one in culprits.items() if name not in partly})
+            self._request = self._request.leaving(LIKELY + name for name in partly)
+            stages = self._request.rebuilt(self._out)
         return Learned((), self._in_order(self._out), None)
+
+    @property
+    def request(self) -> Request:
+        """What is verified, without what was left out on the way."""
+        return self._request
+
+    def _partly(self, stages: tuple[Stage, ...], culprits: Mapping[str, Judgement]) -> frozenset[str]:
+        """The culprits of which what is proven is tried by itself: they also have findings that rest on assumptions."""
+        found = {
+            stage.codemod
+            for stage in stages
+            if stage.codemod in culprits and stage.proven and stage.assumes and stage.codemod not in self.partly
+        }
+        self.partly.update({name: culprits[name] for name in found if name})
+        return frozenset(name for name in found if name)
 
     def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
         """The outcome of some of the stages that passed; None where they do not pass without the others."""
@@ -385,7 +412,7 @@ class Blame:
         why = "it changes the training recipe, so that its steps cannot be compared with the original's"
         while found := [stage.codemod for stage in stages if stage.codemod and stage.risk is Risk.RECIPE]:
             self._out.update({name: Judgement(name, UNVERIFIED, why) for name in found})
-            stages = self._request.rebuild(frozenset(self._out))
+            stages = self._request.rebuilt(self._out)
         return stages
 
     def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
@@ -443,7 +470,7 @@ class Blame:
         others = frozenset(stage.codemod for stage in stages if stage.codemod and stage.risk is not Risk.EXACT)
         if self._request.rebuild is None or not others or len(others) == len(stages):
             return ()
-        alone = self._request.rebuild(others | frozenset(self._out))
+        alone = self._request.rebuilt(others.union(self._out))
         return alone if all(stage.risk is Risk.EXACT for stage in alone) else ()
 
     def _first_unclean(self, stages: tuple[Stage, ...], whole: Outcome) -> tuple[int, Outcome]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
+from turbofix.assumptions import Assumption
 from turbofix.findings import Gain, Risk
 from turbofix.records import dataclass
 
@@ -39,7 +40,8 @@ class Stage:
 
     ``codemod`` is None for a candidate that the user gave. Of one, ``gain`` is the largest that is claimed for what it
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
-    they without it; ``for_speed`` says that it has no other purpose.
+    they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
+    ``proven`` whether it has others, too.
     """
 
     codemod: str | None
@@ -49,13 +51,20 @@ class Stage:
     after: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
     for_speed: bool = True
+    assumes: tuple[Assumption, ...] = ()
+    proven: bool = True
+
+
+LIKELY, ASSUMPTION = "likely:", "assumption:"
+"""Before the name of a codemod whose likely findings are left out, and of an assumption whose findings are."""
 
 
 @dataclass(frozen=True)
 class Request:
     """Verify ``script`` with ``args`` against its ``stages``.
 
-    ``rebuild`` runs the pipeline again without the given codemods; it is None when a candidate was given.
+    ``rebuild`` runs the pipeline again without the given codemods (``LIKELY`` and ``ASSUMPTION`` stand before names of
+    what else is left out); it is None when a candidate was given. ``without`` is left out for good.
     """
 
     script: Path
@@ -63,13 +72,23 @@ class Request:
     stages: tuple[Stage, ...] = ()
     options: Options = field(default_factory=Options)
     rebuild: Callable[[frozenset[str]], tuple[Stage, ...]] | None = None
+    without: frozenset[str] = frozenset()
+
+    def rebuilt(self, without: Iterable[str] = ()) -> tuple[Stage, ...]:
+        """The stages without these codemods; there are none for a candidate."""
+        return self.rebuild(self.without.union(without)) if self.rebuild is not None else ()
+
+    def leaving(self, names: Iterable[str]) -> Request:
+        """The same request with more left out for good."""
+        fewer = replace(self, without=self.without.union(names))
+        return fewer if fewer.without == self.without else replace(fewer, stages=fewer.rebuilt())
 
     def only(self, names: frozenset[str]) -> tuple[Stage, ...]:
         """The stages of these codemods, as far as there are any without the others; none for a candidate."""
         if self.rebuild is None or not names:
             return ()
         without = names_of(self.stages) - names
-        while others := names_of(stages := self.rebuild(without)) - names:
+        while others := names_of(stages := self.rebuilt(without)) - names:
             without |= others  # found where the others are not
         return stages
 

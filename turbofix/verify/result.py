@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turbofix.records import dataclass
+from turbofix.verify.settle import Settled
 
 PASS = "pass"
 FAIL = "fail"
@@ -55,15 +56,25 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of one codemod: kept, dropped or unverified, and why; its own speed-up on CUDA."""
+    """What became of one codemod: kept, dropped or unverified, and why; its own speed-up on CUDA.
+
+    ``assumes`` is what became of the assumptions that its findings rest on.
+    """
 
     codemod: str
     verdict: str
     reason: str
     speedup: float | None = None
+    assumes: tuple[Settled, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"codemod": self.codemod, "verdict": self.verdict, "reason": self.reason, "speedup": self.speedup}
+        return {
+            "codemod": self.codemod,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "speedup": self.speedup,
+            "assumes": [one.to_json() for one in self.assumes],
+        }
 
 
 @dataclass(frozen=True)

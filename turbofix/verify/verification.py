@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from turbofix.findings import Risk
-from turbofix.verify import isolation, signals, speed
+from turbofix.verify import isolation, settle, signals, speed
 from turbofix.verify.learning import Blame, Learned, Original
 from turbofix.verify.lease import scratch_folder
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.recipes import Recipes
-from turbofix.verify.request import Progress, Request
+from turbofix.verify.request import ASSUMPTION, Progress, Request, names_of
 from turbofix.verify.result import (
     DROPPED,
     FAIL,
@@ -30,6 +30,7 @@ from turbofix.verify.result import (
 from turbofix.verify.runner import Child
 from turbofix.verify.scratch import Scratch, trees_for
 from turbofix.verify.selection import Selected, Selection
+from turbofix.verify.settle import Settled
 
 OnProgress = Callable[[Progress], None]
 
@@ -117,12 +118,17 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     remap = not cuda and _mentions_cuda(request)
     original = Original(child, scratch, request, remap=remap, tell=tell)
     original.watch()
-    blame = Blame(original, scratch, request, cuda=cuda)
-    recipes = Recipes(original, request, blame)
+    open_ones = {each.name: each for stage in request.stages for each in stage.assumes}
+    settled = settle.observed(open_ones.values(), original.log)
+    left = request.leaving(ASSUMPTION + name for name, one in settled.items() if one.how != settle.OBSERVED)
+    blame = Blame(original, scratch, left, cuda=cuda, out=_unsettled(request, left, settled))
+    recipes = Recipes(original, left, blame)
     selected = Selected(recipes.judge_candidate(blame.sort_out()))
+    differing = {one.codemod for one in selected.learned.judgements if one.verdict == DROPPED}
     if selected.learned.stages and speed.is_measured(cuda=cuda):
-        selected = Selection(child, request, blame, tell).sort_out(selected.learned)
+        selected = Selection(child, blame.request, blame, tell).sort_out(selected.learned)
     learned = recipes.judge(selected.learned)
+    learned = _with_assumptions(learned, request, settled, blame.partly, differing)
     rows = original.log["rows"]
     rewritten = learned.outcome.log.get("rows", []) if learned.outcome else []
     # with changes of the recipe alone, nothing was compared step by step
@@ -149,6 +155,51 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes=tuple(notes),
         kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
     )
+
+
+def _unsettled(request: Request, left: Request, settled: Mapping[str, Settled]) -> dict[str, Judgement]:
+    """A judgement for each codemod of which nothing is left: the run did not bear out what it assumes."""
+    found = {}
+    for stage in request.stages:
+        bad = [settled[each.name] for each in stage.assumes if each.name in settled]
+        bad = [one for one in bad if one.how != settle.OBSERVED]
+        if stage.codemod and bad and stage.codemod not in names_of(left.stages):
+            verdict = DROPPED if any(one.how == settle.REFUTED for one in bad) else UNVERIFIED
+            found[stage.codemod] = Judgement(stage.codemod, verdict, settle.in_words(bad))
+    return found
+
+
+def _with_assumptions(
+    learned: Learned,
+    request: Request,
+    settled: Mapping[str, Settled],
+    partly: Mapping[str, Judgement],
+    differing: Collection[str],
+) -> Learned:
+    """The judgements with what became of the assumptions of each codemod."""
+    assumed = {stage.codemod: stage.assumes for stage in request.stages}
+
+    def told(one: Judgement) -> Judgement:
+        mine = []
+        reason = one.reason
+        for each in assumed.get(one.codemod, ()):
+            if each.name in settled:
+                mine.append(settled[each.name])
+            elif one.codemod in partly:
+                mine.append(Settled(each, settle.REFUTED, partly[one.codemod].reason))
+            elif one.codemod in differing:
+                mine.append(Settled(each, settle.REFUTED, one.reason))
+            else:
+                how = settle.COMPARED if one.verdict == KEPT else settle.NOT_EXERCISED
+                mine.append(Settled(each, how, one.reason))
+        bad = [settled for settled in mine if settled.how in (settle.REFUTED, settle.NOT_EXERCISED)]
+        if one.verdict == KEPT and bad:
+            reason = f"{reason}; where it assumes more it was left out: {settle.in_words(bad)}"
+        elif one.verdict == DROPPED and one.codemod in differing and (names := settle.names_of(bad)):
+            reason = reason if names in reason else f"{reason}; that refutes {names}"
+        return dataclasses.replace(one, reason=reason, assumes=tuple(mine))
+
+    return dataclasses.replace(learned, judgements=tuple(map(told, learned.judgements)))
 
 
 def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tuple[str, str]:

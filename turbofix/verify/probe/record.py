@@ -70,8 +70,13 @@ class Window:
 class Recorder:
     """One run's log. ``order`` says what to do; see ``turbofix.verify.runner``."""
 
-    def __init__(self, order: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        self._order, self._say = order, say
+    def __init__(
+        self,
+        order: dict[str, Any],
+        say: Callable[[dict[str, Any]], None],
+        on_step: Callable[[Any, list[Any]], None] | None = None,
+    ) -> None:
+        self._order, self._say, self._on_step = order, say, on_step
         self.main_process = os.getpid()
         self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
@@ -229,6 +234,8 @@ class Recorder:
             moment.after = lockstep.copies(lockstep.parameters_of(optimizer))
             moment.buffers = dict(zip(buffers, lockstep.copies(buffers.values()), strict=False))
             moment.gradients = moment.gradients or [None] * len(moment.names)
+            if self._on_step is not None:
+                self._on_step(optimizer, moment.gradients)
             row = self._row(optimizer, window, moment, closure=closure)
         row = {"optimizer": number, "step": step, **row}
         if reference is not None:

@@ -1,0 +1,151 @@
+"""What the run of the original says of the assumptions: which hold, which do not, and what was seen.
+
+One function for each fact that ``turbofix.assumptions`` has observed. It answers with whether the assumption holds
+(None: the run does not tell) and with the figure, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from turbofix.assumptions import Assumption
+from turbofix.records import dataclass
+
+WIDE = 64
+"""Rows and columns of a product below which tensor cores have next to nothing to do."""
+
+MANY_PRODUCTS = 1 << 18
+"""Multiplications of a product below which the launch of its kernel takes longer than the product."""
+
+MOST_OTHER_SIZES = 0.34
+"""The share of batches that may have another size than most: the last ones of short passes."""
+
+
+OBSERVED, COMPARED, REFUTED, NOT_EXERCISED = "observed", "compared", "refuted", "not exercised"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of one assumption (``how`` is one of the words above), and what was seen, in words."""
+
+    assumption: Assumption
+    how: str
+    figure: str
+
+    def to_json(self) -> dict[str, str]:
+        """As the JSON document of a verification tells it."""
+        name, sentence = self.assumption.name, self.assumption.sentence
+        return {"name": name, "sentence": sentence, "settled": self.how, "figure": self.figure}
+
+
+Answer = tuple[bool | None, str]
+
+
+def observed(assumptions: Iterable[Assumption], log: Mapping[str, Any]) -> dict[str, Settled]:
+    """What the log of the original says of those assumptions that a monitor settles, by name."""
+    found = {}
+    for assumption in assumptions:
+        if assumption.check.kind != "observe":
+            continue
+        holds, figure = FACTS[assumption.check.of](log)
+        how = NOT_EXERCISED if holds is None else OBSERVED if holds else REFUTED
+        found[assumption.name] = Settled(assumption, how, figure)
+    return found
+
+
+def in_words(bad: Iterable[Settled]) -> str:
+    """Why something that rests on these is not kept."""
+    return "; ".join(
+        f"it assumes that {one.assumption.sentence}, and `{one.assumption.name}` is {one.how}: {one.figure}"
+        if one.how == REFUTED
+        else f"it assumes that {one.assumption.sentence}, and the run does not show it (`{one.assumption.name}`)"
+        for one in bad
+    )
+
+
+def names_of(bad: Iterable[Settled]) -> str:
+    """The names of assumptions, for a sentence."""
+    return " or ".join(f"`{one.assumption.name}`" for one in bad)
+
+
+def _device(log: Mapping[str, Any]) -> Answer:
+    if log["facts"]["cuda"] or log.get("remapped"):
+        return True, "its parameters are on a GPU" if log["facts"]["cuda"] else "it asks for a GPU"
+    return False, "its parameters stay on the CPU"
+
+
+def _products(log: Mapping[str, Any]) -> Answer:
+    facts = log["facts"]
+    if not facts["products"]:
+        return False, "no product of matrices in a training step"
+    figure = f"the widest product has a side of {facts['widest']}, the largest {facts['work']:,} multiplications"
+    return facts["widest"] >= WIDE or facts["work"] >= MANY_PRODUCTS, figure
+
+
+def _sizes(log: Mapping[str, Any]) -> Answer:
+    counts = log["facts"]["sizes"]
+    if sum(counts) < 2:
+        return None, "too few batches"
+    other = 1 - counts[0] / sum(counts)
+    figure = f"{len(counts)} size{'s' if len(counts) > 1 else ''} in {sum(counts)} batches"
+    return len(counts) <= 2 and other <= MOST_OTHER_SIZES, figure
+
+
+def _dtype(log: Mapping[str, Any]) -> Answer:
+    dtypes = log["facts"]["dtypes"]
+    return (dtypes == ["float32"], f"its products are of {', '.join(dtypes)}") if dtypes else (None, "no products")
+
+
+def _dimensions(log: Mapping[str, Any]) -> Answer:
+    dimensions = log["facts"]["dimensions"]
+    if not dimensions:
+        return False, "no convolution in a training step"
+    return 4 in dimensions, f"convolutions over tensors of {' and '.join(map(str, dimensions))} dimensions"
+
+
+def _batches(log: Mapping[str, Any]) -> Answer:
+    counts = log["facts"]["batches"]
+    if not counts:
+        return None, "no loader handed out a tensor"
+    if counts.get("cuda"):
+        return False, "a loader hands out tensors on the GPU"
+    return True, "tensors in the host's memory"
+
+
+def _pickling(log: Mapping[str, Any]) -> Answer:
+    refused = log["facts"]["unpickled"]
+    return (False, refused[0]) if refused else (True, "they were pickled")
+
+
+def _gradients(log: Mapping[str, Any]) -> Answer:
+    missing = log["facts"]["without_gradient"]
+    if missing:
+        return False, f"{missing} times a parameter had none"
+    return True, f"in {len(log['rows'])} steps"
+
+
+def _length(log: Mapping[str, Any]) -> Answer:
+    steps = len(log["rows"])
+    if log["how"] == "finished":
+        return False, f"the training ends after {steps} steps"
+    return True, f"it goes on after {steps} steps"
+
+
+def _processes(log: Mapping[str, Any]) -> Answer:
+    started = log["processes"]
+    return (False, f"it starts {started[0]}") if started else (True, "it starts no other")
+
+
+FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "device": _device,
+    "products": _products,
+    "sizes": _sizes,
+    "dtype": _dtype,
+    "dimensions": _dimensions,
+    "batches": _batches,
+    "pickling": _pickling,
+    "gradients": _gradients,
+    "length": _length,
+    "processes": _processes,
+}
