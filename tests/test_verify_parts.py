@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from turbofix.assumptions import ONE_SIZE
 from turbofix.verify import Interval, Judgement, Measured, Verification, changes, printed, speed
 from turbofix.verify.probe import thresholds
+from turbofix.verify.settle import Settled
 from turbofix.verify.verdict import (
     closeness,
     drew_differently,
@@ -339,7 +341,7 @@ def test_the_json_is_the_contract() -> None:
     found = Verification(
         "pass", "it learns the same", "NVIDIA A100", steps=50, speedup=Interval(2.31, 2.2, 2.4),
         baseline=Measured((1.0, math.nan), 100.0, {"data": 1.0, "backward": 2.0}, 5),
-        codemods=(Judgement("autocast", "kept", "gradients agree", 1.8),),
+        codemods=(Judgement("autocast", "kept", "gradients agree", 1.8, (Settled(ONE_SIZE, "observed", "1 size"),)),),
     )  # fmt: skip
     answer = found.to_json()
     assert answer["version"] == 1
@@ -353,7 +355,20 @@ def test_the_json_is_the_contract() -> None:
         "losses": [1.0, None],
     }  # fmt: skip
     assert answer["codemods"] == [
-        {"codemod": "autocast", "verdict": "kept", "reason": "gradients agree", "speedup": 1.8}
+        {
+            "codemod": "autocast",
+            "verdict": "kept",
+            "reason": "gradients agree",
+            "speedup": 1.8,
+            "assumes": [
+                {
+                    "name": "one-size",
+                    "sentence": "nearly every batch has the same size",
+                    "settled": "observed",
+                    "figure": "1 size",
+                }
+            ],
+        }
     ]
 
 

@@ -42,12 +42,8 @@ class Recipes:
     """Judges the changes of the recipe, one on top of another, on top of what is kept of the others."""
 
     def __init__(self, original: Original, request: Request, blame: Blame) -> None:
-        self._original, self._blame = original, blame
+        self._original, self._request, self._blame = original, request, blame
         self._goal = Goal(request.options.steps or MOST_STEPS)
-
-    @property
-    def _request(self) -> Request:
-        return self._blame.request
 
     def judge(self, learned: Learned) -> Learned:
         """With the judgements of the changes of the recipe, and what is kept of them."""

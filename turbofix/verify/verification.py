@@ -122,12 +122,11 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     settled = settle.observed(open_ones.values(), original.log)
     left = request.leaving(ASSUMPTION + name for name, one in settled.items() if one.how != settle.OBSERVED)
     blame = Blame(original, scratch, left, cuda=cuda, out=_unsettled(request, left, settled))
-    recipes = Recipes(original, left, blame)
-    selected = Selected(recipes.judge_candidate(blame.sort_out()))
+    selected = Selected(Recipes(original, left, blame).judge_candidate(blame.sort_out()))
     differing = {one.codemod for one in selected.learned.judgements if one.verdict == DROPPED}
     if selected.learned.stages and speed.is_measured(cuda=cuda):
         selected = Selection(child, blame.request, blame, tell).sort_out(selected.learned)
-    learned = recipes.judge(selected.learned)
+    learned = Recipes(original, blame.request, blame).judge(selected.learned)
     learned = _with_assumptions(learned, request, settled, blame.partly, differing)
     rows = original.log["rows"]
     rewritten = learned.outcome.log.get("rows", []) if learned.outcome else []
