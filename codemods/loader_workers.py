@@ -24,15 +24,11 @@ Use instead
     the script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is
     raised from 2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly.
     Where an option or a constant holds the number, its default is changed, and ``persistent_workers`` follows it,
-    for 0 workers and ``persistent_workers`` exclude each other. One or two workers, fixed or by default, are too
-    few where files are decoded or text is tokenised. A script that trains at module level gets its ``if __name__ ==
-    "__main__":`` guard, without which workers cannot be spawned (macOS, Windows, and Linux from Python 3.14 on);
-    where the GPU is used above helper functions that the workers do not need, these move under it too. A loader
-    that has workers keeps them where its epochs are short (few samples, small pictures in memory, a table that is
-    read at once) and where an endless generator runs through it again and again. Under Accelerate and Fabric the
-    loaders are the script's own, and those that they make anew from them keep the workers. So are those that
-    Lightning's trainer is given, or asks a module for; it may start a rank for each GPU, which share the CPUs then.
-    The ``Trainer`` of transformers builds its loaders by its settings::
+    for 0 workers and ``persistent_workers`` exclude each other. One to four workers, fixed or by default, are too
+    few where files are decoded or text is tokenised; workers that are started anew in each epoch are kept. A script
+    that trains at module level gets its ``if __name__ == "__main__":`` guard, without which workers cannot be spawned
+    (macOS, Windows, and Linux from Python 3.14 on). Loaders that Lightning, Accelerate, Fabric or Ignite are given
+    are the script's own; the ``Trainer`` of transformers builds its loaders by its settings::
 
         args = TrainingArguments(
             "out", dataloader_num_workers=max(1, min(16, cpus)), dataloader_persistent_workers=True
@@ -40,23 +36,15 @@ Use instead
 
 
 When refused
-    Nothing is said of loader classes of other libraries, of trainers whose data are not a class of the script's own
-    that reads, decodes or tokenises, of loaders that an unpacked mapping may already give workers, of samples that cost
-    next to nothing or are a handful, of a single pass of an evaluation over cheap samples, and, where the training
-    never reaches a GPU, of samples that are neither read, decoded nor tokenised.
-    It is refused for tensors that are in memory already (workers are slower there by far, and they fit on the GPU as
-    they are), for an ``IterableDataset`` that does not share its data between workers (each would yield all of it), for
-    datasets that are unknown, that use the GPU or that change while the training runs (they, or a global that their
-    samples are made from), for those that draw from a random generator of their own (each worker would draw the same
-    from its copy; a ``worker_init_fn`` may seed it), for samples that require gradients, which no worker can send, for
-    globals that ``main`` or the guard sets, which a spawned worker does not know, for open files (an ``.npz`` that
-    ``numpy.load`` opened is one) that they, their objects or a module hold, for collate functions that do any of this,
-    for lambdas and local classes, which cannot be sent to a spawned worker, for loaders built anew in each epoch (build
-    them once, before the loop) or read by ``next(iter(loader))``, for calls that unpack a mapping which is not written
-    out in the same function, or serves for more than that, where a comment may say why the number is low, where
-    the option that holds it is read for another purpose, where the script starts processes of its own, where the
-    missing guard cannot be added, and where the script works on the GPU outside of its guard, as every spawned worker
-    would do once more.
+    What no run of the script would show: an ``IterableDataset`` that does not share its data between workers (each
+    would yield all of it), samples drawn from a random generator of the dataset's own (each worker would draw the same
+    from its copy), files that forked workers would share, and what a spawned worker (macOS, Windows, Python 3.14)
+    cannot be sent or does not find: lambdas, local classes, closures given to ``set_transform``, globals that ``main``
+    sets, a script whose guard cannot be added. Work on the GPU in the dataset or collate function is refused, and so
+    are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
+    user, read for something else, or explained by a comment, calls that unpack a mapping which is not written out in
+    the same function, and scripts whose own processes may not start others. Nothing is said of a handful of samples,
+    and of loader classes of other libraries.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -74,9 +62,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from turbofix.assumptions import ON_GPU, PICKLED, SAME_ITEMS, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
 from turbofix.records import dataclass
@@ -103,6 +92,8 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     unlocks=("pin-memory",),
     known_as=("num_workers", "persistent_workers", "prefetch_factor"),
+    assumes=(SAME_ITEMS, PICKLED, ON_GPU),
+    worth=Worth.HIGH,
 )
 
 MOST = 16
@@ -114,7 +105,10 @@ SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR1
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
-OWN_LOADERS = (Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING)
+OWN_LOADERS = (
+    Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING, Framework.IGNITE,
+    Framework.DEEPSPEED,
+)  # fmt: skip
 """The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
 
 HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
@@ -168,28 +162,28 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders without workers, with too few of them, or that start them anew in each of their short epochs."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework not in OWN_LOADERS or not program.complete:
+    if program.framework not in OWN_LOADERS:
         return
     waiting: list[Site] = []
     restarting: dict[Site, list[Loader]] = {}
-    for loader in program.loaders:
-        if loader.role not in ("training", "evaluation", "both") or loader.open_mapping:
-            continue
+    judged = [each for each in program.loaders if each.role != "unused" and not each.open_mapping]
+    judged = [each for each in judged if each.role != "unknown" or trains(program)]
+    for loader in judged:
+        few = has_none(loader.argument("num_workers")) or has_too_few(loader)
+        if loader.subclass is None and few and worth(program, loader) is not None:
+            waiting.append(place(loader))
+    for loader in judged:
         workers = loader.argument("num_workers")
-        if loader.subclass is not None:  # of another library: what it does with workers is not known, but it has them
-            if positive(workers) and has_several(workers):
-                yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
-        elif has_none(workers) or (has_too_few(loader) and not program.distributed):
-            if is_worthwhile(program, loader):
-                waiting.append(place(loader))
-        elif positive(workers):
-            if restarts(program, loader):
-                restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
-            elif has_several(workers):
-                yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
-        elif workers.state == "computed" and restarts(program, loader):
-            restarting.setdefault(loader.site, []).append(loader)
-        elif workers.state == "computed":
+        if place(loader) in waiting or has_none(workers):
+            continue
+        # of one of another library it is not known what it does with workers, but it has them
+        if loader.subclass is None and restarts(program, loader):
+            inline = workers.state == "computed"
+            site = loader.site if inline else loader.mapping_entries.get("num_workers", loader.site)
+            restarting.setdefault(site, []).append(loader)
+        if positive(workers) and has_several(workers):
+            yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
+        elif loader.subclass is None and (workers.state == "computed" or has_some(workers)):
             many = f"as many worker processes as `{workers.text or 'num_workers'}` says"
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
     fixable: dict[Site, list[Loader]] = {}
@@ -225,7 +219,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told=told[site],
             share=shared,
         )
-        yield codemod.finding(site, message(loaders, told[site]), plan=plan, evidence=evidence(program, loaders))
+        yield codemod.finding(
+            site,
+            message(loaders, told[site]),
+            plan=plan,
+            evidence=evidence(program, loaders),
+            assumes=(each for loader in loaders for each in open_ones(program, loader)),
+            worth=min(found for loader in loaders if (found := worth(program, loader)) is not None),
+        )
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
 
@@ -234,12 +235,12 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
     """Trainings of transformers, whose settings say how many workers the trainer's own loaders have."""
     for training in program.trainings:
         data, workers = training.dataset, training.argument("dataloader_num_workers")
-        if data is None or data.kind != "map" or training.overrides & LOADING:
+        if data is None or training.overrides & LOADING:
             continue
         if positive(workers):
             yield codemod.in_place(workers.edit_at or training.site, f"the trainer loads with {numbers(workers)}")
             continue
-        if not has_none(workers) or not any(kind in data.work for kind in (*HEAVY, "read")):
+        if not has_none(workers):
             continue
         inline = workers.state == "absent" or workers.edit_at == workers.site
         loader = Loader(
@@ -274,7 +275,15 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             ranks=True,
             prefix="dataloader_",
         )
-        yield codemod.finding(site, said, plan=plan, evidence=seen)
+        heavy = any(kind in data.work for kind in (*HEAVY, "read"))
+        yield codemod.finding(
+            site,
+            said,
+            plan=plan,
+            evidence=seen,
+            assumes=open_ones(program, loader),
+            worth=Worth.HIGH if heavy else Worth.SMALL,
+        )
 
 
 # --- what is there ------------------------------------------------------------------------------------------------
@@ -292,12 +301,12 @@ def has_none(workers: Argument) -> bool:
 
 
 def has_too_few(loader: Loader) -> bool:
-    """Whether the script has one or two workers, by default, for work that keeps more of them busy."""
+    """Whether the script has one to four workers, by default, for work that keeps more of them busy."""
     workers, data = loader.argument("num_workers"), loader.dataset
     if loader.role == "evaluation" or loader.first_only:
         return False
-    few = workers.state in ("value", "option") and workers.values in ((1,), (2,)) and workers.edit_at is not None
-    return few and any(kind in HEAVY for kind in data.work)
+    few = workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None
+    return few and workers.state in ("value", "option") and any(kind in HEAVY for kind in data.work)
 
 
 def told_number(program: TrainingProgram, loader: Loader) -> str | None:
@@ -314,28 +323,62 @@ def positive(workers: Argument) -> bool:
     return bool(workers.values) and all(type(each) is int and each > 0 for each in workers.values)
 
 
-def is_worthwhile(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether there is something to say: samples cost something, and workers would have time to start.
+def trains(program: TrainingProgram) -> bool:
+    """Whether the program trains, itself or by a framework that it hands its loaders to."""
+    return program.trains or bool(program.trainings) or program.framework is Framework.IGNITE
 
-    On a CPU the workers take from the training what they give, so that only reading, decoding and tokenising count.
+
+def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
+    """What workers may bring: what is known of the work for each sample; None where there is certainly nothing.
+
+    On a CPU the workers take from the training what they give, so that reading, decoding and tokenising count most.
     """
     data = loader.dataset
     waits = any(kind in data.work for kind in (*HEAVY, "read"))
     if loader.role == "evaluation" and not is_looped_over(program, loader):
-        return False
+        return None
     if loader.role == "evaluation" and not waits and not is_read_again(program, loader):
-        return False
-    if data.kind != "map":
-        return not (loader.role == "evaluation" and loader.built_in_loop)
-    reaches_gpu = program.device.reaches_cuda or any(on_gpu(each) for each in under_lightning(program))
-    if not waits and (not reaches_gpu or (data.length is not None and data.length <= HANDFUL)):
-        return False
-    return any(kind in WORK for kind in data.work) or "." in (data.qualname or "")
+        return None
+    if data.kind != "map" and loader.role == "evaluation" and loader.built_in_loop:
+        return None
+    is_handful = not waits and data.length is not None and data.length <= HANDFUL
+    is_free = not data.work and "." not in (data.qualname or "")
+    if data.kind == "map" and (is_handful or is_free):
+        return None
+    if not waits and not reaches_gpu(program):
+        return Worth.SMALL if program.framework is Framework.PYTORCH else None
+    cheap = data.kind == "map" and not waits and "transform" not in data.work and data.qualname not in SMALL_IMAGES
+    if loader.role == "evaluation" or cheap or has_too_few(loader):
+        return Worth.SOME
+    return Worth.HIGH
+
+
+def reaches_gpu(program: TrainingProgram) -> bool:
+    """Whether the training runs on a GPU where there is one."""
+    return program.device.reaches_cuda or any(on_gpu(each) for each in under_lightning(program))
+
+
+def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
+    """What workers for a loader rest on, and the text does not tell."""
+    data = loader.dataset
+    waits = any(kind in data.work for kind in (*HEAVY, "read"))
+    made = [each for each in (data, loader.collating) if each is not None]
+    if data.kind == "unknown" or any(each.stateful is not None for each in made):
+        yield SAME_ITEMS
+    if data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made):
+        yield PICKLED
+    if not waits and not reaches_gpu(program) and program.framework is Framework.PYTORCH:
+        yield ON_GPU
 
 
 def under_lightning(program: TrainingProgram) -> tuple[Training, ...]:
     """The trainings of Lightning, which takes model and batches to a GPU by itself where there is one."""
     return program.trainings if program.framework is Framework.LIGHTNING else ()
+
+
+def has_some(workers: Argument) -> bool:
+    """Whether there are several workers in some cases: `4 if use_cuda else 0`."""
+    return workers.state in ("may", "option") and any(type(each) is int and each > 1 for each in workers.values)
 
 
 def has_several(workers: Argument) -> bool:
@@ -344,21 +387,21 @@ def has_several(workers: Argument) -> bool:
 
 
 def restarts(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether a loader that has workers starts them anew in each of its short epochs.
+    """Whether a loader that has workers starts them anew in each pass over its data, and is seen to keep none."""
+    workers = loader.argument("num_workers")
+    if loader.argument("persistent_workers").state != "absent" or is_built_each_time(loader) or loader.first_only:
+        return False
+    if workers.site is None and loader.mapping_entries.get("num_workers") is None:
+        return False
+    if not positive(workers) and workers.state != "computed":
+        return False
+    return is_read_again(program, loader) or (loader.cycled and loader.role == "training")
 
-    Epochs are short where the data are few, or a table that is read at once; what ``cycle`` runs through has no others.
-    That there are many of them says nothing: the start of workers is no part of an hour.
-    """
-    workers, data = loader.argument("num_workers"), loader.dataset
-    if loader.argument("persistent_workers").state != "absent" or is_built_each_time(loader):
-        return False
-    is_fixed = workers.state in ("value", "may") and workers.option is None
-    is_short = data.qualname in SMALL_IMAGES or data.table or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
-    if is_fixed and is_short and is_read_again(program, loader):
-        return True
-    if condition(loader) is None or loader.unpacks or program.processes or program.distributed:
-        return False
-    return (loader.cycled and loader.role == "training") or (is_short and is_read_again(program, loader))
+
+def has_short_epochs(loader: Loader) -> bool:
+    """Whether the start of workers is a part of its epochs: the data are few, or a table that is read at once."""
+    data = loader.dataset
+    return data.qualname in SMALL_IMAGES or data.table or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
 
 
 def condition(loader: Loader) -> str | None:
@@ -384,13 +427,10 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     workers = loaders[0].argument("num_workers")
     verb = "start" if len(loaders) > 1 else "starts"
     many = numbers(workers) if workers.values else f"as many worker processes as `{workers.text}` says"
-    when = "pass over the data" if loaders[0].cycled else "one of the short epochs"
+    when = "pass over the data" if loaders[0].cycled else "epoch"
     said = f"{listed(loaders)} {verb} {many} anew in every {when}"
     entry = loaders[0].mapping_entries.get("num_workers")
     seen = evidence(program, loaders)
-    if program.processes:
-        reason = "the script trains in several processes, each of which would keep its workers"
-        return codemod.refuse(site, said, reason, evidence=seen)
     for each in (loaders[0].dataset, loaders[0].collating):
         if each is not None and each.stateful is not None:
             return codemod.refuse(site, said, f"{each.stateful}, which workers that are kept do not see", evidence=seen)
@@ -400,7 +440,9 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
         return codemod.refuse(site, said, reason, evidence=seen)
     only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name, test)
     plan = Plan(None, False, (only,), epochs=epochs(program))
-    return codemod.finding(site, said, plan=plan, evidence=seen)
+    assumes = [SAME_ITEMS] if any(each.dataset.kind == "unknown" for each in loaders) else []
+    found = Worth.SOME if any(has_short_epochs(each) or each.cycled for each in loaders) else Worth.SMALL
+    return codemod.finding(site, said, plan=plan, evidence=seen, assumes=assumes, worth=found)
 
 
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
@@ -447,25 +489,19 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return f"a comment beside the number may say why it is low: {workers.comment.strip()}"
     if data.on_device or loader.collate_on_device:
         return "its dataset or collate_fn uses the GPU, which worker processes must not"
-    if data.kind == "unknown":
-        return "what it reads, and whether that costs anything, could not be seen"
     if data.kind == "iterable" and not data.worker_aware:
         return "its dataset is iterated and does not ask get_worker_info: every worker would yield all of the data"
     for made in (data, loader.collating):
         reason = why_not_copied(program, loader, made) if made is not None else None
         if reason is not None:
             return reason
-    if loader.built_in_loop:
+    if is_built_each_time(loader):
         return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
     return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
 
 
 def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> str | None:
     """What a worker's copy of a dataset, or of what puts its samples together, would do otherwise."""
-    if data.stateful is not None:
-        return f"{data.stateful}, which workers would not see"
-    if data.graph is not None:
-        return f"its samples require gradients ({data.graph}), and no worker can send such a tensor: detach it"
     if data.generator is not None and (loader.argument("worker_init_fn").text or "None") == "None":
         return (
             f"its samples are drawn from the generator `{data.generator}`, of which every worker would have the same "
@@ -501,8 +537,6 @@ def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
         return f"its collate_fn is a lambda, which {spawned}"
     if loader.collate == "local":
         return f"its collate_fn is defined inside a function and {spawned}"
-    if loader.collate == "unknown":
-        return f"its collate_fn is not known here; it may be something that {spawned}"
     for each in (loader.dataset, loader.collating):
         if each is not None and each.unpicklable is not None:
             return f"{each.unpicklable}, which {spawned}"
@@ -523,9 +557,10 @@ def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
     if "horovod" in program.libraries:
         return "Horovod starts the ranks, and how many of them share the CPUs is not known here"
     if program.processes:
-        if program.distributed or program.framework is Framework.FABRIC:
+        if program.framework is Framework.FABRIC:
             return "the script starts its own processes, and how many of them share the CPUs is not known here"
-        return "the script starts processes of its own, which may not be allowed to start workers in turn"
+        if not program.distributed:
+            return "the script starts processes of its own, which may not be allowed to start workers in turn"
     region, early = program.script.unguarded, program.script.on_gpu
     if early is not None and not is_notebook(program) and not positive(loader.argument("num_workers")):
         return (
@@ -570,7 +605,7 @@ def message(loaders: list[Loader], told: str | None = None) -> str:
     if has_none(workers):
         said = f"{listed(loaders)} {verb} batches in the training process: {waiting}"
     else:
-        said = f"{listed(loaders)} {verb} batches in {numbers(workers)}: {waiting}"
+        said = f"{listed(loaders)} {verb} batches in {numbers(workers)}, which may be too few: {' and '.join(done)}"
     if any(loader.unread.text is not None and loader.unread.text == told for loader in loaders):
         said += f"; nothing reads {loaders[0].unread.option}, which says how many"
     if any(loader.dataset.random for loader in loaders):
@@ -605,7 +640,11 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
         call=loader.site,
         number=None if is_inline else workers.site or entry,
         entry=entry is not None,
-        persistent=loader.argument("persistent_workers").state == "absent" and is_read_again(program, loader),
+        persistent=(
+            loader.argument("persistent_workers").state == "absent"
+            and is_read_again(program, loader)
+            and all(each.stateful is None for each in (loader.dataset, loader.collating) if each is not None)
+        ),
         prefetch=(
             is_inline
             and is_small
@@ -630,7 +669,9 @@ def is_notebook(program: TrainingProgram) -> bool:
 
 
 def by_devices(program: TrainingProgram) -> bool:
-    """Whether a framework starts a rank for each GPU itself, without saying in the environment how many there are."""
+    """Whether a rank for each GPU is started without saying in the environment how many there are."""
+    if (program.processes and program.distributed) or program.framework is Framework.DEEPSPEED:
+        return True
     devices = [training.argument("devices") for training in program.trainings]
     return program.framework is Framework.LIGHTNING and not all(
         each.values in ((1,), ("1",), ([0],)) for each in devices
@@ -713,7 +754,7 @@ def refuse_changes(edit: Edit, plan: Plan) -> None:
     for loop in (node_of(edit, site) for site in plan.epochs):
         change = changed_in(loop, owners) if loop is not None else None
         if change is not None:
-            raise Refuse(f"the dataset is changed while training (`{change}`), which kept workers would not see")
+            raise Refuse(f"the dataset is changed while training (`{change}`), which workers would not see")
 
 
 def count(edit: Edit, plan: Plan, site: Site) -> str:

@@ -9,19 +9,15 @@ from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import once_per_node
-from turbofix.program.events import Event
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import attribute, settled
+from turbofix.program.facts import attribute, attribute_writes_in, settled
 from turbofix.program.lengths import Lengths
 from turbofix.program.libraries import WEIGHED, words
 from turbofix.program.model import Dataset
 from turbofix.program.names import body_of, dotted, parameters, stores
-from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.spawned import Read, names_read, set_later
-from turbofix.program.stale import changed_globals, changed_while_training
-from turbofix.program.tensors import tensors_in
+from turbofix.program.spawned import CHANGING, Read, names_read, set_later
 from turbofix.program.values import (
     Bound,
     Class,
@@ -89,9 +85,6 @@ _SPARSE = (
 )  # fmt: skip
 _TO_SPARSE = words("to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc")
 """What makes a sparse tensor."""
-_CUTS = ("data", "detach", "item", "numpy", "shape", "dtype", "device", "size", "tolist")
-"""What of a tensor has no graph."""
-
 GENERATORS = words(
     """
     random.Random numpy.random.default_rng numpy.random.Generator numpy.random.RandomState torch.Generator
@@ -136,7 +129,7 @@ class Work:
     worker_aware: bool = False
     unpicklable: str | None = None
     generator: str | None = None
-    graph: str | None = None
+    doubt: str | None = None
     sparse: str | None = None
     seen: dict[int, Function] = field(default_factory=dict)
     globals: set[Read] = field(default_factory=set)
@@ -162,7 +155,7 @@ def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
     given = dict.fromkeys(member for value in values for member in members(value))
     found = [_dataset(analysis, member) for member in given]
     if not found:
-        return Dataset("unknown")
+        return Dataset("unknown", unpicklable=_closure_given(analysis))
     first = found[0]
     for other in found[1:]:
         first = Dataset(
@@ -179,7 +172,6 @@ def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
             first.generator or other.generator,
             first.sparse or other.sparse,
             first.shared or other.shared,
-            first.graph or other.graph,
             tuple(dict.fromkeys((*first.later, *other.later))),
             tuple(dict.fromkeys((*first.counted_by, *other.counted_by))),
             first.table and other.table,
@@ -208,7 +200,7 @@ def _dataset(analysis: Analysis, value: Value, depth: int = 4) -> Dataset:
             site,
             on_device=any(each.device in ("cuda", "conditional") for each in tensors),
         )  # how long it is, the text of the loader's call says: the execution does not follow all that changes a list
-    return Dataset("unknown")
+    return Dataset("unknown", unpicklable=_closure_given(analysis))
 
 
 def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
@@ -251,12 +243,11 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
                 generator=next((each.generator for each in found if each.generator), None),
                 sparse=next((each.sparse for each in found if each.sparse), None),
                 shared=next((each.shared for each in found if each.shared), None),
-                graph=next((each.graph for each in found if each.graph), None),
                 later=tuple(dict.fromkeys(later for each in found for later in each.later)),
             )
-        return Dataset("unknown", site, value.qualname)
+        return Dataset("unknown", site, value.qualname, unpicklable=_closure_given(analysis))
     if value.kind != "dataset":
-        return Dataset("unknown", site, value.qualname)
+        return Dataset("unknown", site, value.qualname, unpicklable=_closure_given(analysis))
     work = Work(analysis)
     name = value.qualname.rpartition(".")[2]
     iterable = "Iterable" in name
@@ -286,14 +277,29 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
         False,
         _ordered(work.kinds),
         _library_length(value),
-        work.unpicklable,
-        changed_globals(analysis, work.globals),
+        work.unpicklable or (_closure_given(analysis) if value.qualname.startswith("datasets.") else None),
+        None,
         work.generator,
         work.sparse,
         _shared_file(work),
-        work.graph or _graph(work),
         set_later(analysis, work.globals, work.classes) if work.seen else (),
     )
+
+
+def _closure_given(analysis: Analysis) -> str | None:
+    """What of the program's functions ``set_transform`` is given that no spawned worker can be sent."""
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree) if "_transform" in module.text else ():
+            if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("set_transform", "with_transform"):
+                continue
+            for given in (*call.args, *(each.value for each in call.keywords)):
+                inside = analysis.facts.places.scope(call, module)
+                local = isinstance(given, ast.Name) and any(
+                    isinstance(each, ast.FunctionDef) and each.name == given.id for each in walk(inside)
+                )
+                if isinstance(given, ast.Lambda) or (local and isinstance(inside, FUNCTIONS)):
+                    return f"`{ast.unparse(call.func)}` is given a function that is defined inside of another one"
+    return None
 
 
 def lengths(analysis: Analysis) -> Lengths:
@@ -330,7 +336,6 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
             work.kinds |= set(inner.work)
             work.random |= inner.random
             work.generator = inner.generator
-            work.graph = inner.graph
             work.unpicklable = inner.unpicklable
     for base in bases:
         if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in _IN_MEMORY:
@@ -341,6 +346,8 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     tensors = [each for held in value.attributes.values() for each in flatten(held, 2) if isinstance(each, Tensor)]
     if any(each.device in ("cuda", "conditional") for each in tensors):
         work.on_device = True
+    if any(_has_weights(each) for held in value.attributes.values() for each in flatten(held, 2)):
+        work.doubt = work.doubt or "it holds a network, whose results no worker can send with their graph"
     work.classes += [each for each in cls.mro() if isinstance(each, Class)]
     work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
@@ -362,11 +369,10 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         _ordered(work.kinds),
         length,
         work.unpicklable,
-        _stateful(analysis, value) or changed_globals(analysis, work.globals),
+        _stateful(analysis, value) or work.doubt,
         None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
         work.sparse,
         _shared_file(work),
-        work.graph or _graph(work),
         set_later(analysis, work.globals, work.classes),
         tuple(asking.options) if length is not None else (),
         kind == "map" and get_item is not None and _cuts_from_table(analysis, get_item, value),
@@ -453,41 +459,11 @@ def _is_member(part: object) -> bool:
     return isinstance(part, str) and not part.startswith(("shape", "dtype", "size", "T", "ndim"))
 
 
-def _graph(work: Work) -> str | None:
-    """What makes samples require gradients: a layer with weights, without ``no_grad``, whose result is given back."""
-    facts = work.analysis.facts
-    own = {id(function.node) for function in work.seen.values()}
-    computing: Event | None = None
-    for event in facts.of("forward"):
-        if event.control.chain()[0].detail != "worker" or no_grad(event):
-            continue
-        inside = any(id(frame.scope) in own for frame in facts.frames(event))
-        if inside and any(_has_weights(each) for each in members(event.receiver)):
-            computing = event
-            break
-    if computing is None:
-        return None
-    for event in facts.of("return"):
-        if event.control.chain()[0].detail != "worker" or id(facts.frames(event)[-1].scope) not in own:
-            continue
-        for tensor in tensors_in(event.result):
-            if tensor.roles & {"output", "param"} and not tensor.detached:
-                text = ast.unparse(computing.node)
-                return f"`{text}` on line {getattr(computing.node, 'lineno', 0)} computes them with weights"
-    return None
-
-
-def _has_weights(model: Value, depth: int = 4) -> bool:
-    """Whether a module certainly has weights that take gradients."""
-    if isinstance(model, Made):
-        if WEIGHED.match(model.qualname):
-            return True
-        given = [*model.arguments.values(), *model.attributes.values(), model.inner]
-    elif isinstance(model, Instance):
-        given = list(model.attributes.values())
-    else:
-        return isinstance(model, Tensor) and "param" in model.roles
-    return depth > 0 and any(_has_weights(each, depth - 1) for held in given for each in flatten(held, 2))
+def _has_weights(value: Value) -> bool:
+    """Whether it is a layer with weights, or a module of the project."""
+    if isinstance(value, Instance):
+        return "torch.nn.Module" in value.cls.externals()
+    return isinstance(value, Made) and value.kind != "tokenizer" and WEIGHED.match(value.qualname) is not None
 
 
 @once_per_node
@@ -551,7 +527,27 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
         elif isinstance(node.func, ast.Attribute) and _names(analysis, node.func.value, instance, module):
             line = _line(analysis, node, module, instance)
             return f"{node.func.attr}() changes it on {line} while the program trains"
-    return changed_while_training(analysis, instance, {name for name, written in writing.items() if written})
+    return analysis.once(("set by name", id(cls)), lambda: _set_by_name(analysis, frozenset(instance.attributes)))
+
+
+def _set_by_name(analysis: Analysis, names: frozenset[str]) -> str | None:
+    """Where something sets attributes of such names that are not its own, or loops change what they hold."""
+    found = [
+        (each, module)
+        for module in analysis.execution.modules.values()
+        for name in sorted(names & attribute_writes_in(module.tree).keys())
+        for write, _ in attribute_writes_in(module.tree)[name]
+        for each in walk(write)
+        if isinstance(each, ast.Attribute) and each.attr == name and not isinstance(each.ctx, ast.Load)
+    ]
+    for node, module in analysis.facts.changes_in_loops():
+        held = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+        if isinstance(held, ast.Attribute) and held.attr in names and node.func.attr in CHANGING:  # type: ignore[union-attr]
+            found.append((held, module))
+    for target, module in found:
+        if not isinstance(target.value, ast.Name) or target.value.id != "self":
+            return f"`{ast.unparse(target)}` is changed on line {target.lineno} of {module.path.name}"
+    return None
 
 
 def _changing(analysis: Analysis, writing: dict[str, str | None]) -> list[tuple[ast.Call | ast.Attribute, ModuleFile]]:
@@ -674,7 +670,8 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
         return
     work.generator = work.generator or _drawn_from(work, function, instance)
     work.globals |= names_read(function)
-    work.graph = work.graph or _asks_for_gradients(work, function, instance)
+    if not work.doubt and _asks_for_gradients(function.node):
+        work.doubt = f"its {getattr(function.node, 'name', 'samples')} asks for gradients, which no worker can send"
     work.sparse = work.sparse or _makes_sparse(work, function, instance)
     receiver = _own_object(function, instance)
     for node in _telling(function.node):
@@ -703,6 +700,13 @@ def _telling(function: ast.AST) -> tuple[ast.AST, ...]:
         if isinstance(each, (ast.Call, *_LOOPING))
         or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and _is_member(each.slice.value))
     )
+
+
+@once_per_node
+def _asks_for_gradients(function: ast.AST) -> bool:
+    """Whether a function says anything of ``requires_grad``."""
+    said = (getattr(each, "attr", None) or getattr(each, "arg", None) or "" for each in walk(function))
+    return any(each.startswith("requires_grad") for each in said)
 
 
 _LOOPING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -742,48 +746,6 @@ def _own_object(function: Function, instance: Instance | None) -> str | None:
     """What a method calls its own object."""
     own = parameters(function.node)
     return own[0].arg if own and instance is not None and function.cls is not None else None
-
-
-def _asks_for_gradients(work: Work, function: Function, instance: Instance | None) -> str | None:
-    """Where a function makes a tensor require gradients, or computes with one of its object that does."""
-    places = work.analysis.facts.places
-    receiver = _own_object(function, instance)
-    for node in _about_gradients(function.node):
-        found: ast.AST | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _REQUIRES:
-            given = [*node.args, *(each.value for each in node.keywords)]
-            found = None if given and _is_false(given[0]) else node
-        elif isinstance(node, ast.Call) and _wants_gradients(node):
-            found = node
-        elif isinstance(node, ast.Assign):
-            sets = any(isinstance(each, ast.Attribute) and each.attr == "requires_grad" for each in node.targets)
-            found = node if sets and not _is_false(node.value) else None
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == receiver:
-            held = members(instance.attributes.get(node.attr)) if instance is not None else ()
-            if not any(isinstance(each, Tensor) and _is_learned(each) for each in held):
-                continue
-            parent = places.parent(node, function.module)
-            cut = isinstance(parent, ast.Attribute) and parent.attr in _CUTS
-            found = node if not cut and not _is_quiet(work, node, function, instance) else None
-        if found is not None:
-            return f"`{ast.unparse(found)}` on line {getattr(found, 'lineno', 0)}"
-    return None
-
-
-@once_per_node
-def _about_gradients(function: ast.AST) -> tuple[ast.AST, ...]:
-    """The nodes of a function that may have to do with gradients, in the order of ``walk``."""
-    own = frozenset(_attributes_in(function))
-    return tuple(
-        each
-        for each in walk(function)
-        if each in own
-        or (isinstance(each, ast.Assign) and any(isinstance(target, ast.Attribute) for target in each.targets))
-        or (isinstance(each, ast.Call) and (_wants_gradients(each) or getattr(each.func, "attr", "") == _REQUIRES))
-    )
-
-
-_REQUIRES = "requires_grad_"
 
 
 def _makes_sparse(work: Work, function: Function, instance: Instance | None) -> str | None:
@@ -842,35 +804,6 @@ def _is_made_dense(work: Work, node: ast.AST, function: Function) -> bool:
 
 def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
-
-
-def _wants_gradients(call: ast.AST) -> bool:
-    """Whether a call is told to make a tensor that requires gradients."""
-    given = call.keywords if isinstance(call, ast.Call) else ()
-    return any(each.arg == "requires_grad" and not _is_false(each.value) for each in given)
-
-
-def _is_learned(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or was made to require gradients."""
-    return "param" in tensor.roles or (tensor.origin is not None and _wants_gradients(tensor.origin.node))
-
-
-def _is_quiet(work: Work, node: ast.AST, function: Function, instance: Instance | None) -> bool:
-    """Whether an expression of a function is evaluated where no graph is built."""
-    for each in work.analysis.facts.places.ancestors(node, function.module):
-        entered: list[ast.expr] = []
-        if isinstance(each, (ast.With, ast.AsyncWith)):
-            entered = [item.context_expr for item in each.items]
-        elif each is function.node:
-            entered = list(getattr(each, "decorator_list", ()))
-        for one in entered:
-            called = dotted(one.func if isinstance(one, ast.Call) else one) or ""
-            for value in callee(called, function, instance):
-                if isinstance(value, External) and value.qualname in ("torch.no_grad", "torch.inference_mode"):
-                    return True
-        if each is function.node:
-            break
-    return False
 
 
 def _drawn_from(work: Work, function: Function, instance: Instance | None) -> str | None:
@@ -1122,9 +1055,8 @@ def collating(analysis: Analysis, value: Value | None) -> Dataset | None:
         unpicklable=work.unpicklable,
         sparse=work.sparse,
         shared=_shared_file(work),
-        stateful=changed_globals(analysis, work.globals),
+        stateful=work.doubt,
         generator=None if work.worker_aware else work.generator,
-        graph=work.graph or _graph(work),
         later=set_later(analysis, work.globals, work.classes),
     )
 

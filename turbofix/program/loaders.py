@@ -136,7 +136,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         batch=_batch(analysis, made, collate),  # type: ignore[arg-type]
         built_in_loop=False,
         subclass=subclass,
-        name=_name(analysis, event),
+        name=_name(analysis, events),
         elsewhere=is_chosen_elsewhere(analysis, events),
         sizes=_sizes(analysis, made, passed, arguments, data),
         divides=divides(analysis, made),
@@ -301,8 +301,14 @@ def _definition(name: ast.Name, function: Function) -> ast.expr:
     return name
 
 
-def _name(analysis: Analysis, event: Event) -> str | None:
-    """What the code calls the loader: where it is assigned, or where the function that returns it is."""
+def _name(analysis: Analysis, events: list[Event]) -> str | None:
+    """What the code calls the loader; None where a call makes several that have several names."""
+    names = {_assigned(analysis, event) for event in events}
+    return names.pop() if len(names) == 1 else None
+
+
+def _assigned(analysis: Analysis, event: Event) -> str | None:
+    """The name under which a loader is assigned, or what the function that makes it returns."""
     facts = analysis.facts
     frames = facts.frames(event)
     for frame in reversed(frames):

@@ -151,13 +151,10 @@ class Dataset:
     work: tuple[str, ...] = ()  # work per item that was seen: "decode", "tokenize", "transform", "read", "numpy"
     length: int | None = None
     unpicklable: str | None = None  # why its items or itself cannot be sent to a spawned worker (lambda, local class)
-    stateful: str | None = (
-        None  # why a worker's copy would go stale: changed while training, or __getitem__ writes to self
-    )
+    stateful: str | None = None  # what may make a worker's samples others: it is changed, or its samples need gradients
     generator: str | None = None  # the random generator, kept from item to item, that an item is drawn from
     sparse: str | None = None  # what makes sparse tensors of its items, or for them
     shared: str | None = None  # the open file of a module that its items are read from
-    graph: str | None = None  # what makes its items require gradients, which no worker can send
     later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
     counted_by: tuple[str, ...] = ()
     table: bool = False  # it reads tables or arrays as a whole when it is made, and cuts its items out of them

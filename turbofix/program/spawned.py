@@ -1,41 +1,57 @@
 """What a worker process that is spawned does not know of the program: what is set where only the script itself runs.
 
 Such a worker imports the script anew, without what stands under its guard and what that calls. A global that its
-samples are made from has the value there that the top level of its file gave it.
+samples are made from has the value there that the top level of its file gave it. All this is read from the text.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
-from turbofix.program.events import Control
-from turbofix.program.execution import ModuleFile, Scope
+from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import SetLater
-from turbofix.program.names import is_main_test
-from turbofix.program.stale import MUTABLE, MUTATORS, Text, changes, holders, values_in
-from turbofix.program.values import Bound, Class, Function, ModuleValue, Value, members
+from turbofix.program.names import dotted, is_main_test
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.values import Class, Function, ModuleValue, members
+from turbofix.records import dataclass
 
 Read: TypeAlias = tuple[ModuleFile, str, object]
 """A name of a file, and the item or attribute of it that is read: None for the whole."""
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_MERGES = words("merge_from_file merge_from_list merge_from_other_cfg merge_with_dotlist merge_with")
-"""How the settings of yacs and OmegaConf, whose classes are not seen, are changed."""
+CHANGING = words(
+    """
+    append extend insert pop popitem remove clear sort reverse update setdefault add discard appendleft popleft rotate
+    merge_from_file merge_from_list merge_from_other_cfg merge_with_dotlist merge_with
+    """
+)
+"""Methods that change a list, a dict, or the settings of yacs and OmegaConf."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """Where a text sets a name of its file, or a part of what it stands for: ``part`` is None for all of it.
+
+    ``first``: it gives the name a value, as whoever imports the file sees it.
+    """
+
+    name: str
+    part: object
+    line: int
+    first: bool
 
 
 def names_read(function: Function) -> set[Read]:
     """The names of its file that a function reads, with the part of each."""
-    found = set()
+    found: set[Read] = set()
     for name, part in _free(function.node):
-        value = function.module.scope.names.get(name)
         found.add((function.module, name, part))
-        for each in members(value):
+        for each in members(function.module.scope.names.get(name)):
             if isinstance(each, ModuleValue) and isinstance(part, str):
                 found.add((each.module, part, None))
     return found
@@ -45,8 +61,7 @@ def names_read(function: Function) -> set[Read]:
 def _free(node: ast.AST) -> frozenset[tuple[str, object]]:
     """The names that a function does not set itself, each with the constant item or attribute that is taken of it."""
     nodes = list(walk(node))
-    own = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
-    own |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    own = _own(node)
     called = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
     parts: dict[int, object] = {}
     for each in nodes:
@@ -57,6 +72,15 @@ def _free(node: ast.AST) -> frozenset[tuple[str, object]]:
     )
 
 
+@once_per_node
+def _own(function: ast.AST) -> frozenset[str]:
+    """The names that belong to a function: what it sets, and its parameters, less those it calls global."""
+    nodes = list(walk(function))
+    stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
+    outer = {name for each in nodes if isinstance(each, ast.Global) for name in each.names}
+    return frozenset((stored - outer) | {each.arg for each in nodes if isinstance(each, ast.arg)})
+
+
 def _part(node: ast.Attribute | ast.Subscript) -> object:
     """The name of an attribute, or a constant key; None for one that is computed."""
     if isinstance(node, ast.Attribute):
@@ -65,146 +89,65 @@ def _part(node: ast.Attribute | ast.Subscript) -> object:
 
 
 def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Class]) -> tuple[SetLater, ...]:
-    """Which of the globals that make samples are set where a spawned worker does not come, once for each name."""
-    question = "set later", frozenset(read), frozenset(map(id, classes))  # many objects of a class make them alike
-    return analysis.once(question, lambda: _set_later(analysis, read, classes))
+    """Which of the globals and classes that make samples are set where a spawned worker does not come, once for each.
 
-
-def _set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Class]) -> tuple[SetLater, ...]:
-    entry = analysis.execution.entry
+    That is under the script's guard and in functions; where it has no guard, wherever one may come to stand above.
+    """
+    entry, site = analysis.execution.entry, analysis.facts.places.site
+    guarded = any(_is_guard(top) for top in entry.tree.body)
+    parts: dict[str, set[object]] = {each.node.name: {None} for each in classes}
+    for _, name, part in read:
+        parts.setdefault(name, set()).add(part)
     found: dict[str, SetLater] = {}
-    guards = [each for each in entry.tree.body if isinstance(each, ast.If) and is_main_test(each.test)]
-    bound = {name: (line, guard) for guard in guards for name, line in _bound_under(guard)}
-    for module, name, _ in sorted(read, key=_by_name):
-        if module is entry and name in bound:
-            line, guard = bound[name]
-            site = analysis.facts.places.site(guard, entry)
-            found.setdefault(name, SetLater(name, _where(analysis, line, entry), site, True))
-    by_name: dict[tuple[ModuleFile, str], set[object]] = {}
-    for module, name, part in read:
-        by_name.setdefault((module, name), set()).add(part)
-    held = {
-        id(each): (each, name, parts)
-        for (module, name), parts in sorted(by_name.items(), key=lambda item: _by_name(item[0]))
-        for each in members(module.scope.names.get(name))
-        if isinstance(each, MUTABLE) and not isinstance(each, ModuleValue)
-    }
-    owners = {id(each) for each in classes}
-    for text, top, guarded in analysis.once("texts of the script", lambda: list(_texts(analysis, guards))):
-        site = analysis.facts.places.site(top, entry)
-        declared = (each for each in _declared(text.node) if (text.module, each[0]) in by_name)
-        for name, line in (*declared, *_changed(text, by_name, held, owners)):
-            later = SetLater(name, _where(analysis, line, text.module), site, guarded)
-            known = found.get(name)
-            if known is None or known.top < site:  # of several statements without a guard, the last one comes under it
-                found[name] = later
+    for module in analysis.execution.modules.values():
+        for top in module.tree.body:
+            is_function = isinstance(top, FUNCTIONS) and top.name not in parts
+            if not is_function and not _is_guard(top) and (guarded or module is not entry):
+                continue  # a worker comes there
+            where = "" if module is entry else f" of {module.path.name}"
+            for write in _writes(top):
+                read_parts = parts.get(write.name, ())
+                if write.first and not is_function and not _is_guard(top):
+                    continue
+                if read_parts and (None in read_parts or write.part is None or write.part in read_parts):
+                    of_class = any(each.node.name == write.name for each in classes) and write.part is not None
+                    named = f"{write.name}.{write.part}" if of_class else write.name
+                    later = SetLater(named, f"line {write.line}{where}", site(top, module), guarded or is_function)
+                    found[write.name] = later  # of several statements without a guard, the last one comes under it
     return tuple(found.values())
 
 
-def _by_name(read: tuple[ModuleFile, str] | Read) -> tuple[str, str]:
-    return str(read[0].path), read[1]
-
-
-def _where(analysis: Analysis, line: int, module: ModuleFile) -> str:
-    return f"line {line}" + ("" if module is analysis.execution.entry else f" of {module.path.name}")
+def _is_guard(top: ast.stmt) -> bool:
+    return isinstance(top, ast.If) and is_main_test(top.test)
 
 
 @once_per_node
-def _bound_under(guard: ast.If) -> tuple[tuple[str, int], ...]:
-    """The names that the statements under a guard bind, outside of functions and classes."""
-    found: list[tuple[str, int]] = []
-    waiting: list[ast.AST] = list(guard.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.append((node.name, node.lineno))
-            continue
-        if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.append((node.id, node.lineno))
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found += [(alias.asname or alias.name.partition(".")[0], node.lineno) for alias in node.names]
-        waiting += ast.iter_child_nodes(node)
-    return tuple(found)
+def _writes(top: ast.stmt) -> tuple[Write, ...]:
+    """What a statement of a file's top level, or the function that it defines, sets of the names of its file."""
+    functions = [each for each in walk(top) if isinstance(each, FUNCTIONS)]
+    own = {id(node): _own(function) for function in functions for node in walk(function)}
+    return tuple(
+        Write(name, part, getattr(node, "lineno", 0), isinstance(node, ast.Name) and not isinstance(top, LOOPS))
+        for node in walk(top)
+        for name, part in _targets(node)
+        if name not in own.get(id(node), ())
+    )
 
 
-@once_per_node
-def _declared(node: ast.AST) -> tuple[tuple[str, int], ...]:
-    """The names of its file that a function says it sets (``global``), and where it does."""
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return ()
-    nodes = list(walk(node))
-    named = {name for each in nodes if isinstance(each, ast.Global) for name in each.names}
-    lines: dict[str, int] = {}
-    for each in nodes if named else ():
-        if isinstance(each, ast.Name) and each.id in named and not isinstance(each.ctx, ast.Load):
-            lines.setdefault(each.id, each.lineno)
-    return tuple(lines.items())
-
-
-def _texts(analysis: Analysis, guards: list[ast.If]) -> Iterator[tuple[Text, ast.stmt, bool]]:
-    """What the script itself executes, with the statement of its top level that leads there; ``True``: it is a guard.
-
-    Where the file has none, all of them: a guard that is added may come to stand above any.
-    """
-    entry = analysis.execution.entry
-    starting: list[ast.stmt] = [*guards]
-    if not guards:
-        starting = [each for each in entry.tree.body if not isinstance(each, _DEFINITIONS)]
-    tops = {id(node): top for top in starting for node in walk(top)}
-    for top in starting:
-        yield Text(top, entry, (entry.scope,)), top, bool(guards)
-    known: dict[Control | None, ast.stmt | None] = {None: None}
-    found: dict[tuple[int, int], tuple[Function, ast.stmt, list[Scope]]] = {}
-    for control, scope in analysis.execution.scopes.items():
-        function = control.detail.function if isinstance(control.detail, Bound) else control.detail
-        led = _top(control, entry, tops, known)
-        if led is not None and isinstance(function, Function):
-            found.setdefault((id(function.node), id(led)), (function, led, []))[2].append(scope)
-    for function, top, scopes in found.values():
-        yield Text(function.node, function.module, tuple(scopes)), top, bool(guards)
-
-
-def _top(
-    control: Control, entry: ModuleFile, tops: dict[int, ast.stmt], known: dict[Control | None, ast.stmt | None]
-) -> ast.stmt | None:
-    """The statement of the script's top level in which something is executed; None for a worker, or an import."""
-    path: list[Control] = []
-    level: Control | None = control
-    while level not in known:
-        assert level is not None
-        path.append(level)
-        level = level.up
-    top = known[level]
-    for each in reversed(path):
-        if top is None and each.module is entry and each.node is not None and not isinstance(each.node, ast.Module):
-            top = tops.get(id(each.node))
-            top = None if isinstance(top, (ast.Import, ast.ImportFrom)) else top
-        known[each] = top
-    return top
-
-
-def _changed(
-    text: Text,
-    by_name: Mapping[tuple[ModuleFile, str], set[object]],
-    held: Mapping[int, tuple[Value, str, set[object]]],
-    owners: set[int],
-) -> Iterator[tuple[str, int]]:
-    """What of the objects that samples are made from, or of the settings of a module, a text changes; and where."""
-    for node, target, method in changes(text.node):
-        if method is not None and method not in MUTATORS and method not in _MERGES:
-            continue
-        inner: ast.expr = node if method is None else target
-        for each in (target, *holders(target)):
-            part = _part(inner) if isinstance(inner, (ast.Attribute, ast.Subscript)) and inner is not each else None
-            inner = each
-            for value in values_in(each, text):
-                if id(value) in held:
-                    _, name, parts = held[id(value)]
-                    if part is None or None in parts or part in parts:
-                        yield name, node.lineno
-                elif isinstance(value, ModuleValue) and (value.module, part) in by_name:
-                    yield f"{value.module.name}.{part}", node.lineno
-                elif isinstance(value, Class) and id(value) in owners and method is None:
-                    yield f"{value.node.name}.{part}", node.lineno
+def _targets(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """The name at the root of what a node changes, with the part that it changes."""
+    changed: ast.AST | None = None
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id, None
+    elif isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+        changed = node
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+        changed = node.func.value
+    elif isinstance(node, ast.Call) and node.args and (dotted(node.func) or "").endswith(("random.shuffle", "setattr")):
+        changed = node.args[0]
+    part: object = None
+    while isinstance(changed, (ast.Attribute, ast.Subscript)):
+        part = _part(changed)
+        changed = changed.value
+    if isinstance(changed, ast.Name):
+        yield changed.id, part
