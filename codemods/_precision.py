@@ -114,6 +114,21 @@ def on_a_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
     return (ON_GPU,) if program.device.where == "unknown" and program.names_cuda else None
 
 
+def convolves(model: Model) -> bool:
+    """Whether a model has a convolution that is more than the product of matrices."""
+    return any(not each.cuts for each in model.convolutions)
+
+
+def is_unknown(model: Model) -> bool:
+    """Whether nothing tells which network of a library it is, so that it may have no convolution."""
+    return all(each.unknown for each in model.convolutions if not each.cuts)
+
+
+def is_detector(model: Model) -> bool:
+    """Whether it is one of torchvision's networks that take lists of pictures."""
+    return any(layer.startswith("torchvision.models.detection.") for layer in model.layers)
+
+
 def called(models: Iterable[Model]) -> str:
     """How a message calls some models."""
     names = list(dict.fromkeys(f"`{model.name}`" for model in models if model.name))

@@ -75,12 +75,12 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Framework, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
 from ._precision import RECURRENT, called, cuda_test, deterministic, requote
-from ._sizes import other_sizes, uses
+from ._sizes import have_one_size, uses, varying
 from ._trainers import (
     LOADING,
     STEPPING,
@@ -273,20 +273,14 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step], longest: 
 
 def of_sizes(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
     """What the sizes of the batches have against it."""
-    for step in steps:
-        reason = other_sizes(program, step, "compiled")
+    loops: list[Step | Evaluation] = [*steps, *(each for each in program.evaluations if uses(program, each, (model,)))]
+    for loop in loops:
+        reason = varying(program, loop.loaders, loop.resized, "compiled")
         if reason is not None:
             return reason
-        for site in step.loaders:
-            loader = program.loader(site)
-            last = loader.argument("drop_last") if loader is not None else None
-            if loader is None or last is None or not (loader.divides or last.values == (True,)):
-                smaller = "is" if loader is not None and loader.divides is False else "may be"
-                return f"the last batch of a pass {smaller} smaller, and would be compiled anew: pass `drop_last=True`"
-        if not step.loaders or step.source != "loader":
-            return "its batches come from elsewhere than a loader, and are not known to have one size"
-    loops = (other_sizes(program, each, "compiled") for each in program.evaluations if uses(program, each, (model,)))
-    return next((reason for reason in loops if reason is not None), None)
+        if not have_one_size(program, loop.loaders, loop.resized):
+            return "the batches are not known to have one size, and each new size would be compiled anew"
+    return None
 
 
 @codemod.rewrite

@@ -246,42 +246,6 @@ def test_what_a_class_does_besides(changed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "expected"),
-    [
-        ("", True),
-        (", shuffle=False, sampler=Some()", None),
-        (", False, Some()", None),
-        (", **json.load(open('loader.json'))", None),
-    ],
-)
-def test_whether_batches_are_full(passed: str, expected: bool | None) -> None:
-    main = f"other = DataLoader(Data(args.count), 4{passed})\nfor batch in other:\n    print(batch)"
-    text = HEAD.format(body=" " * 8 + "self.n = count", length="self.n", main=main, data="Data(3)")
-    found = analyse(ROOT / "train.py", ROOT, {ROOT / "train.py": text}.get, Target())
-    assert found is not None
-    assert found.loaders[0].divides is expected
-
-
-@pytest.mark.parametrize(
-    ("cut", "expected"), [("", True), ("digits.data = digits.data[:1001]", None), ("model.data = 1", True)]
-)
-def test_a_published_set_that_is_cut(cut: str, expected: bool | None) -> None:
-    main = f"""
-from torchvision.datasets import MNIST
-digits = MNIST(".")
-model = torch.zeros(1)
-{cut}
-other = DataLoader(digits, batch_size=4)
-for batch in other:
-    print(batch)
-"""
-    text = HEAD.format(body=" " * 8 + "self.n = count", length="self.n", main=main, data="Data(3)")
-    found = analyse(ROOT / "train.py", ROOT, {ROOT / "train.py": text}.get, Target())
-    assert found is not None
-    assert found.loaders[0].divides is expected
-
-
-@pytest.mark.parametrize(
     ("main", "data", "expected"),
     [
         ("graphs = TUDataset('data', name='MUTAG').shuffle()", "graphs[0.9:]", 19),

@@ -9,17 +9,24 @@ from collections.abc import Iterable, Sequence
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
 from turbofix.program.model import Convolution
-from turbofix.program.products import is_convolutional
+from turbofix.program.products import is_convolutional, names_of
 from turbofix.program.values import Const, Made, Option, members
 from turbofix.program.values import Sequence as Listed
 
 _LAYER = re.compile(r"torch\.nn\.(Lazy)?Conv(Transpose)?([123])d")
 
 _NETWORKS = re.compile(
-    r"segmentation_models_pytorch\.(Unet|UnetPlusPlus|MAnet|Linknet|FPN|PSPNet|PAN|DeepLabV3|DeepLabV3Plus)"
-    r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?"
+    r"segmentation_models_pytorch\.(create_model|[A-Z]\w*)|monai\.networks\.nets\.(?!ViT|SwinUNETR|UNETR)[A-Z]\w*"
+    r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?|pretrainedmodels\.\w+"
+    r"|torchvision\.models\.(detection|segmentation|optical_flow)\.\w+"
+    r"|torchvision\.models\.(vgg|alexnet|convnext|efficientnet)\w*",
+    re.IGNORECASE,
 )
-"""Networks of other libraries that are made of 2-D convolutions."""
+"""Networks of libraries that are made of convolutions over pictures."""
+
+_VIDEO = re.compile(r"torchvision\.models\.video\.(?!mvit|swin)\w+")
+_OF_CHOICE = ("timm.create_model", "torchvision.models.get_model")
+"""What makes a network by its name."""
 
 
 def convolutions_of(parts: Sequence[Made], bases: Iterable[str]) -> tuple[Convolution, ...]:
@@ -29,19 +36,18 @@ def convolutions_of(parts: Sequence[Made], bases: Iterable[str]) -> tuple[Convol
         layer = _LAYER.fullmatch(part.qualname)
         if layer is not None:
             found[_convolution(part.qualname, part.arguments, layer)] = None
-        elif is_convolutional(part) or _NETWORKS.fullmatch(part.qualname) or _is_vgg(part):
-            found[Convolution(part.qualname, 2, whole=True)] = None
+        elif is_convolutional(part) or _NETWORKS.fullmatch(part.qualname):
+            dims = 3 if "monai" in part.qualname and _number(part.arguments.get("spatial_dims", 0)) != 2 else 2
+            found[Convolution(part.qualname, dims, whole=True)] = None
+        elif _VIDEO.fullmatch(part.qualname):
+            found[Convolution(part.qualname, 3, whole=True)] = None
+        elif part.qualname in _OF_CHOICE and not names_of(part):
+            found[Convolution(part.qualname, 2, whole=True, unknown=True)] = None
     for base in bases:
         layer = _LAYER.fullmatch(base)
         if layer is not None:
             found[Convolution(base, int(layer[3]))] = None
     return tuple(found)
-
-
-def _is_vgg(part: Made) -> bool:
-    """Whether it is one of torchvision's networks of plain convolutions."""
-    package, _, name = part.qualname.rpartition(".")
-    return package == "torchvision.models" and name.lower().startswith(("vgg", "alexnet"))
 
 
 def _convolution(qualname: str, arguments: Arguments, layer: re.Match[str]) -> Convolution:

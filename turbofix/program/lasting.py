@@ -183,18 +183,3 @@ def _is_cut(analysis: Analysis) -> bool:
                 if any(isinstance(each, Made) and each.kind == "dataset" for each in held):
                     return True
     return False
-
-
-_CHOOSING = {"sampler": 3, "batch_sampler": 4}
-
-
-def divides(analysis: Analysis, loader: Made) -> bool | None:
-    """Whether all batches of a pass are full, the last one too; not known where a sampler says how many there are."""
-    given = loader.arguments
-    samplers = [passed for name, index in _CHOOSING.items() if (passed := given.get(name, index)) is not None]
-    if given.open or given.star or any(list(constants(each.value)) != [None] for each in samplers):
-        return None
-    size = loader.arguments.get("batch_size", 1)
-    length = samples_of(analysis, loader)
-    batch = settled(size.value) if size is not None else None
-    return length % batch == 0 if length is not None and type(batch) is int and batch > 0 else None

@@ -15,7 +15,7 @@ from turbofix.program.datasets import collating, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
-from turbofix.program.lasting import divides, written_samples
+from turbofix.program.lasting import written_samples
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
 from turbofix.program.names import dotted, parameters, targets
@@ -138,8 +138,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         subclass=subclass,
         name=_name(analysis, events),
         elsewhere=is_chosen_elsewhere(analysis, events),
-        sizes=_sizes(analysis, made, passed, arguments, data),
-        divides=divides(analysis, made),
+        sizes=_sizes(made, passed, arguments, data),
         cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),
     )
@@ -151,14 +150,12 @@ def _datasets(many: list[Arguments], order: Iterable[str]) -> list[Value | None]
     return [each.value if each is not None else None for each in passed] or [None]
 
 
-def _sizes(
-    analysis: Analysis, made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset
-) -> Sizes:
+def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset) -> Sizes:
     """Whether its batches have one size: of torch's own loader, for others put together what they like."""
     if made.qualname != _TORCH or made.arguments.open or made.arguments.star:
         return Sizes()
     read = passed["dataset"].value if "dataset" in passed else None
-    return sizes_of(analysis, passed, arguments.get("batch_size", ABSENT), data, read)
+    return sizes_of(passed, arguments.get("batch_size", ABSENT), data, read)
 
 
 def _cut(analysis: Analysis, passed: dict[str, Passed], module: ModuleFile) -> Argument:

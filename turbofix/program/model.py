@@ -182,14 +182,12 @@ class SameItems:
 class Sizes:
     """Whether batches have one size, the last one of a pass left out; ``why`` not, or not known: one clause.
 
-    ``site``: where the program changes them on their way through a loop. ``literal``: that of their samples stands in
-    the text, so that another loader that is built there has samples of the same size.
+    ``site``: where the program changes them on their way through a loop.
     """
 
     state: Literal["fixed", "varies", "unknown"] = "unknown"
     why: str | None = None
     site: Site | None = None
-    literal: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,6 @@ class Loader:
     fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
-    divides: bool | None = None  # whether the batch size divides the number of its samples: no batch is smaller
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""
@@ -704,7 +701,6 @@ class Step:
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
     passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
-    most: int | None = None  # iterations in the whole training, at most: its loops may be left where something counts
 
 
 @dataclass(frozen=True)
@@ -876,7 +872,8 @@ class Convolution:
     """A convolution of a model over ``dims`` dimensions, or (``whole``) a network of a library that is made of them.
 
     The numbers are those that literals tell, the largest of several; None where none does. ``cuts``: it only cuts its
-    input into patches (its kernel is as large as its stride), each of which it multiplies by a matrix.
+    input into patches (its kernel is as large as its stride), each of which it multiplies by a matrix. ``unknown``: a
+    network by a name that is not known, and may be a transformer.
     """
 
     layer: str
@@ -888,6 +885,7 @@ class Convolution:
     groups: int | None = None
     whole: bool = False
     cuts: bool = False
+    unknown: bool = False
 
 
 @dataclass(frozen=True)

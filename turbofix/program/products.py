@@ -336,7 +336,7 @@ def _of_a_kind(part: Made, whole: bool) -> list[Product]:
     library = part.qualname.partition(".")[0]
     if library in ("transformers", "diffusers"):
         return [Product(part.qualname, *_SMALLEST, by_position=True)] if _is_wide(part, library) else []
-    names = _names(part)
+    names = names_of(part)
     if not names:
         return []
     if all(name.startswith(_LARGE) for name in names):
@@ -352,7 +352,7 @@ def _of_a_kind(part: Made, whole: bool) -> list[Product]:
     return []
 
 
-def _names(part: Made) -> list[str]:
+def names_of(part: Made) -> list[str]:
     """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
     package, _, name = part.qualname.partition("torchvision.models.")
     if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
@@ -426,7 +426,7 @@ def _has_default_widths(made: Made) -> bool:
 
 def is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
-    names = _names(part)
+    names = names_of(part)
     return bool(names) and all(name.startswith(_FAMILIES) for name in names)
 
 
@@ -437,7 +437,7 @@ def _never_called(part: Made) -> list[Made]:
     """
     if not part.qualname.startswith("torchvision.models.") or not is_convolutional(part):
         return []
-    kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in _names(part)}
+    kinds = {"classifier" if name.startswith(_WITH_CLASSIFIER) else "fc" for name in names_of(part)}
     lacking = {"classifier", "fc"} - kinds
     return [each for name in sorted(lacking) for each in _with_its_layers(part.attributes.get(name))]
 

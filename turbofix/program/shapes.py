@@ -1,14 +1,14 @@
 """Whether all batches of a loop have one size, as far as what makes them tells, and what may change it on the way.
 
 ``torch.stack``, and with it the loader's own ``default_collate``, takes tensors of one size only: where batches of two
-samples or more are drawn from the whole data and put together by it, all samples have one size, or the program ends. So
-have those that a transform cuts or scales to it (see ``pictures``).
+samples or more are drawn from the whole data and put together by it, all samples have one size, or the program ends.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -18,7 +18,6 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.model import Argument, Dataset, Sizes
 from turbofix.program.names import dotted, loaded, written
-from turbofix.program.pictures import have_one_size, is_literal
 from turbofix.program.values import Bound, Const, External, Function, Made, Partial, Value, flatten, members
 
 _OF_ONE_SIZE = frozenset(
@@ -46,39 +45,6 @@ CUTTING = ("torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampl
 
 _STACKING = frozenset(("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"))
 
-_PLAIN = frozenset(
-    (
-        *(
-            "stack",
-            "default_collate",
-            "tensor",
-            "as_tensor",
-            "LongTensor",
-            "FloatTensor",
-            "from_numpy",
-            "array",
-            "asarray",
-        ),
-        *(
-            "zip",
-            "list",
-            "tuple",
-            "dict",
-            "set",
-            "map",
-            "range",
-            "len",
-            "enumerate",
-            "append",
-            "items",
-            "keys",
-            "values",
-        ),
-        *("float", "long", "int", "bool", "to", "unsqueeze", "squeeze", "permute", "transpose", "contiguous"),
-    )
-)
-"""What may be called beside ``torch.stack`` by a function that leaves samples of one size as they are."""
-
 _BY_DATA = frozenset(("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "nms", "batched_nms"))
 """Functions and methods whose result is as large as the data make it."""
 
@@ -88,12 +54,11 @@ _RESIZING = frozenset(
     ("interpolate", "upsample", "resize", "resized_crop", "crop", "center_crop", "adaptive_avg_pool2d", "pad")
 )
 
+_NUMBER = "a number that is drawn"
 _DRAWN = frozenset(("randint", "randrange", "choice", "choices", "uniform", "random", "normal", "sample", "rand"))
 
 
-def sizes_of(
-    analysis: Analysis, passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None
-) -> Sizes:
+def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None) -> Sizes:
     """Whether a loader with these arguments, which reads ``value``, gives batches of one size (but for the last)."""
     own = _own_collate(passed.get("collate_fn"))
     if own is not None:
@@ -108,8 +73,6 @@ def sizes_of(
         return Sizes("fixed")
     if data.stateful is not None:
         return Sizes("unknown", f"its data change while the program trains ({data.stateful})")
-    if have_one_size(analysis, value):
-        return Sizes("fixed", literal=is_literal(value))
     if "batch_sampler" in passed and not _is_none(passed["batch_sampler"].value):
         if all(_cuts_what_is_drawn(member) for member in members(passed["batch_sampler"].value)):
             return Sizes("fixed")
@@ -134,18 +97,9 @@ def _own_collate(passed: Passed | None) -> str | None:
             continue
         function = member.function if isinstance(member, (Bound, Partial)) else member
         if isinstance(function, Function) and isinstance(function.node, ast.FunctionDef):
-            if _only_stacks(function.node):
-                continue
             return f"`{function.node.name}`"
         return "a `collate_fn`"
     return None
-
-
-@once_per_node
-def _only_stacks(collate: ast.FunctionDef) -> bool:
-    """Whether a function that puts samples together stacks them as they are: ``torch.stack``, and nothing that pads."""
-    called = {_last(each) for each in walk(collate) if isinstance(each, ast.Call)}
-    return bool(called & {"stack", "default_collate"}) and called <= _PLAIN
 
 
 def _is_none(value: Value) -> bool:
@@ -215,7 +169,7 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
                 inside.setdefault(id(frame.scope), (frame.scope, frame.module))
     for scope, module in inside.values():
         for node, what in hazards_in(scope):
-            return Sizes("varies", what, facts.places.site(node, module))
+            return Sizes(_state(what), what, facts.places.site(node, module))
     seen: set[tuple[ast.AST, ast.AST]] = set()
     for event in events:
         if event.kind != "forward":
@@ -228,7 +182,7 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
                 continue
             seen.add((frame.anchor, body))
             for node, what in _hazards_before(frame.anchor, body):
-                return Sizes("varies", what, facts.places.site(node, frame.module))
+                return Sizes(_state(what), what, facts.places.site(node, frame.module))
     return None
 
 
@@ -243,8 +197,13 @@ def resized_in(analysis: Analysis, events: list[Event], functions: Sequence[ast.
             scopes.setdefault(id(frame.scope), (frame.scope, frame.module))
     for scope, module in scopes.values():
         for node, what in hazards_in(scope):
-            return Sizes("varies", what, facts.places.site(node, module))
+            return Sizes(_state(what), what, facts.places.site(node, module))
     return None
+
+
+def _state(what: str) -> Literal["varies", "unknown"]:
+    """Whether sizes certainly change: a mask may take as much each time."""
+    return "varies" if what.startswith(_NUMBER) else "unknown"
 
 
 def _is_of_layer(frame: Frame) -> bool:
@@ -299,11 +258,11 @@ def _hazards(nodes: Iterable[ast.AST], around: Iterable[ast.AST]) -> Iterator[tu
             if any(_is_mask(part, sets) for part in parts):
                 yield node, "a mask takes a part of a tensor, as large as the data make it"
             elif any(isinstance(part, ast.Slice) and _is_drawn([part.lower, part.upper], sets) for part in parts):
-                yield node, "a number that is drawn says how large a part of a tensor is taken"
+                yield node, f"{_NUMBER} says how large a part of a tensor is taken"
         elif _last(node) in _BY_DATA:
             yield node, f"`{_last(node)}` gives as much as the data make it"
         elif _is_drawn([*node.args[1:], *(keyword.value for keyword in node.keywords)], sets):
-            yield node, "a number that is drawn says how large a tensor becomes"
+            yield node, f"{_NUMBER} says how large a tensor becomes"
 
 
 def _last(call: ast.Call) -> str:

@@ -20,7 +20,6 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
-from turbofix.program.bounded import at_most
 from turbofix.program.branches import without_excluded
 from turbofix.program.bulk import bulks
 from turbofix.program.compiling import with_compiling
@@ -489,7 +488,6 @@ def _step(
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
         passes=passes(analysis, backwards[0], loop),
-        most=at_most(analysis, backwards[0], loop),
     )
 
 
