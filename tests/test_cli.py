@@ -41,7 +41,7 @@ def test_analyze_exits_with_1_where_something_can_be_fixed(run: Run, script: Pat
     ran = run("analyze", "train.py")
     assert ran.code == 1
     assert "pin-memory" in ran.out
-    assert "What each level would bring" in ran.out
+    assert "next: turbofix apply --verify train.py -- ARGS" in ran.out
     assert ran.err == ""
     assert script.read_text() == SLOW
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site
+from turbofix.assumptions import ONE_SIZE, WIDE_ENOUGH
+from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site, Worth
 from turbofix.pipeline import FileReport
 from turbofix.program.model import Stop
 from turbofix.project import Outcome
@@ -161,8 +162,8 @@ def test_only_what_the_user_accepts_is_marked() -> None:
     results = json.loads(sarif.render(outcome))["runs"][0]["results"]
     assert {each["ruleId"]: each["level"] for each in results}["autocast"] == "note"
     assert json.loads(json_report.render(outcome))["findings"][0]["fixable"], "safe all the same"
-    lines = rich.render(outcome).splitlines()
-    assert "    autocast  equivalent  1.5–2×  (needs --risk equivalent)" in lines
+    lines = rich.render(outcome, verbose=True).splitlines()
+    assert "  some  autocast  1.5–2×, equivalent, needs --risk equivalent" in lines
     assert "    equivalent  1 change (autocast): up to here 1.58–2.35×; needs --risk equivalent" in lines
     assert "needs" not in rich.render(example())
 
@@ -219,18 +220,29 @@ def test_rich_says_findings_refusals_what_is_right_and_the_ladder() -> None:
     assert "engine.py:5:5  32 bits" in text
     assert "why not: a lambda|here" in text
     assert "tf32  engine.py:2  tensor cores are on" in text
-    assert "        seen: `num_workers` is 0 on line 3; two processes\n" in text
-    assert "settings.py" not in text
-    chain = "        seen: `num_workers` is 0 on line 3\n          `workers = 0` on line 2 of settings.py\n"
+    assert "seen:" not in text
+    assert text.endswith("\nnext: turbofix apply --verify train.py -- ARGS\n")
+    chain = "          seen: `num_workers` is 0 on line 3\n            `workers = 0` on line 2 of settings.py\n"
     assert chain in rich.render(example(), verbose=True)
     assert "\x1b[" in rich.render(example(), Style(color=True))
+
+
+def test_the_highest_worth_comes_first_and_what_is_assumed_has_a_line() -> None:
+    report = example().reports[1]
+    pin, _, autocast = (replace(each, fixable=True) for each in report.findings[:3])
+    likely = replace(autocast, worth=Worth.HIGH, assumes=(ONE_SIZE, WIDE_ENOUGH), gain=None)
+    lines = rich.render(Outcome((replace(report, findings=(pin, likely)),))).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  high "))
+    assert "gain unknown" in lines[first]
+    assert lines[first + 2].startswith(f"        assumes:  {ONE_SIZE.sentence}; {WIDE_ENOUGH.sentence[:9]}")
+    assert any(line.startswith("  some ") for line in lines[first + 1 :])
 
 
 def test_the_ladder_multiplies_each_codemod_s_gain_once_and_calls_it_an_estimate() -> None:
     outcome = example()
     twice = replace(outcome.reports[1].findings[2], site=site("train.py", 31))
     report = replace(outcome.reports[1], findings=(*outcome.reports[1].findings, twice))
-    lines = [line.strip() for line in rich.render(Outcome((report,))).splitlines()]
+    lines = [line.strip() for line in rich.render(Outcome((report,)), verbose=True).splitlines()]
     assert "exact       3 changes (pin-memory, defer-item): up to here 1.05–1.18×" in lines
     assert "equivalent  1 change (autocast): up to here 1.58–2.35×" in lines
     assert "recipe      nothing more" in lines
@@ -251,7 +263,7 @@ def test_the_ladder_leaves_out_a_gain_that_another_one_covers() -> None:
 def test_a_gain_that_nobody_measured_is_not_invented() -> None:
     outcome = example()
     bare = replace(outcome.reports[1].findings[0], gain=None)
-    text = rich.render(Outcome((replace(outcome.reports[1], findings=(bare,)),)))
+    text = rich.render(Outcome((replace(outcome.reports[1], findings=(bare,)),)), verbose=True)
     assert "no measured gain to name" in text
     assert "estimate" not in text
 

@@ -115,7 +115,7 @@ class Outcome:
         """Why ``apply`` does not fix a finding: what makes it unsafe, or what the user has not accepted."""
         if not examined.fixable or self.applies(examined):
             return examined.why_not
-        if any(examined.risk <= report.risk for report in self.reports):
+        if self.accepts_risk(examined):
             return f"it assumes that {' and '.join(each.sentence for each in examined.assumes)}"
         return f"its risk needs --risk {examined.risk.value}"
 
@@ -125,11 +125,12 @@ class Outcome:
         return tuple(
             each
             for each in self.findings
-            if each.fixable
-            and each.assumes
-            and not self.applies(each)
-            and any(each.risk <= report.risk for report in self.reports)
+            if each.fixable and each.assumes and not self.applies(each) and self.accepts_risk(each)
         )
+
+    def accepts_risk(self, examined: Examined) -> bool:
+        """Whether the user accepts the risk of a finding, for one of the scripts."""
+        return any(examined.risk <= report.risk for report in self.reports)
 
     @cached_property
     def _accepted(self) -> frozenset[tuple[str, Site]]:

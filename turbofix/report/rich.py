@@ -1,4 +1,4 @@
-"""What a person reads: findings by script and codemod, what is refused and why, what is right already, the ladder."""
+"""What a person reads: findings by worth, what is refused and why, what is right already, and what to run next."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from turbofix.findings import Evidence, Examined, InPlace, Risk
+from turbofix.findings import Evidence, Examined, InPlace, Risk, Worth
 from turbofix.pipeline import FileReport
 from turbofix.project import Outcome, hint_of, hints, shown
 from turbofix.report.text import Style
 
 Key = TypeVar("Key", bound=Hashable)
+Said = TypeVar("Said")
+
+WORTH = {Worth.HIGH: "high", Worth.SOME: "some", Worth.SMALL: "small"}
 
 RISK_STYLES = {Risk.EXACT: "green", Risk.EQUIVALENT: "yellow", Risk.RECIPE: "magenta"}
 
@@ -51,10 +54,18 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
         if any(each.fixable for each in report.findings):
             ladders.append(report)
     if ladders:
-        lines += _ladders(style, ladders)
+        lines += _ladders(style, ladders) if verbose else ()
+        lines.append(_next(style, ladders))
     elif not outcome.errors:
         lines.append(_nothing(outcome, style))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _next(style: Style, reports: Sequence[FileReport]) -> str:
+    """The command to run next: it tries everything on the script, and keeps what the runs bear out."""
+    run = [report for report in reports if not report.defines]
+    script = shown(run[0].path) if len(run) == 1 else "SCRIPT"
+    return f"next: {style.paint(f'turbofix apply --verify {script} -- ARGS', 'bold')}"
 
 
 def _nothing(outcome: Outcome, style: Style) -> str:
@@ -96,50 +107,61 @@ def _script(  # noqa: PLR0913
     if (hint := hint_of(report)) is not None:
         yield style.wrap(hint, 2)
     yield ""
-    fixable = [each for each in findings if each.fixable]
+    fixable = sorted((each for each in findings if each.fixable), key=_rank)
     refused = [each for each in findings if not each.fixable]
-    for group, members in _grouped(fixable, lambda each: each.group):
-        yield f"  {style.paint(group, 'bold')}"
-        for _, same in _grouped(members, lambda each: each.codemod):
-            yield from _codemod(style, report, same, verbose, asked=any(map(outcome.applies, same)))
+    for _, same in _grouped(fixable, lambda each: (each.codemod, each.message, each.assumes)):
+        yield from _finding(style, report, same, verbose, asked=any(map(outcome.accepts_risk, same)))
+    if fixable:
         yield ""
     if refused:
         yield f"  {style.paint('not rewritten', 'bold')}"
-        for _, same in _grouped(refused, lambda each: each.codemod):
-            yield from _codemod(style, report, same, verbose)
+        for _, same in _grouped(refused, lambda each: (each.codemod, each.message, each.why_not)):
+            text = f"{_places(report, same)}  {same[0].message}; why not: {same[0].why_not}"
+            yield style.wrap(text, 4, same[0].codemod, "cyan")
+            yield from _seen(style, report, same) if verbose else ()
         yield ""
     if in_place:
         yield f"  {style.paint('right already', 'bold')}"
-        for right in in_place:
-            place = f"{_where(report, right.site.path)}{report.spot(right.site).start}"
-            yield style.wrap(f"{place}  {right.message}", 4, right.codemod, "cyan")
+        for (codemod, message), alike in _grouped(in_place, lambda each: (each.codemod, each.message)):
+            places = ", ".join(f"{_where(report, each.site.path)}{report.spot(each.site).start}" for each in alike)
+            yield style.wrap(f"{places}  {message}", 4, codemod, "cyan")
         yield ""
 
 
-def _codemod(
-    style: Style, report: FileReport, findings: Sequence[Examined], verbose: bool, *, asked: bool = True
+def _rank(each: Examined) -> tuple[Worth, float, float]:
+    """The highest worth first, then the largest gain that was measured."""
+    gain = each.gain
+    return each.worth, -(gain.high if gain is not None else 1.0), -(gain.low if gain is not None else 1.0)
+
+
+def _finding(
+    style: Style, report: FileReport, same: Sequence[Examined], verbose: bool, *, asked: bool
 ) -> Iterator[str]:
-    """One codemod's findings: its name, risk and gain once, then each place (the same message is said once).
+    """One finding of a codemod, or several that say the same: a line for it, and one for what it assumes.
 
     ``asked``: the user accepts its risk; else it says what to ask for.
     """
-    first = findings[0]
-    worst = max(each.risk for each in findings)
-    gain = f"  {_factor(first.gain.low, first.gain.high)}" if first.gain is not None and first.fixable else ""
-    needs = "" if asked else f"  (needs --risk {worst.value})"
-    yield f"    {style.paint(first.codemod, 'cyan')}  {style.paint(worst.value, RISK_STYLES[worst])}{gain}{needs}"
-    for (message, why_not), same in _grouped(findings, lambda each: (each.message, each.why_not)):
-        places = ", ".join(f"{_where(report, each.site.path)}{report.spot(each.site)}" for each in same)
-        yield style.wrap(message, 6, places, "dim")
-        if why_not:
-            yield style.wrap(f"why not: {why_not}", 8)
-        seen = {told(step, report): step for each in same for step in each.evidence}
-        if verbose:
-            for text, evidence in seen.items():
-                yield style.wrap(f"seen: {text}", 8)
-                yield from (style.wrap(told(step, report), 10) for step in evidence.steps)
-        elif seen:
-            yield style.wrap(f"seen: {'; '.join(seen)}", 8)
+    first = same[0]
+    worst = max(each.risk for each in same)
+    gain = _factor(first.gain.low, first.gain.high) if first.gain is not None else "gain unknown"
+    needs = "" if asked else f", needs --risk {worst.value}"
+    head = f"{style.paint(first.codemod, 'cyan')}  {gain}, {style.paint(worst.value, RISK_STYLES[worst])}{needs}"
+    yield f"  {WORTH[first.worth]:<5} {head}"
+    yield style.wrap(first.message, 8, _places(report, same), "dim")
+    if first.assumes:
+        yield style.wrap("; ".join(each.sentence for each in first.assumes), 8, "assumes:", "yellow")
+    yield from _seen(style, report, same) if verbose else ()
+
+
+def _places(report: FileReport, same: Sequence[Examined]) -> str:
+    return ", ".join(f"{_where(report, each.site.path)}{report.spot(each.site)}" for each in same)
+
+
+def _seen(style: Style, report: FileReport, same: Sequence[Examined]) -> Iterator[str]:
+    """What was concluded from."""
+    for text, evidence in {told(step, report): step for each in same for step in each.evidence}.items():
+        yield style.wrap(f"seen: {text}", 10)
+        yield from (style.wrap(told(step, report), 12) for step in evidence.steps)
 
 
 def told(evidence: Evidence, report: FileReport) -> str:
@@ -211,9 +233,9 @@ def _factor(low: float, high: float) -> str:
     return f"{low:.3g}–{high:.3g}×" if low != high else f"{low:.3g}×"
 
 
-def _grouped(findings: Iterable[Examined], key: Callable[[Examined], Key]) -> Iterable[tuple[Key, list[Examined]]]:
-    """Findings by key, in the order in which the keys first appear."""
-    groups: dict[Key, list[Examined]] = {}
+def _grouped(findings: Iterable[Said], key: Callable[[Said], Key]) -> Iterable[tuple[Key, list[Said]]]:
+    """What is said by key, in the order in which the keys first appear."""
+    groups: dict[Key, list[Said]] = {}
     for each in findings:
         groups.setdefault(key(each), []).append(each)
     return groups.items()
