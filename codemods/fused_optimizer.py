@@ -359,13 +359,6 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
         return reason
-    for step in program.steps:
-        for old in step.stale:
-            if old.optimizer == optimizer.site:
-                return (
-                    f"the backward{said_at(old.backward, optimizer.site)} goes through what was computed before its "
-                    f"step{said_at(old.step, optimizer.site)}: plain torch notices the changed weights there, fused not"
-                )
     if program.processes and not program.distributed and program.framework not in NAMES:
         return "several processes update the same parameters without a lock: a fused step would interleave differently"
     if program.framework in NAMES:

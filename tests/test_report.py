@@ -12,7 +12,6 @@ import pytest
 from turbofix.assumptions import ONE_SIZE, WIDE_ENOUGH
 from turbofix.findings import Evidence, Examined, Gain, InPlace, Risk, Site, Worth
 from turbofix.pipeline import FileReport
-from turbofix.program.model import Stop
 from turbofix.project import Outcome
 from turbofix.report import concise, diff, github, markdown, renderer, rich, sarif, statistics
 from turbofix.report import json as json_report
@@ -76,17 +75,15 @@ def test_json_is_the_contract_to_the_letter() -> None:
             "path": "bad.py",
             "framework": "none",
             "error": "bad.py:1:1: Python cannot read this",
-            "stops": None,
             "in_place": [],
         },
         {
             "path": "engine.py",
             "framework": "pytorch",
             "error": None,
-            "stops": None,
             "in_place": [{"codemod": "tf32", "line": 2, "message": "tensor cores are on"}],
         },
-        {"path": "train.py", "framework": "pytorch", "error": None, "stops": None, "in_place": []},
+        {"path": "train.py", "framework": "pytorch", "error": None, "in_place": []},
     ]
     assert [(f["path"], f["line"], f["codemod"]) for f in document["findings"]] == [
         ("engine.py", 5, "autocast"),
@@ -281,14 +278,6 @@ def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     )
     only_refused = replace(report, trains=True, findings=(example().reports[1].findings[1],))
     assert "the reasons are above" in rich.render(Outcome((only_refused,)))
-
-
-def test_rich_tells_what_stops_a_program_that_has_no_findings() -> None:
-    stop = Stop(site("train.py", 30), "IndexError", "on torch 0.5 and newer: `loss.data[0]` indexes a number")
-    report = FileReport(Path.cwd() / "train.py", "pytorch", trains=True, stops=stop)
-    text = rich.render(Outcome((report,)), Style())
-    assert "30  raises IndexError on torch 0.5 and newer" in text
-    assert "Nothing to fix" not in text
 
 
 def test_rich_says_of_a_framework_only_what_is_left_to_it() -> None:

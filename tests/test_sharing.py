@@ -9,7 +9,6 @@ import pytest
 
 from turbofix.findings import Examined, InPlace, Risk, Site
 from turbofix.pipeline import FileReport
-from turbofix.program.model import Stop
 from turbofix.project import Outcome
 from turbofix.sharing import objections
 
@@ -19,7 +18,6 @@ FOUND = Examined("non-blocking", "data", SITE, "the host waits", Risk.EXACT, Tru
 REFUSED = replace(FOUND, fixable=False, why_not="the loader does not pin")
 A = FileReport(Path("/project/a.py"), "pytorch", trains=True, findings=(FOUND,))
 B = FileReport(Path("/project/b.py"), "pytorch", trains=True)
-STOP = Stop(Site(B.path, 1, 0, 1, 5, "Call"), "IndexError", "as the list is empty")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +25,6 @@ STOP = Stop(Site(B.path, 1, 0, 1, 5, "Call"), "IndexError", "as the list is empt
     [
         (replace(B, findings=(FOUND,)), None),
         (replace(B, findings=(REFUSED,)), "the loader does not pin"),
-        (replace(B, findings=(replace(REFUSED, stopped=True),)), None),
         (replace(B, findings=(replace(FOUND, risk=Risk.RECIPE),)), "its risk is *recipe*"),
         (replace(B, findings=(replace(FOUND, risk=Risk.RECIPE),), risk=Risk.RECIPE), None),
         (
@@ -38,7 +35,6 @@ STOP = Stop(Site(B.path, 1, 0, 1, 5, "Call"), "IndexError", "as the list is empt
         (B, None),
         (replace(B, acts_on=frozenset({(ENGINE, 3), (ENGINE, 6), (B.path, 4)})), None),
         (replace(B, acts_on=frozenset({(ENGINE, 5)})), "it is not known to be right there"),
-        (replace(B, acts_on=frozenset({(ENGINE, 5)}), stops=STOP), None),
         # a file that starts nothing, or trains nothing
         (replace(B, acts_on=frozenset({(ENGINE, 5)}), defines=True), None),
         (replace(B, acts_on=frozenset({(ENGINE, 5)}), trains=False), None),

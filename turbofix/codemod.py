@@ -52,7 +52,9 @@ class Codemod:
     as one. ``once`` says that it speaks of the program as a whole: one change, for which one line of the file is as
     good as several others.
     ``known_as`` are the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the
-    README shows them. ``assumes`` are all assumptions that its findings may rest on. ``worth`` ranks its findings.
+    README shows them. ``everywhere``: it speaks of the text, in files that train nothing, too. ``mends``: what it
+    speaks of ends the script, so that it comes first and all else rests on it. ``assumes`` are all assumptions that its
+    findings may rest on. ``worth`` ranks its findings.
     """
 
     def __init__(  # noqa: PLR0913
@@ -66,6 +68,8 @@ class Codemod:
         unlocks: tuple[str, ...] = (),
         together: tuple[str, ...] = (),
         once: bool = False,
+        everywhere: bool = False,
+        mends: bool = False,
         known_as: tuple[str, ...] = (),
         assumes: tuple[Assumption, ...] = (),
         worth: Worth = Worth.SOME,
@@ -81,6 +85,8 @@ class Codemod:
         self.unlocks = unlocks
         self.together = together
         self.once = once
+        self.everywhere = everywhere
+        self.mends = mends
         self.known_as = known_as
         self.assumes = assumes
         self.worth = worth

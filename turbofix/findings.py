@@ -190,7 +190,6 @@ class InPlace:
 class Examined:
     """A finding or refusal after the engine has tried the edit: what reports and JSON show.
 
-    ``stopped``: it is refused only because its program cannot run; another program may have the fix.
     ``assumes``, ``worth``: as the finding has them.
     """
 
@@ -203,7 +202,6 @@ class Examined:
     why_not: str | None
     gain: Gain | None
     evidence: tuple[Evidence, ...] = ()
-    stopped: bool = False
     assumes: tuple[Assumption, ...] = ()
     worth: Worth = Worth.SOME
 

@@ -26,6 +26,17 @@ _STRING_ENDS = tuple(getattr(tokenize, name) for name in ("FSTRING_END", "TSTRIN
 _WORDS = (tokenize.STRING, tokenize.COMMENT, tokenize.NAME, tokenize.NUMBER, tokenize.OP)
 
 
+ASYNC = "asynC"
+"""How ``async``, the name of an argument before Python 3.7, is read: a word of the same length."""
+
+_OLD_ARGUMENT = re.compile(r"(?<=[(,\s])async(?=\s*=[^=])")
+
+
+def readable(text: str) -> str:
+    """The text as a Python of today reads it, every character in its place."""
+    return _OLD_ARGUMENT.sub(ASYNC, text)
+
+
 @lru_cache(maxsize=128)
 def parse(text: str) -> ast.Module:
     """The tree of a file's text, which may begin with a byte-order mark.
@@ -35,7 +46,12 @@ def parse(text: str) -> ast.Module:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the user's text: invalid escapes and the like
-        return ast.parse(text.removeprefix(_BYTE_ORDER_MARK))
+        try:
+            return ast.parse(text.removeprefix(_BYTE_ORDER_MARK))
+        except SyntaxError:
+            if (old := readable(text)) == text:
+                raise
+            return ast.parse(old.removeprefix(_BYTE_ORDER_MARK))
 
 
 @lru_cache(maxsize=16)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
+from turbofix.assumptions import SCRIPT_MENDED, Assumption
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from turbofix.edits import Change, Edit
     from turbofix.notebook import Cells
-    from turbofix.program.model import Stop, Target, TrainingProgram
+    from turbofix.program.model import Target, TrainingProgram
 
 PASSES = 4
 """How often the whole sequence is run at most until it changes nothing any more."""
@@ -96,7 +97,7 @@ class Trust:
             return Refusal(*said, finding.evidence)
         return finding if open_ones == finding.assumes else replace(finding, assumes=open_ones)
 
-    def accepts(self, finding: Finding | Examined) -> bool:
+    def accepts(self, finding: Finding) -> bool:
         """Whether a finding is rewritten as far as its assumptions go."""
         return self.likely or not finding.assumes
 
@@ -107,11 +108,11 @@ class FileReport:
 
     ``error`` is a sentence where the file could not be read as Python; ``notes`` are sentences for the user about what
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
-    those of a notebook. ``stops`` is what ends the program before it has trained: then nothing of it is fixable.
-    ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that import it.
-    ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it, ``likely`` whether
-    what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own comments. ``acts_on``
-    are the lines of other files that a training does something on.
+    those of a notebook. ``mended``: what stops the script today is rewritten, so that what rests on that alone is
+    accepted. ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that
+    import it. ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it,
+    ``likely`` whether what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own
+    comments. ``acts_on`` are the lines of other files that a training does something on.
     """
 
     path: Path
@@ -122,7 +123,7 @@ class FileReport:
     error: str | None = None
     notes: tuple[str, ...] = ()
     cells: Cells | None = None
-    stops: Stop | None = None
+    mended: bool = False
     defines: bool = False
     started_by: tuple[Path, ...] = ()
     remote: bool = False
@@ -137,7 +138,11 @@ class FileReport:
 
     def accepts(self, each: Examined) -> bool:
         """Whether ``apply`` would make a rewrite: its edit is safe, and its risk and certainty are accepted."""
-        return each.fixable and each.risk <= self.risk and (self.likely or not each.assumes)
+        return each.fixable and each.risk <= self.risk and (self.likely or self.is_settled(each))
+
+    def is_settled(self, each: Examined) -> bool:
+        """Whether a finding rests on nothing, or only on that the script is mended, which ``apply`` does first."""
+        return not each.assumes or (self.mended and each.assumes == (SCRIPT_MENDED,))
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,7 @@ def apply(  # noqa: PLR0913
     with paused_gc():
         analysis = Analysis(entry, workspace, codemods, target, keep, trust)
         report = report or analysis.report()
-        pending = [each for each in report.findings if each.fixable and each.risk <= risk and trust.accepts(each)]
+        pending = [each for each in report.findings if replace(report, risk=risk, likely=trust.likely).accepts(each)]
         if not pending:
             return Rewriting(entry, {}, (), report)
         stages: list[Applied] = []
@@ -333,11 +338,6 @@ class Analysis:
         in_place = [each for each in said if isinstance(each, InPlace)]
         examined = [refused(each) for each in said if isinstance(each, Refusal)]
         findings = [each for each in said if isinstance(each, Finding)]
-        stop = self.program.stops
-        if stop is not None:  # a program that cannot run gains nothing by being faster
-            lost = [each for each in findings if stop.concerns(each.site)]
-            examined += [judged(each, stop.sentence(each.site.path), stopped=True) for each in lost]
-            findings = [each for each in findings if not stop.concerns(each.site)]
         told = len(self.notes)
         # Nearly always all edits of all codemods pass together, which saves an edit for each codemod. What the program
         # is after them is looked at when they are applied: a second analysis costs as much as the first.
@@ -357,35 +357,31 @@ class Analysis:
             tuple(sorted(dict.fromkeys(examined), key=lambda each: (*place(each), each.codemod))),
             tuple(sorted(dict.fromkeys(in_place), key=lambda each: (each.site, each.codemod))),
             notes=tuple(dict.fromkeys(self.notes)),
-            stops=stop,
+            mended=self._is_mended(examined),
             defines=bool(self.program.steps) and not self.program.script.starts,
             remote=self.program.remote,
             acts_on=self.program.acts_on if self.program.trains else frozenset(),
         )
 
     def turn(self, codemod: Codemod, risk: Risk) -> Turn:
-        """Let one codemod rewrite what it can up to ``risk``: nothing of what cannot run."""
-        stop = self.program.stops if self.program is not None else None
-        if stop is not None and not stop.spares:
-            return Turn(None, {}, (), {})
+        """Let one codemod rewrite what it can up to ``risk``."""
         candidates = [
             each
             for each in self.examine(codemod)
             if isinstance(each, Finding) and each.risk <= risk and self.trust.accepts(each)
         ]
-        if stop is not None:
-            candidates = [each for each in candidates if not stop.concerns(each.site)]
         return replace(self.attempt(candidates), candidates=tuple(candidates))
 
     def examine(self, codemod: Codemod) -> Sequence[Said]:
         """What one codemod says of this text, less what the user does not want to hear."""
         program = self.program
-        if program is None or not program.trains:  # what only infers is not ours to speed up
+        if program is None or not (program.trains or codemod.everywhere):  # what only infers is not ours to speed up
             return ()
         if codemod.name not in self._said:
             what = f"{codemod.name} failed on {self.entry.name}"
             said = self._try(what, lambda: list(codemod.examine(program)))
-            self._said[codemod.name] = [self._told(each) for each in said or [] if self._wanted(codemod, each)]
+            rests = () if codemod.everywhere or not self._is_broken else (SCRIPT_MENDED,)
+            self._said[codemod.name] = [self._told(each, rests) for each in said or [] if self._wanted(codemod, each)]
         return self._said[codemod.name]
 
     def _wanted(self, codemod: Codemod, said: Said) -> bool:
@@ -394,8 +390,21 @@ class Analysis:
             return False
         return self.keep(said.site.path, codemod)
 
-    def _told(self, said: Said) -> Said:
-        """What a codemod says, with what the user and the runs know of its assumptions."""
+    @property
+    def _is_broken(self) -> bool:
+        """Whether something stops the script today."""
+        mending = [codemod for codemod in self.codemods if codemod.mends]
+        return any(not isinstance(each, InPlace) for codemod in mending for each in self.examine(codemod))
+
+    def _is_mended(self, examined: Iterable[Examined]) -> bool:
+        """Whether all that stops the script is rewritten."""
+        mending = {codemod.name for codemod in self.codemods if codemod.mends}
+        return all(each.fixable for each in examined if each.codemod in mending)
+
+    def _told(self, said: Said, rests: tuple[Assumption, ...]) -> Said:
+        """What a codemod says, with what the user and the runs know of its assumptions, ``rests`` among them."""
+        if isinstance(said, Finding) and rests:
+            said = replace(said, assumes=(*said.assumes, *rests))
         if not isinstance(said, Finding) or not said.assumes:
             return said
         return self.trust.told(said, self._comments(said.site.path).assumed(said.site.line))
@@ -539,7 +548,7 @@ class Analysis:
 # --- small questions ----------------------------------------------------------------------------------------------
 
 
-def judged(finding: Finding, why_not: str | None, *, stopped: bool = False) -> Examined:
+def judged(finding: Finding, why_not: str | None) -> Examined:
     """A finding with the outcome of its attempt."""
     return Examined(
         finding.codemod,
@@ -551,7 +560,6 @@ def judged(finding: Finding, why_not: str | None, *, stopped: bool = False) -> E
         why_not,
         finding.gain,
         finding.evidence,
-        stopped,
         finding.assumes,
         finding.worth,
     )

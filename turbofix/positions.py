@@ -25,7 +25,7 @@ from turbofix.cst import CodegenState, cst
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
-from turbofix.nodes import children, indent, parse, words
+from turbofix.nodes import children, indent, parse, readable, words
 
 Span = tuple[int, int]
 
@@ -315,7 +315,7 @@ class Tree:
         finally:
             if collecting:
                 gc.enable()
-        if "".join(counter.tokens) != code:
+        if "".join(counter.tokens) not in (code, readable(code)):
             raise Unreadable(f"{self.path} mixes tabs, spaces or line endings in a way that cannot be edited safely.")
         self._there.add(statement)
         self._roots[_root(module, nested=bool(pad))] = statement
@@ -588,7 +588,12 @@ SHARED = Trees()
 def _parsed(path: Path, text: str, first: int) -> cst.Module:
     """A part of a file that begins at line ``first``."""
     try:
-        return cst.parse_module(text)
+        try:
+            return cst.parse_module(text)
+        except cst.ParserSyntaxError:
+            if (old := readable(text)) == text:
+                raise
+            return cst.parse_module(old)
     except cst.ParserSyntaxError as error:
         line = first + error.raw_line - 1
         raise Unreadable(f"{path} cannot be edited: its syntax stops the parser at line {line}.") from error

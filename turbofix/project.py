@@ -145,7 +145,7 @@ class Outcome:
         for report in self.reports:
             for finding in report.findings:
                 known = merged.get((finding.codemod, finding.site))
-                if known is None or (known.stopped, finding.fixable) > (finding.stopped, known.fixable):
+                if known is None or finding.fixable > known.fixable:
                     merged[finding.codemod, finding.site] = finding
                 elif known.fixable and finding.fixable:  # it rests on what it rests on for each script
                     assumes = tuple(dict.fromkeys((*known.assumes, *finding.assumes)))

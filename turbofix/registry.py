@@ -108,12 +108,12 @@ def load_pack(package: str) -> Iterable[Codemod]:
 
 
 def order(codemods: Iterable[Codemod]) -> tuple[Codemod, ...]:
-    """By group, then by name, and every codemod after those that it names in ``after``.
+    """What mends a script first, then by group and by name, and every codemod after those that it names in ``after``.
 
     Raises:
         PackError: the codemods wait for one another in a circle.
     """
-    waiting = sorted(codemods, key=lambda codemod: (GROUPS.index(codemod.group), codemod.name))
+    waiting = sorted(codemods, key=lambda each: (not each.mends, GROUPS.index(each.group), each.name))
     names = {codemod.name for codemod in waiting}
     done: list[Codemod] = []
     while waiting:

@@ -28,7 +28,7 @@ def objections(
     """Codemod and file, where the codemod would rewrite a line for one of the ``reports``, and another one of them or
     of those in ``sharing`` is of a script that runs that line too and for which it would not.
 
-    To say nothing of a line is an objection too. A script that cannot run has none, nor has a file that starts nothing.
+    To say nothing of a line is an objection too. A file that starts nothing has none.
     """
     wanted: dict[Path, dict[tuple[str, Site], None]] = {}
     for report in reports:
@@ -46,7 +46,7 @@ def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None
     said: dict[tuple[str, Site], Examined | None] = {(each.codemod, each.site): None for each in report.in_place}
     said |= {(each.codemod, each.site): each for each in report.findings}
     lines: dict[Path, set[int]] = {each.site.path: set() for each in report.findings}
-    for path, line in report.acts_on if report.stops is None else ():
+    for path, line in report.acts_on:
         lines.setdefault(path, set()).add(line)
     for path in sorted(lines.keys() & wanted.keys()):
         for codemod, site in wanted[path]:
@@ -60,8 +60,6 @@ def _of(report: FileReport, wanted: Mapping[Path, Mapping[tuple[str, Site], None
 
 
 def _why_not(report: FileReport, each: Examined) -> str | None:
-    if each.stopped:
-        return None
     if not each.fixable:
         return each.why_not
     if each.risk > report.risk:

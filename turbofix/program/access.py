@@ -69,10 +69,7 @@ _READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
 def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
     """What ``value.name`` is; ``called``: as the callee of a call."""
     if type(value) is Instance:
-        read = _read_instance(interp, value, name, node, called)
-        if read is value.children.get(name):
-            interp.event("unset", node, name, value)
-        return read
+        return _read_instance(interp, value, name, node, called)
     if type(value) is not Union:
         return _read(interp, value, name, node, called)
     found: Value | None = None

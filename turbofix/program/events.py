@@ -37,8 +37,6 @@ EventKind = Literal[
     "iterate",  # a for loop or comprehension over receiver
     "next",  # next(iterator)
     "index",  # a tensor, or what was read from one, is indexed by an integer; receiver: it
-    "unbound",  # a name is read that nothing has bound so far; name
-    "unset",  # an attribute of a project class's object is read that nothing has set so far; name; receiver: the object
     "import",  # a module of the project (result: ModuleValue) or a name that libraries have dropped is imported; name
     "test",  # the value decides an if, while, assert, comparison chain, raise
     "wrap",  # DataParallel, DDP

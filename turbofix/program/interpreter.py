@@ -428,7 +428,6 @@ class Interpreter:
                 return External(libraries.canonical(f"{library}.{name}"))
         if name in _BUILTINS:
             return External("builtins." + name)
-        self.event("unbound", node, name)
         return self.opaque(name, "free", module.tree)
 
     # --- statements -------------------------------------------------------------------------------------------------

@@ -589,15 +589,6 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Stale:
-    """A backward through what a model had computed before ``step`` of ``optimizer`` changed its weights."""
-
-    optimizer: Site
-    step: Site
-    backward: Site
-
-
-@dataclass(frozen=True)
 class ThrownAway:
     """A backward pass that goes on into models whose gradients of it nothing uses: they are cleared before a step.
 
@@ -686,7 +677,6 @@ class Step:
     optimizer: Known = Known()  # what its updates step
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
-    stale: tuple[Stale, ...] = ()  # backward passes through weights that were changed since the forward pass
     thrown_away: tuple[ThrownAway, ...] = ()  # backward passes that compute gradients which nothing uses
     waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
@@ -1551,34 +1541,19 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Where the program ends with an error on every torch that a rewrite may count on, before or in its training.
+class Removed:
+    """Something that torch or a companion has taken away (``site``), and how it is said today.
 
-    ``error`` is the exception's name, ``why`` what follows on "raises IndexError ...". Not ``certain``: there is a way
-    through the program on which it ends there, and perhaps another one. ``spares``: the functions that the script calls
-    by itself, where it is others who call what trains; these run to their end.
+    ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``keyword`` gives the argument
+    whose value is ``part`` its new name; ``dtype`` asks for floats; ``text`` and ``lines`` stand in its place.
     """
 
     site: Site
-    error: str
-    why: str
-    certain: bool = True
-    spares: tuple[Site, ...] = ()
-
-    def concerns(self, site: Site) -> bool:
-        """Whether what stands at a place is of no use before the program is mended."""
-        return not any(
-            each.path == site.path and each.line <= site.line and site.end_line <= each.end_line for each in self.spares
-        )
-
-    @property
-    def message(self) -> str:
-        """What happens there."""
-        return f"{'raises' if self.certain else 'may raise'} {self.error} {self.why}"
-
-    def sentence(self, path: Path) -> str:
-        """What is said of a finding in a file: where the program ends, and why."""
-        return f"{self.site.line_from(path)} {self.message}; mend that first"
+    message: str
+    how: Literal["item", "after", "keyword", "dtype", "text", "lines"]
+    part: Site | None = None
+    texts: tuple[str, ...] = ()
+    why_not: str | None = None  # what speaks against the new form, or that there is none
 
 
 @dataclass(frozen=True)
@@ -1612,7 +1587,7 @@ class TrainingProgram:
         frozenset()
     )  # the packages that its files import, by their first name: "gym", "torchdiffeq"
     thaws: tuple[Site, ...] = ()  # where tensors are told to take gradients again: `p.requires_grad = True`
-    stops: Stop | None = None  # what ends it on every torch of the target: nothing can be won before it is mended
+    removed: tuple[Removed, ...] = ()  # what has to be mended before it can run
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     engines: tuple[Engine, ...] = ()  # those of DeepSpeed

@@ -21,6 +21,7 @@ from turbofix.program.exports import takers, takers_outside
 from turbofix.program.model import OldName
 from turbofix.program.names import dotted
 from turbofix.program.objects import autocasts_around
+from turbofix.program.removed import is_guarded
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Made, members
 from turbofix.program.wording import Wording
@@ -251,7 +252,7 @@ def _use(analysis: Analysis, chain: Chain, name: str, module: ModuleFile) -> Old
     parent = places.parent(chain, module)
     site = places.site(chain, module)
     spelled = (site, f"{NEW}.{name}")
-    guarded = _is_guarded(analysis, chain, module)
+    guarded = is_guarded(analysis, chain, module)
     use = OldName(name, site, spelled, guarded=guarded)
     if isinstance(chain.ctx, (ast.Store, ast.Del)):
         return replace(use, why_not=f"line {chain.lineno} binds it anew")
@@ -295,23 +296,6 @@ def _is_only_asked_for(analysis: Analysis, chain: Chain, module: ModuleFile) -> 
             return False
         child = each
     return False
-
-
-def _is_guarded(analysis: Analysis, chain: Chain, module: ModuleFile) -> bool:
-    """Whether the program chooses this name by the torch that it finds, so that the newer one has its place too."""
-    for each in analysis.facts.places.ancestors(chain, module):
-        if isinstance(each, ast.ExceptHandler):
-            return True
-        if isinstance(each, (ast.If, ast.IfExp)) and any(map(_asks_torch, walk(each.test))):
-            return True
-    return False
-
-
-def _asks_torch(node: ast.AST) -> bool:
-    """``hasattr(torch.amp, "GradScaler")``, ``torch.__version__``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "__version__"
-    return isinstance(node, ast.Name) and node.id in ("hasattr", "getattr")
 
 
 # --- regions in regions -----------------------------------------------------------------------------------------------

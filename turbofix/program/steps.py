@@ -33,7 +33,6 @@ from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of, trains_remotely
 from turbofix.program.graphless import kept_graph
-from turbofix.program.graphs import stale
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations, passes
@@ -77,6 +76,7 @@ from turbofix.program.planned import planned
 from turbofix.program.preloading import preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
+from turbofix.program.removed import removed
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
 from turbofix.program.same_items import same_items
@@ -85,7 +85,6 @@ from turbofix.program.scalers import scalings
 from turbofix.program.script import script
 from turbofix.program.shapes import resized
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.stops import possible_stop, stop
 from turbofix.program.syncs import leaks, syncs_and_shows
 from turbofix.program.trainings import trainings
 from turbofix.program.transfers import transfers
@@ -163,12 +162,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         incomplete_because=reason,
         libraries=_libraries(execution),
         thaws=tuple(sorted(_thaws(analysis))),
-        stops=(
-            stop(analysis, [each for _, each, _ in training_loops(analysis)], evaluations, _fitting(execution, target))
-            or possible_stop(analysis, steps, made)
-        )
-        if complete
-        else None,
+        removed=removed(analysis, _fitting(execution, target).torch),
         owners=holders,
         trainings=asked,
         engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
@@ -176,7 +170,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         layouts=layouts(analysis, known_models) if framework is Framework.PYTORCH else Layouts(),
         biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
-        old_names=old_names(analysis) if trains else (),
+        old_names=old_names(analysis),
         scalings=scalings(analysis),
         lookups=lookups(analysis, steps) if complete else (),
         averagings=averagings(analysis, steps) if complete else (),
@@ -473,7 +467,6 @@ def _step(
         optimizer=optimizer_known(updates),
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
-        stale=stale(analysis, record, backwards, updates, events),
         thrown_away=thrown_away(analysis, record, backwards),
         waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),

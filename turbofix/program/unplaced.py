@@ -109,7 +109,7 @@ _READS = frozenset(("item", "float", "int", "bool", "tolist", "print", "format",
 _QUIET = frozenset(
     (
         *("forward", "criterion", "backward", "step", "zero_grad", "clip", "mode", "iterate", "index", "test", "show"),
-        *("sum", "enter", "return", "import", "grad_read", "update", "unbound", "unset", "set"),
+        *("sum", "enter", "return", "import", "grad_read", "update", "set"),
     )
 )
 _IN_A_STEP = frozenset(("gradmode", "progress", "transform", "criterion"))

@@ -37,14 +37,8 @@ def files(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def _file(path: str, report: FileReport, outcome: Outcome) -> dict[str, Any]:
-    """One file; ``stops`` says where its program ends with an error on every torch that counts."""
-    stop = report.stops
-    stops = stop and {
-        "path": shown(stop.site.path),
-        **_place(outcome.spot(stop.site)),
-        "message": stop.message,
-    }
-    return {"path": path, "framework": report.framework, "error": report.error, "stops": stops, "in_place": []}
+    """One file."""
+    return {"path": path, "framework": report.framework, "error": report.error, "in_place": []}
 
 
 def _place(spot: Spot) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def render(outcome: Outcome, style: Style = Style(), *, verbose: bool = False) -
         # Shared modules are shown once, under the first script that reaches them.
         findings.difference_update(mine)
         in_place.difference_update(right)
-        if mine or right or report.stops is not None or report.framework in OWNERS:
+        if mine or right or report.framework in OWNERS:
             lines += _script(style, report, mine, right, outcome, verbose)
         if any(each.fixable for each in report.findings):
             ladders.append(report)
@@ -69,7 +69,7 @@ def _next(style: Style, reports: Sequence[FileReport]) -> str:
 
 
 def _nothing(outcome: Outcome, style: Style) -> str:
-    if outcome.findings or any(report.stops is not None for report in outcome.reports):
+    if outcome.findings:
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
         if any(report.remote for report in outcome.reports):
@@ -98,12 +98,6 @@ def _script(  # noqa: PLR0913
         left = LEFT_TO.get(report.framework, EVERYTHING)
         owner = f"{OWNERS[report.framework]} runs this training: {left} are left to it"
         yield style.wrap(owner, 2)
-    if report.stops is not None:
-        stop = report.stops
-        place = f"{_where(report, stop.site.path)}{report.spot(stop.site).start}"
-        lost = "What its training needs" if stop.spares else "Nothing"
-        text = f"{stop.message}. {lost} is {'not ' if stop.spares else ''}rewritten before that is mended."
-        yield style.wrap(text, 2, place, "red")
     if (hint := hint_of(report)) is not None:
         yield style.wrap(hint, 2)
     yield ""

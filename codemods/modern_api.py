@@ -1,0 +1,90 @@
+"""Say it as today's torch does, where a script says what torch has taken away and so cannot run.
+
+Why slow
+    It is not slow: it ends with an error. ``loss.data[0]`` raises since torch 0.5, ``x.cuda(async=True)`` is no Python
+    since 3.7, and a script that cannot run cannot be made faster. Mended first, the other findings of the script stand.
+
+Example
+    ::
+
+        images = images.cuda(async=True)
+        ...
+        total += loss.data[0]
+
+Use instead
+    ::
+
+        images = images.cuda(non_blocking=True)
+        ...
+        total += loss.item()
+
+    In the same way: ``from torch._six import inf``, ``np.int`` and its like, ``save_image(range=...)``, two names for a
+    packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` of what is transposed (``reshape``), whole
+    numbers as labels of a loss for probabilities (``dtype=torch.float``).
+
+When refused
+    Where what is gone has more than one successor (``torchtext.legacy``). Nothing is said where the program itself has
+    an answer: in an ``except``, in a ``try`` that catches the error, under a test of the version. What is old and works
+    (``Variable(x)``, ``volatile=True``, ``size_average=``) is left alone.
+
+Risk
+    exact: the new form is what the old one meant.
+
+Measured
+    Nothing to measure: before it, the script does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turbofix.codemod import Codemod
+from turbofix.edits import Edit, Refuse
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.program.model import Removed, TrainingProgram
+
+codemod = Codemod(
+    __name__,
+    group="precision",
+    risk=Risk.EXACT,
+    unlocks=("all",),
+    everywhere=True,
+    mends=True,
+    worth=Worth.HIGH,
+    known_as=("loss.data[0]", "async=True"),
+)
+
+
+@codemod.find
+def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """All that is gone."""
+    for each in program.removed:
+        if each.why_not is not None:
+            yield codemod.refuse(each.site, each.message, each.why_not)
+        else:
+            yield codemod.finding(
+                each.site, each.message, plan=each, evidence=(Evidence("it stands", each.site),), for_speed=False
+            )
+
+
+@codemod.rewrite
+def rewrite(finding: Finding, edit: Edit) -> None:
+    """The new form in the place of the old one."""
+    plan = finding.plan
+    assert isinstance(plan, Removed)
+    if plan.how == "lines":
+        edit.replace_lines(plan.site, plan.site, *plan.texts)
+    elif plan.how == "text":
+        if edit.is_bound(plan.texts[0], plan.site):
+            raise Refuse(f"`{plan.texts[0]}` is bound to something else in this file")
+        edit.replace(plan.site, plan.texts[0])
+    elif plan.part is not None and plan.how == "item":
+        edit.replace(plan.site, f"{edit.text(plan.part)}.item()")
+    elif plan.part is not None and plan.how == "after":
+        edit.replace(plan.site, edit.text(plan.part) + plan.texts[0])
+    elif plan.part is not None and plan.how == "keyword":
+        old, new = plan.texts
+        edit.argument(plan.site, new, edit.text(plan.part))
+        edit.drop_argument(plan.site, old)
+    else:
+        edit.argument(plan.site, "dtype", edit.name("torch.float", plan.site))

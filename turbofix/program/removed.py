@@ -1,0 +1,271 @@
+"""What torch and its companions have taken away and the program still says: it cannot run before that is mended.
+
+``loss.data[0]``, ``x.cuda(async=True)``, ``np.int``, ``from torch._six import inf``. Only what has one right form today
+comes with it. What stands in an ``except``, in a ``try`` that catches the error, or under a test of the version, is the
+program's own answer to that.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import partial
+
+from turbofix.findings import Site
+from turbofix.nodes import ASYNC, walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every, once_per_node
+from turbofix.program.evidence import short
+from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import dropped, words
+from turbofix.program.model import Removed
+from turbofix.program.names import dotted
+from turbofix.program.tensors import is_scalar
+from turbofix.program.values import Const, Host, ModuleValue, Tensor, members
+
+_ALIASES = words("bool int float complex object str")
+"""What ``np.int`` and its like were other names of, until numpy 1.24."""
+
+_SIX = {
+    "inf": "from math import inf",
+    "container_abcs": "from collections import abc as container_abcs",
+    "string_classes": "string_classes = (str, bytes)",
+    "int_classes": "int_classes = int",
+    "queue": "import queue",
+}
+_PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
+_GRIDS = words("torchvision.utils.save_image torchvision.utils.make_grid")
+_PROBABILITIES = words(
+    """
+    torch.nn.BCELoss torch.nn.BCEWithLogitsLoss torch.nn.functional.binary_cross_entropy
+    torch.nn.functional.binary_cross_entropy_with_logits
+    """
+)
+_READING = words("data cpu numpy detach")
+_CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
+"""What a handler may catch that none of these errors is."""
+
+
+def removed(analysis: Analysis, oldest: tuple[int, int]) -> tuple[Removed, ...]:
+    """All of it in the program's files, in order; ``oldest`` is the oldest torch that a rewrite must serve."""
+    found: dict[Site, Removed] = {}
+    for module in analysis.execution.modules.values():
+        for node, said in _found(analysis, module, oldest):
+            if not is_guarded(analysis, node, module):
+                found.setdefault(said.site, said)
+    return tuple(sorted(found.values(), key=lambda each: each.site))
+
+
+def is_guarded(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether the program has an answer of its own to an error there, or asks which torch it finds."""
+    below = node
+    for each in analysis.facts.places.ancestors(node, module):
+        if isinstance(each, ast.ExceptHandler):
+            return True
+        if isinstance(each, ast.Try) and any(below is one for one in each.body):
+            kinds = [kind for one in each.handlers for kind in getattr(one.type, "elts", [one.type])]
+            if any(dotted(kind) not in _CATCHING for kind in kinds):
+                return True
+        if isinstance(each, (ast.If, ast.IfExp)) and any(map(_asks_for_version, walk(each.test))):
+            return True
+        below = each
+    return False
+
+
+def _asks_for_version(node: ast.AST) -> bool:
+    """``hasattr(torch.amp, "GradScaler")``, ``torch.__version__``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__version__"
+    return isinstance(node, ast.Name) and node.id in ("hasattr", "getattr")
+
+
+def _found(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+    site = partial(analysis.facts.places.site, module=module)
+    quoted = partial(_quoted, analysis, module)
+    if "[0]" in module.text:
+        for item in every(ast.Subscript, module.tree):
+            if (number := _number(analysis, module, item)) is not None:
+                why = f"`{quoted(item)}` indexes a number, which raises an error since torch 0.5"
+                yield item, Removed(site(item), why, "item", site(number))
+    if ASYNC in _keywords(module.tree):
+        for call in every(ast.Call, module.tree):
+            if (value := _keyword(call, ASYNC)) is not None:
+                why = "`async` is a word of Python's own since 3.7; the argument is `non_blocking`"
+                yield call, Removed(site(call), why, "keyword", site(value), (ASYNC, "non_blocking"))
+    if "torch.full" in module.text:
+        yield from _integer_labels(analysis, module)
+    if ".t()" in module.text:
+        for view in every(ast.Attribute, module.tree):
+            if view.attr == "view" and _is_of_transposed(analysis, module, view):
+                why = f"`{quoted(view.value)}` is transposed, and `view` raises an error for it since torch 1.7"
+                yield view, Removed(site(view), why, "after", site(view.value), (".reshape",))
+    for alias in every(ast.Attribute, module.tree) if "numpy" in module.text else ():
+        if alias.attr in _ALIASES and isinstance(alias.value, ast.Name) and alias.value.id in _numpy(module.tree):
+            why = f"numpy has no `{alias.attr}` of its own since 1.24: `{quoted(alias)}` raises an error"
+            yield alias, Removed(site(alias), why, "text", None, (alias.attr,))
+    yield from _calls(analysis, module, oldest)
+    yield from _imports(analysis, module, oldest)
+
+
+def _quoted(analysis: Analysis, module: ModuleFile, node: ast.AST) -> str:
+    return short(analysis.facts.places.text(node, module))
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+@once_per_node
+def _keywords(tree: ast.Module) -> frozenset[str]:
+    """The names of all keywords that a file's calls give."""
+    return frozenset(each.arg for each in every(ast.keyword, tree) if each.arg is not None)
+
+
+@once_per_node
+def _numpy(tree: ast.Module) -> frozenset[str]:
+    """The names that stand for numpy in a file, and for nothing else."""
+    brought = [alias for node in every(ast.Import, tree) for alias in node.names if alias.name == "numpy"]
+    return frozenset(alias.asname or alias.name for alias in brought)
+
+
+# --- a number's item --------------------------------------------------------------------------------------------------
+
+
+def _number(analysis: Analysis, module: ModuleFile, item: ast.Subscript) -> ast.expr | None:
+    """``loss`` in ``loss.data[0]`` where it has no dimension: as was seen, or since a plain backward begins at it."""
+    if not (isinstance(item.slice, ast.Constant) and item.slice.value == 0 and isinstance(item.ctx, ast.Load)):
+        return None
+    if item.slice.value is False:
+        return None
+    held: ast.expr = item.value
+    while True:
+        method = held.func if isinstance(held, ast.Call) and not held.args and not held.keywords else held
+        if not isinstance(method, ast.Attribute) or method.attr not in _READING:
+            break
+        if (method is held) is not (method.attr == "data"):
+            break
+        held = method.value
+    seen = [each for each in analysis.facts.at(item) if each.kind == "index"]
+    if seen:
+        return held if all(_is_a_number(member) for each in seen for member in members(each.receiver)) else None
+    is_old = held is not item.value and isinstance(held, ast.Name)
+    scope = analysis.facts.places.scope(item, module)
+    return held if is_old and dotted(held) in _gone_back_from(scope) else None
+
+
+def _is_a_number(value: object) -> bool:
+    if isinstance(value, Host):
+        return value.of is not None and value.of.scalar
+    return isinstance(value, Tensor) and is_scalar(value)
+
+
+@once_per_node
+def _gone_back_from(scope: ast.AST) -> frozenset[str]:
+    """The names on which a function calls ``backward()`` without a gradient: they hold numbers."""
+    calls = [each for each in walk(scope) if isinstance(each, ast.Call) and not each.args]
+    named = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "backward"]
+    return frozenset(name for each in named if (name := dotted(each.value)) is not None)
+
+
+# --- views, labels, calls, imports ------------------------------------------------------------------------------------
+
+
+def _is_of_transposed(analysis: Analysis, module: ModuleFile, view: ast.Attribute) -> bool:
+    """``correct[:k].view`` where ``correct`` was compared with ``pred.t()``; its first row alone can be viewed."""
+    if not isinstance(view.value, ast.Subscript) or not isinstance(view.value.slice, ast.Slice):
+        return False
+    part, held = view.value.slice, view.value.value
+    is_one = isinstance(part.upper, ast.Constant) and part.upper.value == 1
+    if part.lower is not None or part.step is not None or part.upper is None or is_one:
+        return False
+    called = analysis.facts.places.parent(view, module)
+    if not isinstance(called, ast.Call) or called.func is not view:
+        return False
+    return isinstance(held, ast.Name) and held.id in _transposed(analysis.facts.places.scope(view, module))
+
+
+@once_per_node
+def _transposed(scope: ast.AST) -> frozenset[str]:
+    """The names of a function that are set once, to what is compared with ``pred.t()``."""
+    set_to: dict[str, list[ast.expr]] = {}
+    for each in walk(scope):
+        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+            set_to.setdefault(each.targets[0].id, []).append(each.value)
+
+    def is_turned(node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in set_to and is_turned_by(set_to[node.id][-1])
+        return is_turned_by(node)
+
+    def is_turned_by(node: ast.expr) -> bool:
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "t"
+
+    def is_compared(node: ast.expr) -> bool:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args:
+            return is_turned(node.func.value)
+        return isinstance(node, ast.Compare) and is_turned(node.left)
+
+    return frozenset(name for name, values in set_to.items() if len(values) == 1 and is_compared(values[0]))
+
+
+def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[ast.AST, Removed]]:
+    """``torch.full((n,), 1)``, which makes integers since torch 1.7, where a loss for probabilities takes it."""
+    taken: set[tuple[ast.AST, str]] = set()
+    for event in analysis.facts.of("criterion"):
+        if event.module is module and event.name in _PROBABILITIES and isinstance(event.node, ast.Call):
+            scope = analysis.facts.places.scope(event.node, module)
+            taken |= {(scope, each.id) for each in event.node.args[1:2] if isinstance(each, ast.Name)}
+    for event in analysis.facts.of("call") if taken else ():
+        call = event.node
+        if event.module is not module or event.name != "torch.full" or not isinstance(call, ast.Call):
+            continue
+        statement = analysis.facts.places.statement(call, module)
+        names = [each.id for each in getattr(statement, "targets", ()) if isinstance(each, ast.Name)]
+        scope = analysis.facts.places.scope(call, module)
+        if not any((scope, name) in taken for name in names) or _keyword(call, "dtype") is not None:
+            continue
+        passed = event.arguments.get("fill_value", 1) if event.arguments is not None else None
+        values = members(passed.value) if passed is not None else ()
+        if values and all(isinstance(each, Const) and type(each.value) is int for each in values):
+            said = _quoted(analysis, module, call)
+            why = f"`{said}` makes integers since torch 1.7, for which the loss raises an error"
+            place = analysis.facts.places.site(call, module)
+            yield call, Removed(place, why, "dtype", place)
+
+
+def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+    places = analysis.facts.places
+    for event in analysis.facts.of("call"):
+        call = event.node
+        if event.module is not module or not isinstance(call, ast.Call):
+            continue
+        if event.name in _PACKING:
+            parent = places.parent(call, module)
+            target = parent.targets[0] if isinstance(parent, ast.Assign) and parent.value is call else None
+            elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+            if [isinstance(each, ast.Starred) for each in elements] == [False, False]:
+                why, place = "a packed sequence has four fields since torch 1.1", places.site(call, module)
+                yield call, Removed(place, f"{why}, and two names take them", "after", place, ("[:2]",))
+        elif event.name in _GRIDS and oldest >= (2, 1) and (value := _keyword(call, "range")) is not None:
+            why = "the argument `range` is called `value_range` since torchvision 0.16"
+            names = ("range", "value_range")
+            yield call, Removed(places.site(call, module), why, "keyword", places.site(value, module), names)
+
+
+def _imports(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
+    """Names that libraries have dropped; of those in ``torch._six`` it is known where they are now."""
+    places = analysis.facts.places
+    for event in analysis.facts.of("import"):
+        gone = None if any(isinstance(each, ModuleValue) for each in members(event.result)) else dropped(event.name)
+        if event.module is not module or gone is None or oldest < gone[2]:
+            continue
+        name, since, _ = gone
+        node = event.node
+        if name == "torch._six" and not (dotted(node) or name).startswith(name):
+            continue  # the import that brings it is mended
+        lines: tuple[str, ...] = ()
+        if isinstance(node, ast.ImportFrom) and all(each.name in _SIX and each.asname is None for each in node.names):
+            lines = tuple(_SIX[each.name] for each in node.names) if node.module == "torch._six" else ()
+        why_not = None if lines else "what does its work today works in another way"
+        why = f"there is no `{name}` from {since} on"
+        yield node, Removed(places.site(node, module), why, "lines", None, lines, why_not)
