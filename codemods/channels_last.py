@@ -1,8 +1,9 @@
 """Keep the weights of 2-D convolutions in the order that the tensor cores read.
 
 Why slow
-    In 16 bits the tensor cores work on tensors whose channels lie side by side for each pixel. PyTorch's own order is
-    one channel behind the other, so cuDNN rearranges the input and the output of every convolution, or does without.
+    In 16 bits and in TF32 the tensor cores work on tensors whose channels lie side by side for each pixel. PyTorch's
+    own order is one channel behind the other, so cuDNN rearranges the input and the output of every convolution, or
+    does without.
 
 Example
     ::
@@ -21,21 +22,17 @@ Use instead
     keep to that (``ATen/native/ConvUtils.h``), so that the input need not be converted by hand. The first convolution
     does it. Shapes stay as they are, and so do checkpoints: loading copies into the weights, whatever their order.
 
+    A tensor in this order cannot be seen as rows: ``x.view(n, -1)`` raises. What layers have computed is reshaped
+    instead, which copies where it must: ``x.reshape(n, -1)``.
+
 When refused
-    It is done where convolutions over images do noticeable work in 16 bits: every training step runs under an
-    ``autocast`` of the script's, and the model is a ResNet, VGG or the like from torchvision, or has a convolution with
-    64 channels or more on both sides. ``apply`` lets the codemod ``autocast`` go first.
+    It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); where an
+    optimizer's state is loaded, which may lie in the other order; for convolutions over volumes, whose weights have
+    five dimensions; under ``DataParallel``; and where the model is not known to be moved to its device in one place.
 
-    It is refused where the program executes a ``view`` (or asks for strides): on a tensor in this order
-    ``x.view(n, -1)`` raises, where ``x.flatten(1)`` and ``x.reshape(n, -1)`` copy; where torch does that to the weights
-    (``parameters_to_vector``, ``LBFGS``); and where an optimizer's state is loaded.
-
-    Nothing is said where a part of the model is not known, or known to make tensors of its own order again: other
-    layers than torch's convolutions over images, batch and group norms, activations, poolings, upsampling, dropout and
-    linear layers; convolutions with groups, which may be slower so; weights of the program's own, whose shapes no
-    layer tells (with five dimensions they raise); where the model is compiled, since the compiler chooses the order
-    itself, wrapped in ``DataParallel``, not moved to its device in one place, or exported; for GPUs before Volta; and
-    under frameworks, which move the model. A script that uses ``torch.channels_last`` anywhere is left alone.
+    Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
+    before Ampere in full precision; and under frameworks, which move the model. A script that uses
+    ``torch.channels_last`` anywhere is left alone.
 
 Risk
     equivalent: other kernels round differently. Some models get slower: keep it if ``turbofix verify`` on your GPU
@@ -49,14 +46,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import LAYOUT_FREE, ON_GPU, PICTURES
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Framework, Model, Step, TrainingProgram
 from turbofix.records import dataclass
 
-from ._precision import autocast_of, called
+from ._precision import autocast_of, called, is_unknown, on_a_gpu
 
 codemod = Codemod(
     __name__,
@@ -65,9 +63,10 @@ codemod = Codemod(
     gain=Gain(1.0, 1.3, source="ResNet-50 with AMP, 775 to 1011 images/s (PyTorch tutorial on channels last)"),
     after=("autocast", "compile-model"),
     known_as=("memory format", "NHWC"),
+    assumes=(ON_GPU, PICTURES, LAYOUT_FREE),
 )
 
-VOLTA = (7, 0)
+VOLTA, AMPERE = (7, 0), (8, 0)
 WIDE = 64
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -90,42 +89,55 @@ PLAIN = ("resnet", "wide_resnet", "vgg", "segmentation.fcn_resnet", "segmentatio
 
 @dataclass(frozen=True)
 class Plan:
-    """The call that moves the model, and its method."""
+    """The call that moves the model, its method, and the views of what its layers compute."""
 
     moved: Site
     method: str
+    views: tuple[tuple[Site, str], ...]
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Models of convolutions over images that compute in 16 bits, in torch's own order."""
-    if program.framework is not Framework.PYTORCH or not program.trains or not program.device.reaches_cuda:
-        return
+    """Models of convolutions over images in torch's own order."""
     chosen = program.layouts.chosen
-    if chosen:
+    if chosen and program.trains:
         yield codemod.in_place(chosen[0], "the program chooses a memory format for its convolutions")
         return
-    if program.target.capability < VOLTA or not program.complete or program.layouts.weights:
+    if program.framework is not Framework.PYTORCH or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
     for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
-        if not steps or not all(in_16_bits(program, step) for step in steps) or not works(model):
+        over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
+        if not steps or not over_pictures or model.compiled is not None:
             continue
-        moving = model.compiling
-        if model.compiled is not None or moving is None or moving.foreign is not None or moving.moved is None:
+        in_16 = all(in_16_bits(program, step) for step in steps)
+        if program.target.capability < (VOLTA if in_16 else AMPERE):
             continue
-        if model.wrapped not in (None, PARALLEL) or not keeps(model) or moving.method not in ("to", "cuda"):
+        message = f"the convolutions of {called([model])} have their weights in the order for other kernels"
+        moving, views = model.compiling, program.layouts.views
+        moved = moving.moved if moving is not None and moving.method in ("to", "cuda") else None
+        reason = why_not(program, model)
+        if reason is not None or moving is None or moved is None:
+            place = "it is not known to be moved to its device in one place"
+            yield codemod.refuse(model.site, message, reason or place, evidence=tuple(map(of_loop, steps[:1])))
             continue
-        message = (
-            f"the convolutions of {called([model])} compute in 16 bits, with weights in the order for other kernels"
+        free = program.complete and moving.foreign is None and keeps(model) and not (program.layouts.lying or views)
+        worth = worth_of(model, in_16)
+        assumes = (
+            *gpu,
+            *((PICTURES,) if is_unknown(model) else ()),
+            *(() if free and in_16 and works(model) and not program.layouts.weights else (LAYOUT_FREE,)),
         )
-        seen = (Evidence("it is moved to its device", moving.moved), *map(of_loop, steps[:1]))
-        reason = why_not(program)
-        if reason is not None:
-            yield codemod.refuse(model.site, message, reason, evidence=seen)
-        else:
-            plan = Plan(moving.moved, moving.method)
-            yield codemod.finding(model.site, message, plan=plan, evidence=seen)
+        seen = (Evidence("it is moved to its device", moved), *map(of_loop, steps[:1]))
+        plan = Plan(moved, moving.method, views)
+        yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def worth_of(model: Model, in_16: bool) -> Worth:
+    """How much the order may bring: little for a network that is known to be thin."""
+    if not works(model) and all(each.inputs and each.outputs for each in model.convolutions):
+        return Worth.SMALL
+    return Worth.HIGH if in_16 else Worth.SOME
 
 
 def in_16_bits(program: TrainingProgram, step: Step) -> bool:
@@ -157,13 +169,15 @@ def keeps(model: Model) -> bool:
     return (model.layers_complete or bool(plain)) and model.layers <= KEEPING | plain
 
 
-def why_not(program: TrainingProgram) -> str | None:
+def why_not(program: TrainingProgram, model: Model) -> str | None:
     """What makes the other order unsafe, if anything."""
-    if program.layouts.lying:
-        line = program.layouts.lying[0].line_from(program.entry)
-        return (
-            f"the program takes torch's own order for granted ({line}); `flatten` and `reshape` do not, as `view` does"
-        )
+    if model.wrapped not in (None, PARALLEL):
+        return f"{(model.wrapped or '').rpartition('.')[2]} copies the model in an order of its own"
+    if any(each.dims == 3 for each in model.convolutions):
+        return "it has convolutions over volumes, whose weights have five dimensions"
+    for site in program.layouts.flattened[:1]:
+        line = site.line_from(program.entry)
+        return f"the weights, or their gradients, are seen as rows of numbers ({line}), which raises in another order"
     for optimizer in program.optimizers:
         if optimizer.state_loads:
             line = optimizer.state_loads[0].site.line_from(program.entry)
@@ -173,7 +187,7 @@ def why_not(program: TrainingProgram) -> str | None:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Move the model into the other order where it is moved to its device."""
+    """Move the model into the other order where it is moved to its device, and reshape what cannot be viewed."""
     plan = finding.plan
     assert isinstance(plan, Plan)
     order = edit.name("torch.channels_last", plan.moved)
@@ -181,3 +195,5 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.argument(plan.moved, "memory_format", order)
     else:
         edit.insert_after(plan.moved, f".to(memory_format={order})")
+    for site, text in plan.views:
+        edit.replace(site, text)

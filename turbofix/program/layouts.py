@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
+from turbofix.program.facts import Frame
 from turbofix.program.model import Layouts, Model
-from turbofix.program.names import body_of, walk_here
-from turbofix.program.values import Made, members
+from turbofix.program.names import body_of, dotted, walk_here
+from turbofix.program.values import Made, Tensor, Value, members
 
 _LYING = frozenset(
     ("view", "view_as", "as_strided", "stride", "is_contiguous", "data_ptr", "untyped_storage", "storage")
@@ -40,14 +42,25 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         for node in every(ast.Attribute, module.tree)
         if node.attr in ("channels_last", "channels_last_3d")
     ]
-    scopes = {frame.scope: frame.module for frame in facts.opened()}
-    lying = [
-        places.site(node, module)
-        for scope, module in scopes.items()
-        if scope is module.tree or _says_how_it_lies(places.text(scope, module))
-        for node in _lying_in(scope)
-    ]
-    lying += [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
+    receivers: dict[int, list[Value]] = {}
+    for event in facts.of("call"):
+        if event.name == "Tensor.view":
+            receivers.setdefault(id(event.node), []).extend(members(event.receiver))
+    scopes = {frame.scope: frame for frame in facts.opened()}
+    lying: list[Site] = []
+    views: dict[Site, str] = {}
+    for scope, frame in scopes.items():
+        module = frame.module
+        if scope is not module.tree and not _says_how_it_lies(places.text(scope, module)):
+            continue
+        for node in _lying_in(scope):
+            assert isinstance(node.func, ast.Attribute)
+            seen = receivers.get(id(node))
+            if node.func.attr != "view" or _is_dtype(node):
+                lying.append(places.site(node, module))
+            elif any(map(_is_computed, seen)) if seen is not None else _is_of_layer(frame):
+                views[places.site(node.func, module)] = f"{places.text(node.func.value, module)}.reshape"
+    flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
         for module in modules
@@ -55,7 +68,29 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         for node in every(ast.Call, module.tree)
         if _called(node) in _WEIGHTS
     ]
-    return Layouts(tuple(sorted(chosen)), tuple(sorted(set(lying))), tuple(sorted(weights)))
+    return Layouts(
+        tuple(sorted(chosen)),
+        tuple(sorted(set(lying))),
+        tuple(sorted(weights)),
+        tuple(sorted(views.items())),
+        tuple(sorted(flattened)),
+    )
+
+
+def _is_computed(value: Value) -> bool:
+    """Whether a tensor may be what a layer gives, whose numbers lie in another order then."""
+    return not isinstance(value, Tensor) or "output" in value.roles
+
+
+def _is_dtype(call: ast.Call) -> bool:
+    """``x.view(torch.int32)`` reads the bytes as other numbers."""
+    first = call.args[0] if call.args else None
+    return isinstance(first, ast.Attribute) and (dotted(first) or "").startswith(("torch.", "np.", "numpy."))
+
+
+def _is_of_layer(frame: Frame) -> bool:
+    cls = frame.function.cls if frame.function is not None else None
+    return cls is not None and any(name.startswith("torch.nn.") for name in cls.externals())
 
 
 def _says_how_it_lies(text: str) -> bool:

@@ -880,15 +880,18 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Layouts:
-    """How tensors lie in memory, where plain torch trains a model with convolutions; else all of it is empty.
+    """How tensors lie in memory, in a program whose models convolve; else all of it is empty.
 
     ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
-    elements follow on one another, or takes it for granted (``x.view(...)``). ``weights``: those that no layer makes.
+    elements follow on one another, or takes it for granted. ``weights``: those that no layer makes. ``views`` are the
+    callees of ``x.view(...)`` of what layers compute, with what reshapes it. ``flattened``: torch does so to weights.
     """
 
     chosen: tuple[Site, ...] = ()
     lying: tuple[Site, ...] = ()
     weights: tuple[Site, ...] = ()
+    views: tuple[tuple[Site, str], ...] = ()
+    flattened: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         trainings=asked,
         engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
         hands_over=hands_over(analysis, holders),
-        layouts=layouts(analysis, known_models) if framework is Framework.PYTORCH else Layouts(),
+        layouts=layouts(analysis, known_models) if trains else Layouts(),
         biases=biases(analysis) if trains else Biases(),
         placed=placed(analysis),
         old_names=old_names(analysis),
