@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from turbofix.findings import Site
-from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
-from turbofix.program.pinning import gives_graphs, is_idle, pinning, synchronized, waiting_copies
+from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, Assumption
+from turbofix.findings import Site, Worth
+from turbofix.program.model import Evaluation, Loader, Placement, Step, TrainingProgram, Transfer
+from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
 from ._loaders import does_not_block, may_be_non_blocking
@@ -16,11 +17,10 @@ from ._precision import cuda_test
 
 @dataclass(frozen=True)
 class Copying:
-    """A copy of batches to a GPU, with the loaders that they come from.
+    """A copy of batches to a GPU, with the loaders that they come from: none where they are not known.
 
     ``given``: it does not block, or not always. ``can be``: it may be given ``non_blocking``; ``value`` is the source
-    of what that is set to, None where it is refused (``why_not``). ``behind``: it moves no batch, but waits for the
-    copy of one that stands in front of it.
+    of what that is set to, None where it is refused (``why_not``).
     """
 
     transfer: Transfer
@@ -28,69 +28,58 @@ class Copying:
     state: Literal["given", "can be"]
     value: str | None = None
     why_not: str = ""
-    behind: Site | None = None
+    assumes: tuple[Assumption, ...] = ()
+
+    @property
+    def worth(self) -> Worth:
+        """Little, where nothing says that the batches are pinned."""
+        pins = self.loaders and all(pinning(loader) in ("pinned", "can be") for loader in self.loaders)
+        return Worth.SOME if pins else Worth.SMALL
 
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:
-    """The copies that could run beside the computation, and those that would take that from them."""
-    found = tuple(of_batches(program))
-    yield from found
-    moved = waiting_moves(program)
-    eased = {
-        each.transfer.site: each
-        for each in found
-        if each.transfer.site not in moved
-        and (each.state == "given" or each.value is not None)
-        and all(pinning(loader) in ("pinned", "can be") for loader in each.loaders)
-    }
-    for late, fronts in waiting_copies(program):
-        served = [eased[site] for site in sorted(fronts) if site in eased]
-        if served and can_go_along(late):
-            value = cuda_test(late.to) if late.to.mps else "True"
-            yield Copying(late, served[-1].loaders, "can be", value, behind=served[-1].transfer.site)
-
-
-def of_batches(program: TrainingProgram) -> Iterator[Copying]:
     """The copies of batches that could run beside the computation, in the order of the source."""
-    moved = waiting_moves(program)
     for transfer, loaders in copies(program):
-        if not loaders or transfer.pageable or transfer.again or not transfer.to.reaches_cuda or transfer.dtype_only:
+        is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
+        goes = goes_to_gpu(program, transfer.to)
+        if not is_batch or goes is None or transfer.pageable or transfer.again or transfer.dtype_only:
             continue
         if does_not_block(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
             continue
-        if any(pinning(loader) not in ("pinned", "can be") or loader.first_only for loader in loaders):
+        if loaders and all(pinning(each) == "no" or each.first_only or is_idle(program, each) for each in loaders):
             continue
-        if any(pinning(loader) == "can be" and wish_is_elsewhere(loader) for loader in loaders):
+        if transfer.non_blocking.state != "absent":
             continue
-        if len(loaders) > 1 and any(pinning(loader) == "can be" and loader.elsewhere for loader in loaders):
-            continue  # which of them it reads is up to a program that is not seen
-        if transfer.site in moved:
-            continue
-        if transfer.non_blocking.state != "absent" or all(is_idle(program, loader) for loader in loaders):
-            continue
-        graphs = all(map(gives_graphs, loaders))
+        unknown = not loaders or transfer.what not in ("batch", "object")
+        assumes = (*((BATCHES_ON_HOST,) if unknown else ()), *goes)
+        graphs = bool(loaders) and all(map(gives_graphs, loaders))
         if not graphs and (transfer.what == "object" or any(loader.batch == "object" for loader in loaders)):
             why = "the batch is an object of its own class, whose `to` may not take non_blocking"
             yield Copying(transfer, loaders, "can be", None, why)
-        elif (graphs or transfer.what != "object") and may_be_non_blocking(transfer):
+        elif may_be_non_blocking(transfer):
             value = cuda_test(transfer.to) if transfer.to.mps else "True"
             why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
-            yield Copying(transfer, loaders, "can be", value, why)
+            yield Copying(transfer, loaders, "can be", value, why, assumes)
 
 
-def eased(program: TrainingProgram) -> frozenset[Site]:
+def goes_to_gpu(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
+    """What it assumes that a copy goes to a GPU; None where it goes somewhere else."""
+    if to.reaches_cuda:
+        return ()
+    return (ON_GPU,) if to.where == "unknown" and program.names_cuda else None
+
+
+def eased(program: TrainingProgram) -> dict[Site, Copying]:
     """The copies that do not block, or will not when the same run has rewritten them: those that pinning serves."""
-    return frozenset(
-        copy.transfer.site for copy in copyings(program) if copy.state == "given" or copy.value is not None
-    )
+    given = (copy for copy in copyings(program) if copy.state == "given" or copy.value is not None)
+    return {copy.transfer.site: copy for copy in given}
 
 
 def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...]]]:
     """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
 
-    Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads;
-    none where one of them is not known.
+    Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads.
     """
     found: dict[Site, tuple[Transfer, tuple[Loader, ...]]] = {}
     loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
@@ -100,20 +89,6 @@ def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, .
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
             found[transfer.site] = transfer, known if len(known) == len(sites) else ()
     yield from (found[site] for site in sorted(found))
-
-
-def waiting_moves(program: TrainingProgram) -> frozenset[Site]:
-    """The copies that another copy of the same iteration, or a wait for all of the GPU's work, would only take the wait
-    from, and that must keep blocking."""
-    waiting = waiting_copies(program)
-    moved = {site for late, fronts in waiting if not can_go_along(late) for site in fronts}
-    return frozenset(moved | synchronized(program))
-
-
-def can_go_along(transfer: Transfer) -> bool:
-    """Whether a copy of pageable memory need not wait either: of so few elements that the driver takes them at once."""
-    told = not transfer.to.mps or cuda_test(transfer.to) is not None
-    return transfer.at_once and told and transfer.method in ("to", "cuda", "type")
 
 
 def wish_is_elsewhere(loader: Loader) -> bool:

@@ -15,16 +15,6 @@ OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
 """The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
 
 
-def copies_to_cuda(loader: Loader) -> tuple[Transfer, ...]:
-    """The copies that bring the loader's batches to a GPU and that gain from pinned memory.
-
-    They move what the loader made, not what was put together anew, and do not block (under a condition, perhaps), or
-    need not.
-    """
-    moved = (copy for copy in loader.copies if copy.to.reaches_cuda and not copy.dtype_only and not copy.pageable)
-    return tuple(copy for copy in moved if may_be_non_blocking(copy) or does_not_block(copy.non_blocking))
-
-
 def does_not_block(flag: Argument) -> bool:
     """Whether ``non_blocking`` is passed and not known to be false."""
     return flag.state != "absent" and (not flag.known or any(flag.values))
@@ -32,7 +22,8 @@ def does_not_block(flag: Argument) -> bool:
 
 def may_be_non_blocking(transfer: Transfer) -> bool:
     """Whether a copy of a batch can be given ``non_blocking``."""
-    can = transfer.what in ("batch", "object") and transfer.method in ("to", "cuda", "type")
+    can = transfer.what in ("batch", "object") or transfer.likely == "batch"
+    can = can and transfer.method in ("to", "cuda", "type")
     return can and transfer.non_blocking.state == "absent"
 
 

@@ -18,10 +18,6 @@ Use instead
 
     The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may also be
     another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
-    A tensor of known few elements that the script makes on the host in every step, and copies behind the batch and in
-    front of the forward pass (class weights, a style for each sample), is copied along without blocking: a blocking
-    copy would wait for those of the batch, too. It need not be pinned, since the driver takes up to 64 KB out of its
-    memory before the call returns.
 
     Accelerate copies the batches itself, and is told to with version 0.30 or newer::
 
@@ -30,20 +26,13 @@ Use instead
         )
 
 When refused
-    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not), but for Accelerate where
-    its loaders are pinned already; it is refused there beside arguments that older versions do not take together with
-    ``dataloader_config``. Only tensors of a batch that comes out of a loader are rewritten, on their way to the
-    device, in lists and dicts too (``[t.to(device) for t in targets]``). Never a copy to the host (reading it would
-    race with the copy), never a model, never a change of dtype alone. Nothing is said where the batches cannot be
-    pinned, since the copy then waits anyway, nor of a batch that a cast has made anew (``x.float()`` of what is
-    float32 is the batch itself), nor of what a call that is not seen through made of a batch, nor of an evaluation
-    over a handful of batches that the training process loads, nor of copies in front of another one of pageable
-    memory before the forward pass, which would take the wait from them (where it is not known to be small), nor in
-    front of ``torch.cuda.synchronize()``.
-
-    It is refused where the host changes the batch in place below the copy, which may not have read it yet, for batches
-    that are objects of a class of their own, whose ``to`` may not take ``non_blocking``, and where the device may be
-    Apple's and no test tells: there the copy may be read before it has arrived (pytorch issue 139550).
+    Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype alone. It is
+    refused where the host changes the batch in place below the copy, which may not have read it yet, for batches that
+    are objects of a class of their own, whose ``to`` may not take ``non_blocking``, where the device may be Apple's
+    and no test tells (there the copy may be read before it has arrived: pytorch issue 139550), and for Accelerate
+    beside arguments that older versions do not take together with ``dataloader_config``. Nothing is said of what the
+    step puts together in new memory (``torch.stack(x).to(device)``), which is not pinned, of batches that are on the
+    GPU already, and of an evaluation over a handful of batches that the training process loads.
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.
@@ -57,6 +46,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
@@ -80,6 +70,7 @@ codemod = Codemod(
     after=("device-tensors", "preload-dataset"),
     together=("pin-memory",),
     known_as=("asynchronous transfer", "non_blocking"),
+    assumes=(BATCHES_ON_HOST, ON_GPU),
 )
 
 
@@ -108,9 +99,9 @@ OF_LOADERS = ("dispatch_batches", "split_batches", "even_batches", "use_seedable
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
-    if program.framework is Framework.ACCELERATE and program.complete:
+    if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(program)
-    if program.framework not in OWN_COPIES or not program.complete:
+    if program.framework not in OWN_COPIES:
         return
     found = tuple(copyings(program))
     timed = any(is_timed(loader) for copy in found for loader in copy.loaders)
@@ -122,16 +113,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if flag.state == "value" and flag.values[0] and pins:
                 yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
-        if copy.behind is not None:
-            front = copy.behind.line_from(transfer.site.path)
-            message = f"the host waits here for the copy of a batch of {called(loaders[0])} ({front}) in every step"
-        else:
-            message = f"the host waits for this copy of a batch of {called(loaders[0])} in every step"
+        who = f" of {called(loaders[0])}" if len(loaders) == 1 and loaders[0].name else ""
+        message = f"the host waits for this copy of a batch{who}"
         seen = of_copy(program, transfer.site, transfer.to, loaders)
         if copy.value is None:
             yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
         else:
-            yield codemod.finding(transfer.site, message, plan=Plan(copy.value), evidence=seen, for_speed=timed)
+            yield codemod.finding(
+                transfer.site,
+                message,
+                plan=Plan(copy.value),
+                evidence=seen,
+                for_speed=timed,
+                assumes=copy.assumes,
+                worth=copy.worth,
+            )
 
 
 def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -139,7 +135,7 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
     pinned = [
         loader
         for loader in program.loaders
-        if loader.site in program.placed and is_timed(loader) and pinning(loader) == "pinned"
+        if loader.site in program.placed and is_timed(loader) and pinning(loader) in ("pinned", "can be")
     ]
     if len(program.owners) != 1 or not pinned:
         return

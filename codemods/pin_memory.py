@@ -19,25 +19,19 @@ Use instead
     In a script that only runs on a GPU the value is ``True``, and where the script has a switch or a device of its own
     choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
 
-    Fabric copies what ``setup_dataloaders`` is given without blocking, and leaves ``pin_memory`` to the script. It is
-    said of loaders with workers, beside whose work a thread pins; without them, the training process itself would.
-    (Accelerate's copies block unless it is told otherwise; nothing is said there.)
-
+    Lightning, Fabric and Accelerate copy the batches of loaders that the script makes, and leave ``pin_memory`` to it.
     The ``Trainer`` of transformers pins by itself. Where its settings forbid it (``dataloader_pin_memory=False``) and
     workers load, that is taken out; a comment beside it is a reason to leave it.
 
 When refused
-    Nothing is said under frameworks that move the batches themselves (DeepSpeed does not, Fabric gains from it), where
-    the batches are on the GPU already, where ``collate_fn`` moves or pins them itself, where no batch is copied to a
-    GPU as the loader made it (``x.float()`` and ``torch.stack(x)`` are in new memory, ``x[:, 1:]`` is made contiguous
-    there first), where all its copies keep blocking (``non-blocking`` refuses them), where nothing tells which of
-    several loaders they read (``if args.task == ...`` in a module that is asked alone, without the script that passes
-    ``args``), for an evaluation over a handful of batches that the training process loads, and where an unpacked
-    mapping may set ``pin_memory`` already. It is refused where the call unpacks a mapping that is not written out in
-    the same function or serves for more than that, where a batch holds sparse tensors (older versions of torch cannot
-    pin them), where the batches are objects of a class of their own (the loader pins them only if the class has a
-    ``pin_memory`` method), where an on/off option decides, where the GPU is used only with an option that the place of
-    the call does not tell, and where ``pin_memory=False`` stands with a comment.
+    Where the call unpacks a mapping that is not written out in the same function or serves for more than that, where a
+    batch holds sparse tensors (older versions of torch cannot pin them), where the batches are objects of a class of
+    their own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides,
+    where the GPU is used only with an option that the place of the call does not tell, and where ``pin_memory=False``
+    stands with a comment. Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins
+    them itself, where every copy is of new memory (``torch.stack(x)``), where all its copies keep blocking
+    (``non-blocking`` refuses them), for an evaluation over a handful of batches, and where an unpacked mapping may set
+    ``pin_memory`` already.
 
 Risk
     exact: where the memory lies changes no number.
@@ -49,20 +43,21 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loader, of_value
-from turbofix.program.model import Framework, Loader, TrainingProgram
+from turbofix.program.model import Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
 
-from ._copies import eased, wish_is_elsewhere
-from ._loaders import OWN_COPIES, called, copies_to_cuda, is_timed
-from ._precision import cuda_test, requote
-from ._trainers import LOADING, is_on, stays_on_cpu
+from ._copies import Copying, eased, goes_to_gpu, wish_is_elsewhere
+from ._loaders import OWN_COPIES, called, is_timed
+from ._precision import cuda_test, on_a_gpu, requote
+from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
 from ._trainers import why_not as why_not_setting
 
@@ -73,6 +68,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.1, "Raschka, LLMs-from-scratch ch05/10; PyTorch tutorial on pin_memory"),
     after=("device-tensors", "preload-dataset"),
     known_as=("pinned memory", "page-locked memory"),
+    assumes=(BATCHES_ON_HOST, ON_GPU),
 )
 
 
@@ -106,36 +102,62 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders whose batches are copied to a GPU and are not pinned."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework not in (*OWN_COPIES, Framework.FABRIC) or not program.complete:
-        return
     eases = eased(program)
     timed = any(is_timed(loader) for loader in program.loaders)
     for loader in program.loaders:
-        if loader.subclass == BY_DEEPSPEED:
+        if loader.subclass == BY_DEEPSPEED or loader.role == "unused" or program.framework is Framework.TRANSFORMERS:
             continue
-        state = pinning(loader)
-        moved = any(copy.to.reaches_cuda for copy in loader.copies)
-        if state == "pinned" and (moved or (program.device.reaches_cuda and loader.role != "unused")):
+        state, moved = pinning(loader), moved_by(program, loader, eases)
+        if state == "pinned" and (moved is not None or program.device.reaches_cuda):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
-        by_fabric = is_moved_by_fabric(program, loader)
-        copies = copies_to_cuda(loader) if program.framework in OWN_COPIES else ()
-        served = tuple(copy for copy in copies if copy.site in eases)
-        copies = served or copies
-        if not (copies or by_fabric) or state == "pinned" or loader.first_only:
+        if moved is None or state in ("pinned", "maybe") or loader.first_only:
             continue
-        who = "Fabric's" if by_fabric else copies[0].site.line_from(loader.site.path)
-        message = f"{called(loader)} hands out pageable memory: the host waits for each copy to the GPU ({who})"
+        who, assumes, copy = moved
+        message = f"{called(loader)} hands out pageable memory: copies to the GPU are staged and waited for ({who})"
         seen = of_loader(program, loader, "pin_memory")
-        if copies:
-            seen = (*seen, *of_device(copies[0].to, copies[0].site))
-        reason = why_not(loader) if state != "maybe" else None
+        if copy is not None:
+            seen = (*seen, *of_device(copy.to, copy.site))
+        reason = why_not(loader)
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
-        elif state == "can be" and (served or by_fabric) and not is_idle(program, loader):
+        elif state == "can be" and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
-            test = None if by_fabric else cuda_test(loader.goes_to)
-            plan = Plan(loader.site, pin.edit_at or pin.site, test, loader.spelled_out)
-            yield codemod.finding(plan.value or loader.site, message, plan=plan, evidence=seen, for_speed=timed)
+            plan = Plan(
+                loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to) if copy else None, loader.spelled_out
+            )
+            worth = Worth.SMALL if BATCHES_ON_HOST in assumes else None
+            yield codemod.finding(
+                plan.value or loader.site,
+                message,
+                plan=plan,
+                evidence=seen,
+                for_speed=timed,
+                assumes=assumes,
+                worth=worth,
+            )
+
+
+def moved_by(
+    program: TrainingProgram, loader: Loader, eases: Mapping[Site, Copying]
+) -> tuple[str, tuple[Assumption, ...], Transfer | None] | None:
+    """Who copies the loader's batches to a GPU, as it made them, what that assumes, and the copy where it is seen."""
+    if program.framework in (Framework.FABRIC, Framework.ACCELERATE) and loader.site in program.placed:
+        return ("Fabric" if program.framework is Framework.FABRIC else "Accelerate", (), None)
+    if program.framework is Framework.LIGHTNING:
+        on = {on_gpu(each) for each in program.trainings} - {False}
+        return ("Lightning", () if True in on else (ON_GPU,), None) if on else None
+    if program.framework not in (*OWN_COPIES, Framework.IGNITE):
+        return None
+    for copy in loader.copies:
+        goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)
+        if goes is not None and (eased_by is not None or (pinning(loader) == "no" and not copy.pageable)):
+            return copy.site.line_from(loader.site.path), eased_by.assumes if eased_by is not None else goes, copy
+    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
+    moving = any(each.transfers for each in loops if loader.site in each.loaders)
+    goes = on_a_gpu(program)
+    if goes is None or loader.copies or moving or loader.role == "evaluation":
+        return None
+    return "by what is not seen", (BATCHES_ON_HOST, *goes), None
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -164,29 +186,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             here = given.edit_at is None or given.edit_at == given.site
             plan = Allowed(training.site, None if here else given.edit_at)
             yield codemod.finding(place, message, plan=plan, evidence=seen)
-
-
-def is_moved_by_fabric(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether Fabric copies the batches of a loader, which it does without blocking; their data must be known.
-
-    And so must its workers: small batches are copied from pageable memory at once (up to 64 KB), and without workers
-    it is the training process that would pin large ones.
-    """
-    return (
-        program.framework is Framework.FABRIC
-        and loader.site in program.placed
-        and loader.role != "unused"
-        and loader.dataset.kind != "unknown"
-        and has_workers(loader)
-    )
-
-
-def has_workers(loader: Loader) -> bool:
-    """Whether a loader surely has workers, unless the user of the script says otherwise."""
-    workers = loader.argument("num_workers")
-    if workers.state == "computed":
-        return True
-    return workers.state in ("value", "option") and bool(workers.values) and bool(workers.values[0])
 
 
 def why_not(loader: Loader) -> str | None:

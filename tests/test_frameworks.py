@@ -216,9 +216,11 @@ def test_a_loop_under_a_framework_keeps_to_the_framework(name: str) -> None:
     text = program(*LOOPS[name])
     found = report(text)
     assert found.framework == name.partition(",")[0]
-    allowed = (
-        BATCHES if found.framework == "deepspeed" else LEFT if found.framework in ("accelerate", "fabric") else set()
-    )
+    allowed = {
+        "deepspeed": BATCHES,
+        "accelerate": LEFT | BATCHES,  # whose own settings say how batches are copied
+        "fabric": LEFT | {"pin-memory"},
+    }.get(found.framework, set())
     told = {"autocast"} if found.framework == "accelerate" else set()  # the launcher decides, and is told what to pass
     assert not {each.codemod for each in found.findings} & (OWNED - allowed - told)
     assert not fixable(found) & (OWNED - allowed)
@@ -256,7 +258,7 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
     assert found.trains
     # The trainer of transformers has a switch for TF32; mixed precision is refused for the `compute_loss` of its own.
     # Under Lightning the loaders are the script's.
-    assert proven(found) == {"transformers": {"tf32"}, "lightning": {"loader-workers"}}.get(name, set())
+    assert proven(found) == {"transformers": {"tf32"}, "lightning": {"loader-workers", "pin-memory"}}.get(name, set())
 
 
 def test_batches_under_deepspeed_are_copied_by_the_script() -> None:

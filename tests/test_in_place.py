@@ -57,7 +57,7 @@ PLAIN = {
     "optimizer": "",
     "loader": "",
     "amp": "store_true",
-    "workers": "4",
+    "workers": "8",
 }
 AUTOCAST, COPIES, SWITCH, OPTIMIZER, LOADER = 16, [14, 15], 24, 27, 29
 

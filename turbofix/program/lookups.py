@@ -9,7 +9,6 @@ from dataclasses import field
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.elements import AT_ONCE
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
@@ -27,6 +26,8 @@ _VIEWS = words("reshape view unsqueeze squeeze expand flatten contiguous detach 
 """Methods that do the same to a tensor wherever it lies."""
 _TABLES = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 _DEPTH = 24
+AT_ONCE = 4096
+"""Elements of a table that a copy from the host brings to the device in next to no time: 64 KB of 16 bytes each."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -253,7 +253,6 @@ class Transfer:
     guard: Guard = ALWAYS
     dtype_only: bool = False
     pageable: bool = False  # from numpy or a freshly made host tensor: never pinned, non_blocking gains nothing
-    at_once: bool = False  # pageable and known to be so small that a copy that does not block returns at once
     again: bool = False  # of what an earlier transfer has brought to the device already
     loader: Site | None = None  # the loader whose batch it moves
     likely: Literal["batch", "output"] | None = None  # where `what` is unknown: what its use makes it, not its making

@@ -1,11 +1,10 @@
-"""What can be pinned of a loader's batches, and which of their copies to the GPU have something to run beside."""
+"""What can be pinned of a loader's batches."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from turbofix.findings import Site
-from turbofix.program.model import Evaluation, Loader, Step, TrainingProgram, Transfer
+from turbofix.program.model import Loader, TrainingProgram
 
 BY_DEEPSPEED = "deepspeed.runtime.dataloader.DeepSpeedDataLoader"
 """What ``deepspeed.initialize`` makes of its ``training_data``; it pins its memory."""
@@ -70,46 +69,3 @@ def is_idle(program: TrainingProgram, loader: Loader) -> bool:
     if not (workers.state == "absent" or (workers.state == "value" and workers.values == (0,))):
         return False
     return -(-length // min(sizes)) <= HANDFUL
-
-
-def waiting_copies(program: TrainingProgram) -> list[tuple[Transfer, frozenset[Site]]]:
-    """The blocking copies of pageable memory before a forward pass, each once, with the copies in front of them.
-
-    They move a host tensor made anew, or an array, and wait for the GPU's stream; nothing is launched between.
-    """
-    found: dict[Site, tuple[Transfer, frozenset[Site]]] = {}
-    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
-    for loop in loops:
-        if loop.forward is None:
-            continue
-        first = loop.forward.first
-        for late in loop.transfers:
-            if not late.pageable or not late.to.reaches_cuda or late.dtype_only or late.non_blocking.state != "absent":
-                continue
-            if late.site.path == first.path and late.site.line < first.line:
-                fronts = {
-                    each.site
-                    for each in loop.transfers
-                    if each.site.path == late.site.path
-                    and each.site < late.site
-                    and each.guard.kind == late.guard.kind
-                    and not each.pageable
-                }
-                known, others = found.get(late.site, (late, frozenset()))
-                found[late.site] = late if known.at_once else known, others | fronts
-    return list(found.values())
-
-
-def synchronized(program: TrainingProgram) -> frozenset[Site]:
-    """The copies before a forward pass with a wait for all of the GPU's work between the two."""
-    loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
-    return frozenset(
-        transfer.site
-        for loop in loops
-        if loop.forward is not None
-        for wait in loop.waits
-        for transfer in loop.transfers
-        if transfer.site.path == wait.path == loop.forward.first.path
-        and transfer.site < wait
-        and wait.line < loop.forward.first.line
-    )

@@ -11,7 +11,6 @@ from turbofix.findings import Site
 from turbofix.program.acts import is_model, wider
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
-from turbofix.program.elements import is_taken_at_once
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
 from turbofix.program.floats import gives_float32
@@ -194,7 +193,6 @@ def transfer_of(
         dtype_only=dtype_only,
         again=_is_there(event.receiver) and placement.where != "cpu",
         pageable=pageable,
-        at_once=pageable and what in ("made", "input") and is_taken_at_once(analysis, event),
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
@@ -267,7 +265,6 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=pageable,
-        at_once=first.at_once and second.at_once,
         again=first.again and second.again,
         loader=first.loader if first.loader == second.loader else None,
         to=first.to
