@@ -28,34 +28,21 @@ Use instead
     The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``.
 
 When refused
-    Compiling takes a minute or more, for training and once more for evaluation, and must be earned back. It is done
-    where a training is known to take 20,000 steps or more, by literals, defaults of options, the sizes of published
-    data and the code that makes the script's own, and its model is known to have noticeable work in each: a ready-made
-    network of torchvision or timm, convolutions with 128 channels or more, or matrix products that take noticeable
-    time (as for ``tf32``). That is 3 milliseconds saved on each step for a minute of compiling. Shorter trainings, and
-    models that are not known to have such work, are passed over in silence. Where the number of steps is not known (an
-    ``ImageFolder``, a ``while``, early stopping), it is refused, for whoever starts the training knows.
+    Compiling takes a minute or more, for training and once more for evaluation, and must be earned back: 20,000 steps
+    at 3 milliseconds saved on each. A forward pass that reads values on the host, goes on as the data say or calls what
+    the compiler does not know falls into several graphs, and a size that changes is compiled once more: then little is
+    gained. One smaller batch at the end of a pass is no matter.
 
-    It is refused where
+    It is refused where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself (``compile()``
+    compiles nothing there, as torch 2.13 was seen to do), or is only called by another method than as ``model(x)``;
+    where it is wrapped in ``DataParallel``, or is not known to be moved to its device in one place; where sizes are
+    known to differ; where gradients are differentiated, forward passes have hooks, or the model is exported or
+    scripted; where the script compiles it itself under a switch that is off; and where deterministic algorithms are
+    asked for, since the compiler picks kernels by timing.
 
-    - the forward pass does what breaks its graph, or has it compiled again: it reads a value on the host, prints, goes
-      on as the data say, draws random numbers in Python, calls another library, keeps something in the model, loops
-      as often as the data say, takes parts by a mask, enters contexts that are not known;
-    - sizes change: the batches are not known to have one size, or the last one of a pass is smaller, or may be (no
-      ``drop_last=True``), for which a second graph is compiled that serves all sizes from then on, less well;
-    - the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself: ``compile()`` compiles nothing there,
-      as torch 2.13 was seen to do; or it is called by another method than as ``model(x)``;
-    - it is wrapped in ``DataParallel``, is moved in a loop or in several places, or nothing tells whether to a GPU;
-    - the script compiles it itself under a switch or with an option, which is off; or determinism is asked for.
-
-    Nothing is said of recurrent models (cuDNN's kernels stay as they are), of those whose layers are not all known, of
-    steps that train several networks, go backward more than once or differentiate a gradient, nor where models have
-    hooks, are exported or scripted, or the script starts processes of its own; where something is compiled already, for
-    GPUs before Volta, which the compiler's kernels do not run on, where the program never reaches a GPU, and under
-    frameworks (Accelerate's ``dynamo_backend=``) but the ``Trainer`` of transformers. There it is done where
-    ``max_steps`` says that a training takes 20,000 steps or more, for a model of transformers that is made in float32,
-    and refused where batches are not known to have one size (they are where the trainer has neither a collator nor a
-    tokenizer to pad with, and drops the last one), for gradient checkpointing and for trainers of the script's own.
+    Nothing is said where something is compiled already, for GPUs before Volta, which the compiler's kernels do not run
+    on, on a CPU, and under frameworks (Accelerate's ``dynamo_backend=``) but the ``Trainer`` of transformers. There it
+    is refused for texts that are padded to their longest, gradient checkpointing and models in 16 bits or quantized.
 
 Risk
     equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
@@ -71,15 +58,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Evaluation, Framework, Model, Step, Training, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable
+from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches
 from turbofix.records import dataclass
 
-from ._precision import RECURRENT, called, cuda_test, deterministic, requote
+from ._precision import (
+    CONVOLUTIONS,
+    CONVOLVING,
+    MATMULS,
+    PRODUCTS,
+    RECURRENT,
+    called,
+    cuda_test,
+    may_contain,
+    on_a_gpu,
+    requote,
+)
 from ._sizes import have_one_size, uses, varying
 from ._trainers import (
     LOADING,
@@ -102,6 +101,7 @@ codemod = Codemod(
     gain=Gain(1.0, 2.3, source="geometric mean 1.41 (ASPLOS 2024); GPT-2 124M 2.3x (Karpathy, build-nanogpt)"),
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
+    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH),
 )
 
 VOLTA = (7, 0)
@@ -109,10 +109,13 @@ SINCE = (2, 2)
 ENOUGH = 20_000
 """Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
 
+FEW = 2_000
+"""Steps that hardly do."""
+
 WIDE = 128
 SWITCH = "torch_compile"
+HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
-REPLICATED = "torch.nn.DataParallel"
 
 
 @dataclass(frozen=True)
@@ -126,49 +129,51 @@ class Plan:
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Models with much work, in trainings that are long enough for a compiler."""
+    """Models that run uncompiled."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is not Framework.PYTORCH or not program.trains or not program.device.reaches_cuda:
-        return
-    for model in program.models:
+    for model in program.models if program.trains else ():
         option = model.compiling.option if model.compiling is not None else None
         if model.compiled is not None and option is not None:
             message = f"{called([model])} runs uncompiled unless an option is passed"
             yield codemod.refuse(model.compiled, message, f"the script compiles it with {option}: pass it")
         elif model.compiled is not None:
             yield codemod.in_place(model.compiled, f"{called([model])} is compiled")
+    if program.framework is not Framework.PYTORCH or not program.trains or (gpu := on_a_gpu(program)) is None:
+        return
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
-    if program.target.torch < SINCE:
-        return
-    for model in program.models:
+    for model in program.models if program.target.torch >= SINCE else ():
         steps = [step for step in program.steps if model.site in step.models]
-        if not steps or not any(works(program, model, step) for step in steps):
-            continue
-        known = [step.iterations for step in steps]
-        longest = max((each for each in known if each is not None), default=None)
-        if None not in known and (longest or 0) < ENOUGH:
-            continue
-        if is_out_of_reach(program, model, steps):
+        compiling = model.compiling
+        if not steps or compiling is None or not may_contain((model,), steps, HEAVY, PRODUCTS | CONVOLVING):
             continue
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
+        known = [step.iterations for step in steps]
+        longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps, longest)
+        reason = why_not(program, model, steps)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
-        compiling = model.compiling
-        assert compiling is not None
         assert compiling.after is not None
         assert compiling.text is not None
         test = "True" if compiling.tested else cuda_test(compiling.place)
-        assert test is not None
-        plan = Plan(compiling.after, compiling.text, test)
+        plan = Plan(compiling.after, compiling.text, test or f"next({compiling.text}.parameters()).is_cuda")
         seen = (*seen, *of_device(compiling.place, compiling.after))
-        yield codemod.finding(model.site, message, plan=plan, evidence=seen)
+        works = any(has_noticeable_work(program, model, step) for step in steps)
+        little = is_little(program, model, steps) or (None not in known and (longest or 0) < FEW)
+        earned = works and not little and longest is not None and longest >= ENOUGH
+        assumes = (
+            *gpu,
+            *(() if program.complete and is_seen_through(model, steps) else (COMPILES,)),
+            *(() if has_one_size(program, model, steps) else (ONE_SIZE,)),
+            *(() if earned else (LONG_ENOUGH,)),
+        )
+        worth = Worth.SMALL if little else Worth.HIGH if works else Worth.SOME
+        yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -185,8 +190,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         steps = training.argument("max_steps")
         longest = next((each for each in steps.values if isinstance(each, int)), 0) if steps.known else 0
-        if longest < ENOUGH or training.precision != "float32" or not training.models:
-            continue  # of other models it is not known what they are, or whether parts of them are frozen
         message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
         there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
         if there is not None:
@@ -196,90 +199,105 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = why_not_under_trainer(program, training)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
-        else:
-            plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-            yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+            continue
+        plain = training.precision == "float32" and training.models and not training.overrides & (STEPPING | LOADING)
+        assumes = (
+            *(() if plain else (COMPILES,)),
+            *(() if has_one_length(training) else (ONE_SIZE,)),
+            *(() if longest >= ENOUGH else (LONG_ENOUGH,)),
+        )
+        plan = Switch(SWITCH, "{torch.cuda.is_available}()")
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes)
+
+
+def has_one_length(training: Training) -> bool:
+    """Whether a trainer is known to put batches of one length together."""
+    size = training.argument("per_device_train_batch_size")
+    several = size.state == "absent" or (size.known and all(isinstance(each, int) and each > 1 for each in size.values))
+    return several and training.dataset is not None and training.dataset.kind == "map"
 
 
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's switch unsafe, or may make it a loss."""
-    for name, site in deterministic(program):
-        line = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
+    for _, site in asked_for_determinism(program):
+        return f"the script asks for reproducible results ({site.line_from(program.entry)})"
     if not is_off(training.argument("full_determinism")):
         return "the script asks for reproducible results (full_determinism)"
-    own = sorted(training.overrides & (STEPPING | LOADING))
-    if own:
-        return f"the script's own trainer has a `{own[0]}`, whose code a compiler may not see through"
+    if training.precision == "other":
+        return "the model is made in 16 bits or quantized, whose kernels a compiler may not see through"
     if not is_off(training.argument("gradient_checkpointing")):
         return "activations are computed a second time (gradient_checkpointing), in calls that break the graph"
-    size = training.argument("per_device_train_batch_size")
-    several = size.state == "absent" or (size.known and all(isinstance(each, int) and each > 1 for each in size.values))
-    if not training.stacks or not several or training.dataset is None or training.dataset.kind != "map":
-        return "batches are not known to have one length, and for a second length it is compiled once more, less well"
-    if not is_on(training.argument("dataloader_drop_last")):
-        return "the last batch of a pass is smaller, for which it is compiled once more: set dataloader_drop_last=True"
+    if not training.stacks:
+        return "batches are padded to their longest text, and each new length is compiled once more"
     return why_not_setting(program, training, SWITCH)
 
 
-def works(program: TrainingProgram, model: Model, step: Step) -> bool:
+def asked_for_determinism(program: TrainingProgram) -> Iterator[tuple[str, Site]]:
+    """Where the script asks for deterministic algorithms; cuDNN's alone are no matter to the compiler."""
+    for setting in program.setting("torch.use_deterministic_algorithms"):
+        if setting.value.state in ("unknown", "computed") or any(setting.value.values):
+            yield setting.name, setting.site
+
+
+def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> bool:
     """Whether a step is known to have noticeable work in a model."""
     if any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions):
         return True
     return has_noticeable(model.products, batch_of(program, step))
 
 
-def is_out_of_reach(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
-    """Whether nobody would expect a compiler to help here, or it would not go with what the program does."""
-    if model.layers & RECURRENT or model.wrapped not in (None, PARALLEL, REPLICATED) or program.processes:
+def is_little(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
+    """Whether a compiler hardly helps: cuDNN's recurrent kernels stay, and small layers are over at once."""
+    if model.layers & RECURRENT:
         return True
-    if not model.layers_complete and not any(each.whole for each in model.convolutions):
-        return True
-    if model.compiling is None or model.compiling.foreign is not None:
-        return True
-    return any(
-        len(step.models) > 1
-        or len(step.backwards) > 1
-        or any(act.create_graph or act.certainty != "seen" for act in step.backwards)
-        or bool(step.grad_reads)
-        or any(act.closure for act in step.updates)
-        for step in steps
+    return not model.convolutions and all(
+        is_bound_by_launches(model.products, batch_of(program, each)) for each in steps
     )
 
 
-def why_not(program: TrainingProgram, model: Model, steps: list[Step], longest: int | None) -> str | None:
-    """What makes compiling unsafe, or may make it a loss, if anything."""
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
-    for name, site in deterministic(program):
-        line = site.line_from(program.entry)
-        return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {line})"
-    if model.wrapped == REPLICATED:
-        return "it is wrapped in DataParallel, which the compiler does not go with"
-    compiling = model.compiling
-    if compiling is not None and compiling.hazard is not None:
-        return f"{compiling.hazard.why} ({compiling.hazard.site.line_from(program.entry)})"
-    sizes = of_sizes(program, model, steps)
-    if sizes is not None:
-        return sizes
-    if longest is None:
-        return "how many steps it takes is not known from the text: a minute of compiling must be earned back"
-    if compiling is None or compiling.after is None or compiling.text is None:
-        return "it is not known to be moved to its device in one place, behind which it could be compiled"
-    if cuda_test(compiling.place) is None and not compiling.tested:
-        return "nothing tells, where it is moved, whether that is to a GPU: on a CPU it must stay as it is"
-    return None
+def is_seen_through(model: Model, steps: list[Step]) -> bool:
+    """Whether the compiler is known to make one graph of a model's forward pass, and a plain step is around it."""
+    known = model.layers_complete or any(each.whole and not each.unknown for each in model.convolutions)
+    plain = not any(
+        len(step.models) > 1
+        or len(step.backwards) > 1
+        or any(act.certainty != "seen" for act in step.backwards)
+        or step.grad_reads
+        or any(act.closure for act in step.updates)
+        for step in steps
+    )
+    return known and plain and model.compiling is not None and model.compiling.hazard is None
 
 
-def of_sizes(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
-    """What the sizes of the batches have against it."""
+def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
+    """Whether all batches are known to have one size, the last of a pass left out."""
     loops: list[Step | Evaluation] = [*steps, *(each for each in program.evaluations if uses(program, each, (model,)))]
-    for loop in loops:
-        reason = varying(program, loop.loaders, loop.resized, "compiled")
+    read = all(step.source == "loader" for step in steps)
+    return read and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
+
+
+def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
+    """What makes compiling wrong, or impossible."""
+    for _, site in asked_for_determinism(program):
+        return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
+    compiling = model.compiling
+    if compiling is None:
+        return None
+    if model.wrapped not in (None, PARALLEL):
+        return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
+    for hazard in (compiling.barred, compiling.foreign):
+        if hazard is not None:
+            return f"{hazard.why} ({hazard.site.line_from(program.entry)})"
+    if any(act.create_graph for step in steps for act in step.backwards):
+        return "gradients are differentiated (create_graph), which compiled graphs do not bear"
+    if program.processes:
+        return "the script starts processes of its own, to which a compiled model does not go"
+    for step in steps:
+        reason = varying(program, step.loaders, step.resized, "compiled")
         if reason is not None:
             return reason
-        if not have_one_size(program, loop.loaders, loop.resized):
-            return "the batches are not known to have one size, and each new size would be compiled anew"
+    if compiling.after is None or compiling.text is None:
+        return "it is not known to be moved to its device in one place, behind which it could be compiled"
     return None
 
 

@@ -13,16 +13,15 @@ from dataclasses import replace
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Compiling, Hazard, Model, Step
-from turbofix.program.names import dotted
+from turbofix.program.names import body_of, dotted, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
 from turbofix.program.sites import LOOPS
-from turbofix.program.sizes import THIN
 from turbofix.program.switches import switch_of
 from turbofix.program.values import Instance, Made, Tensor, Value, members
 from turbofix.records import dataclass
@@ -51,7 +50,7 @@ _OFF = "the script compiles it itself, under a switch that is off"
 def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Model, ...]:
     """The models that steps call, with what compiling them would take."""
     called = {site for step in steps for site in step.models}
-    if not any(model.site in called and _may_be_worth_it(model) for model in models):
+    if not called:
         return models
     forwards: dict[object, list[Event]] = {}
     for event in outermost(analysis, analysis.facts.of("forward")):
@@ -74,20 +73,14 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         replace(
             model, compiling=_with(_compiling(analysis, set_up, model, *passes(model.site)), switch, foreign, option)
         )
-        if model.site in called and _may_be_worth_it(model)
+        if model.site in called
         else model
         for model in models
     )
 
 
-def _may_be_worth_it(model: Model) -> bool:
-    """Whether anything in a model may be noticeable work: a convolution, or a product that is not thin."""
-    thick = any(each.sure is not None and min(each.sure) > THIN for each in model.products.layers)
-    return model.compiled is not None or bool(model.convolutions) or thick
-
-
 def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None, option: str | None) -> Compiling:
-    return replace(compiling, hazard=switch or compiling.hazard, foreign=foreign, option=option)
+    return replace(compiling, barred=switch or compiling.barred, foreign=foreign, option=option)
 
 
 def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
@@ -108,15 +101,23 @@ def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]
 
 def _uses(analysis: Analysis) -> Iterator[Hazard]:
     """What else a program does with its models that a compiled one does not go with."""
-    for module in analysis.execution.modules.values():
-        for node in every(ast.Call, module.tree) if "register_" in module.text else ():
-            if registers_hook(node):
-                yield Hazard("has hooks", analysis.facts.places.site(node, module))
-    for event in analysis.facts.of("autograd_grad"):
-        yield Hazard("differentiates by itself, perhaps a gradient", analysis.facts.site(event))
-    for event in analysis.facts.of("call"):
+    facts = analysis.facts
+    for frame in {frame.scope: frame for frame in facts.opened()}.values():
+        if "register_" in frame.module.text:
+            for node in _hooking_in(frame.scope):
+                yield Hazard("forward passes have hooks", facts.places.site(node, frame.module))
+    for event in facts.of("autograd_grad"):
+        yield Hazard("the program takes gradients by itself, perhaps to differentiate them", facts.site(event))
+    for event in facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
-            yield Hazard(f"calls {event.name}", analysis.facts.site(event))
+            yield Hazard(f"the program calls {event.name}", facts.site(event))
+
+
+@once_per_node
+def _hooking_in(scope: ast.AST) -> list[ast.Call]:
+    """The calls in the body of a function, class or file itself that register a hook."""
+    calls = (node for statement in body_of(scope) for node in walk_here(statement) if isinstance(node, ast.Call))
+    return [node for node in calls if registers_hook(node)]
 
 
 def registers_hook(call: ast.Call) -> bool:
@@ -135,25 +136,28 @@ def _compiling(
         if analysis.facts.origin_site(each.origin) == model.site
     ]
     hazard = next(_hazards(analysis, forwards, inside), None)
+    barred = None
     if not values or not all(_has_own_forward(each) for each in values):
-        hazard = Hazard(
+        barred = Hazard(
             "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
         )
+    elif all(called_through(analysis, event, None) is not None for event in forwards):
+        other = "the model is called by another method than as `model(x)`"
+        barred = Hazard(other, analysis.facts.site(forwards[0]))
     last = _last_of_set_up(analysis, set_up.all_of(values))
     if last is None:
-        return Compiling(hazard=hazard)
+        return Compiling(hazard=hazard, barred=barred)
     statement = analysis.facts.places.statement(last.node, last.module)
     text = _name(statement, last.node)
     placed = [each for each in (last,) if each.kind == "transfer"] or set_up.moves_of(values)
     place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
     under = _tests_above(analysis, statement, last)
     if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
-        return Compiling(hazard=hazard)
+        return Compiling(hazard=hazard, barred=barred)
     after = analysis.facts.places.site(statement, last.module)
     moved = analysis.facts.site(placed[-1]) if placed else None
-    return Compiling(
-        after, text, place, hazard, tested=bool(under), moved=moved, method=placed[-1].name if placed else ""
-    )
+    method = placed[-1].name if placed else ""
+    return Compiling(after, text, place, hazard, tested=bool(under), moved=moved, method=method, barred=barred)
 
 
 def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -> list[Site]:
@@ -177,7 +181,7 @@ def _has_own_forward(value: Value) -> bool:
         return value.cls.find("forward") is not None
     if isinstance(value, Made) and value.kind == "wrapper":
         return all(_has_own_forward(each) for each in members(value.inner))
-    return isinstance(value, Made) and value.qualname.startswith(("torchvision.models.", "timm."))
+    return isinstance(value, Made) and not value.qualname.startswith("torch.nn.")
 
 
 @dataclass(eq=False)
@@ -245,10 +249,6 @@ def _hazards(analysis: Analysis, forwards: list[Event], inside: list[Event]) -> 
     """What breaks the graph of a model's forward pass, or has it compiled again and again."""
     facts = analysis.facts
     nodes = {id(event.node) for event in forwards}
-    for event in forwards:
-        owner = called_through(analysis, event, None)
-        if owner is not None:
-            yield Hazard("the model is called by another method than as `model(x)`", facts.site(event))
     scopes: dict[int, Frame] = {}
     for event in sorted(inside, key=lambda each: each.order):
         frames = facts.frames(event)

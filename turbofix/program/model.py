@@ -989,6 +989,7 @@ class Compiling:
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
     method: str = ""  # of that call: "to", "cuda"
     option: str | None = None  # the one that must be passed for the script to compile it
+    barred: Hazard | None = None  # why compiling would do nothing
 
 
 @dataclass(frozen=True)
@@ -1013,7 +1014,7 @@ class Model:
     ends_in_sigmoid: bool = False
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
-    compiling: Compiling | None = None  # None where no step calls it, its framework compiles, or it has little work
+    compiling: Compiling | None = None  # None where no step calls it, or its framework compiles
     numbers: int = 0  # at least so many are in its matrices and trained, embeddings and convolutions left out
 
 
