@@ -323,6 +323,8 @@ def _run_probed(place: Path, kind: str, batch: int) -> None:
         "may_shorten": False,
         "shorten": {},
         "finish_seconds": 0,
+        "patience": 0.0,
+        "mark": None,
         "dropout": True,
         "remap": False,
         "watch": {},

@@ -530,14 +530,6 @@ def test_folders_are_searched_for_notebooks(run: Run, tmp_path: Path) -> None:
     assert python_files(tmp_path) == [tmp_path / "a" / "book.ipynb"]
 
 
-def test_a_notebook_is_not_run(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "book.ipynb").write_bytes(slow())
-    for command in (("verify", "book.ipynb"), ("apply", "--verify", "book.ipynb")):
-        ran = run(*command)
-        assert ran.code == 2
-        assert "only scripts can be run; export the notebook" in ran.err
-
-
 def test_a_module_beside_the_notebook_changes_with_it(run: Run, tmp_path: Path) -> None:
     epoch = "".join(SLOW_LINES[11:])
     (tmp_path / "engine.py").write_text(

@@ -322,7 +322,6 @@ def test_a_script_that_cannot_be_judged_gives_one_sentence(
     ("path", "options", "words"),
     [
         ("absent.py", {}, "there is no file"),
-        ("book.ipynb", {}, "is a notebook"),
         ("tiny.py", {"isolation": "glass"}, "there is no isolation level 'glass'"),
         ("tiny.py", {"python": "/no/such/python"}, "could not be started"),
         ("tiny.py", {"python": "/bin/false"}, "could not import torch"),

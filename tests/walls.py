@@ -43,6 +43,7 @@ ORDER = {
     "may_shorten": False,
     "shorten": {},
     "finish_seconds": 0.0,
+    "patience": 0.0,
     "dropout": True,
     "remap": False,
     "watch": {},

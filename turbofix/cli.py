@@ -592,13 +592,14 @@ def apply_verified(  # noqa: PLR0913
     if not verification.kept:
         say("nothing survived the verification, so nothing was changed")
         return FOUND
+    kept = project.as_files(verification.kept, workspace)
     if not write:
         from turbofix.report import diff
 
-        tell_base(verification.kept, workspace)
-        emit(diff.render(verification.kept, workspace), output.file)
+        tell_base(kept, workspace)
+        emit(diff.render(kept, workspace), output.file)
         return FOUND
-    written, errors = project.write_together(verification.kept, workspace)
+    written, errors = project.write_together(kept, workspace)
     show_problems(Outcome(()), errors, output.verbose)
     if not output.quiet:
         say(f"rewrote {', '.join(shown(path) for path in written)}" if written else "nothing was written")

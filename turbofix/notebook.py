@@ -105,6 +105,12 @@ class Notebook:
             lines += here
         return Cells(tuple(lines))
 
+    def place(self, text: str, line: int) -> tuple[int, int]:
+        """The cell, and the line in it, of a line of a text that ``rewritten`` takes."""
+        at = 0 if line < 2 else next(itertools.islice(re.finditer("\n", text), line - 2, None)).end()
+        ends = [match.end() for match in _FENCE.finditer(text) if match.end() <= at]
+        return self.cells[len(ends)].number, text.count("\n", ends[-1] if ends else 0, at) + 1
+
     def rewritten(self, text: str) -> str:
         """The JSON with the code of a rewritten text. Raises ``NotReadable`` where a fence or a masked line is gone."""
         parts = split(text)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turbofix import assumptions, pipeline, registry
 from turbofix.codemod import Codemod
@@ -563,11 +563,6 @@ def write_together(contents: Mapping[Path, bytes], workspace: Workspace) -> tupl
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-A_NOTEBOOK = (
-    "only scripts can be run; export the notebook (`jupyter nbconvert --to script` on it) and verify the script"
-)
-
-
 class NothingToVerify(Exception):  # noqa: N818  (an outcome, told to the user as a sentence)
     """There is no rewritten program to compare with; the argument is a sentence."""
 
@@ -589,11 +584,10 @@ def plan_verification(
     from turbofix.verify.request import ASSUMPTION, LIKELY
 
     path = Path(os.path.abspath(script))
-    if path.suffix == ".ipynb":
-        raise NothingToVerify(f"{shown(path)}: {A_NOTEBOOK}")
-
     codemods = {codemod.name: codemod for codemod in registry.load()}
 
+    source = workspace.source(path)
+    notebook = source.notebook if isinstance(source, Source) else None
     sharing: tuple[FileReport, ...] | None = None
 
     @cache  # a verification asks for one set several times, and each answer is an analysis of the program
@@ -616,6 +610,8 @@ def plan_verification(
                 contents, errors = encode(applied.texts, workspace)
                 if errors:
                     raise NothingToVerify("; ".join(f"{shown(each.path)}: {each.sentence}" for each in errors))
+                if path in contents and notebook is not None:
+                    contents[path] = applied.texts[path].encode()
                 codemod = codemods[applied.codemod]
                 unlocking = tuple(other.name for other in codemods.values() if other.may_unlock(codemod.name))
                 gains = [finding.gain for finding in applied.findings if finding.gain is not None]
@@ -637,7 +633,7 @@ def plan_verification(
     first = stages(frozenset())
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
-    return Request(path, tuple(args), first, options, stages)
+    return replace(Request(path, tuple(args), first, options, stages), **_as_a_script(source))
 
 
 def _behind(mark: str, names: Iterable[str]) -> frozenset[str]:
@@ -661,13 +657,42 @@ def plan_comparison(script: Path, candidate: Path, args: Sequence[str], risk: Ri
     )
     if not inner:
         raise NothingToVerify(f"{shown(candidate)}: there are no files in this folder")
+    ours = read_source(path)
+    texts: dict[Path, bytes] = {}
     for file in (path, *inner.values()):
-        if file.suffix == ".py" or file == candidate:
-            source = read_source(file)
+        if file.suffix in (".py", ".ipynb") or file == candidate:
+            source = ours if file == path else read_source(file)
             if isinstance(source, SourceError):
                 raise NothingToVerify(f"{shown(file)}: {source.sentence}")
             problem = pipeline.syntax_error(Path(shown(file)), source.text)
             if problem is not None:
-                raise NothingToVerify(problem)
+                cells = source.cells
+                raise NothingToVerify(_error_in_cell(problem, Path(shown(file)), cells) if cells else problem)
+            if source.notebook is not None:
+                texts[file] = source.text.encode()
     contents = {place: file.read_bytes() for place, file in inner.items()}
-    return Request(path, tuple(args), (Stage(None, risk, contents),), options)
+    contents |= {place: texts[file] for place, file in inner.items() if file in texts}
+    return replace(Request(path, tuple(args), (Stage(None, risk, contents),), options), **_as_a_script(ours))
+
+
+def _as_a_script(source: Source | SourceError) -> dict[str, Any]:
+    """What a request needs for a notebook to be run: its code, and where the lines of such code are."""
+    if isinstance(source, SourceError) or (notebook := source.notebook) is None:
+        return {}
+
+    def told(content: bytes, line: int) -> str:
+        cell, line = notebook.place(content.decode(), line)
+        return f"cell {cell}, line {line}"
+
+    return {"texts": {source.path: source.text.encode()}, "told": told}
+
+
+def as_files(kept: Mapping[Path, bytes], workspace: Workspace) -> dict[Path, bytes]:
+    """What survived a verification as it is written: a notebook's code goes back into the notebook."""
+    sources = {path: workspace.source(path) for path in kept}
+    texts = {
+        path: kept[path].decode()
+        for path, source in sources.items()
+        if isinstance(source, Source) and source.notebook is not None
+    }
+    return {**kept, **encode(texts, workspace)[0]}

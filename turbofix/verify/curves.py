@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turbofix.records import dataclass
+from turbofix.verify.probe.thresholds import ENDINGS
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED
 
 # fewer steps say nothing of how a program learns
@@ -128,7 +129,7 @@ def curve_of(log: Mapping[str, Any], unit: str) -> Curve:
         seen,
         unit,
         passes,
-        log["how"] == "finished",
+        log["how"] in ENDINGS,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,17 @@ from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.probe.levels import OVERLAY
-from turbofix.verify.probe.thresholds import CLOSE, ROUNDED, Tolerance
+from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import LIKELY, Progress, Request, Stage
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
-from turbofix.verify.runner import Child, Ended
+from turbofix.verify.runner import IDLE, Child, Ended
 from turbofix.verify.scratch import Scratch
 
 LEAST_STEPS = 20
-# the fewest steps of a script that ends by itself
-FEWEST_STEPS = 3
 # seconds after which the original has been watched for long enough, once it has taken the least steps
 WATCHED_SECONDS = 60.0
-# seconds that the script may take from there to its end, with epochs of one batch; a rewrite has some more
-FINISH_SECONDS = 20.0
+# seconds that the script may take at least from there to its end, with epochs of one batch; a rewrite has some more
+FINISH_SECONDS = 2.0
 
 # runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
 MOST_LOOKS = 4
@@ -143,7 +141,22 @@ class Original:
                 "samples": goal.samples,
             },
         }
-        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+        return self._observed(phase, files, order, total)
+
+    def _observed(self, phase: str, files: Mapping[Path, bytes], order: Mapping[str, Any], total: int | None) -> Ended:
+        """A run, with the lines that its log names in words."""
+        ended = self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+
+        def placed(log: Mapping[str, Any]) -> dict[str, Any]:
+            if not log.get("line"):
+                return dict(log)
+            name, line = log["line"]
+            path = self.script.parent / name
+            content = files.get(path) or self._request.texts.get(path, b"")
+            return {**log, "line": f"{name.removesuffix(path.name)}{self._request.place(path, content, line)}"}
+
+        log = placed(ended.log)
+        return replace(ended, log={**log, "end": placed(log["end"])} if "end" in log else log)
 
     @property
     def shortens(self) -> bool:
@@ -158,9 +171,9 @@ class Original:
         steps = len(ended.rows)
         if ended.complaint:
             when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
-            if "EOFError" in ended.complaint:
-                raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
             raise Inconclusive(f"the script {self.ending(ended)} {when}")
+        if ended.how == "waiting" and steps < FEWEST_STEPS:
+            raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
         if not steps:
             raise Inconclusive(_no_step(ended.log))
         if ended.how == "finished" and steps < FEWEST_STEPS:
@@ -194,6 +207,11 @@ class Original:
         if ended.complaint:
             return Outcome(f"the rewritten script {self.ending(ended)}", None)
         log = ended.log
+        steps, ours = len(ended.rows), len(self.log["rows"])
+        if self.log["how"] == "waiting" and steps != ours:
+            return Outcome(
+                None, f"the rewritten script takes {steps} steps, and the original waits{_at(self.log)} after {ours}"
+            )
         if verdict.drew_differently(self.log, log):
             return Outcome(
                 None, "the training step draws random numbers, and with other batches the same samples meet others", log
@@ -256,9 +274,10 @@ class Original:
             "may_shorten": not replay and not self._plan and self._request.options.steps is None,
             "shorten": dict(self._plan),
             "finish_seconds": self._finish_seconds(replay=replay, rewritten=bool(files)),
+            "patience": self._patience(replay=replay),
             "dropout": self._dropout,
         }
-        return self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+        return self._observed(phase, files, order, total)
 
     def _order(self, files: Mapping[Path, bytes]) -> dict[str, Any]:
         """What is asked of every run."""
@@ -278,14 +297,20 @@ class Original:
         if not replay:
             return FINISH_SECONDS
         # where the original did not come to its end, a rewrite cannot be asked to
-        return 2 * FINISH_SECONDS if rewritten and self._reaches_end() else 0.0
+        hurried = self.log["end"].get("seconds", 0.0)
+        return 2 * (FINISH_SECONDS + hurried) if rewritten and self._reaches_end() else 0.0
+
+    def _patience(self, *, replay: bool) -> float:
+        if not replay:
+            return IDLE
+        # what hangs where the original does not is a run past its time
+        return IDLE / 2 if self.log["how"] == "waiting" else 0.0
 
     def _reaches_end(self) -> bool:
         return bool(self.log["end"]["how"] == "finished")
 
     def _stop_after(self) -> int:
-        ended_itself = self.log["how"] == "finished"
-        return len(self.log["rows"]) + (1 if ended_itself else 0)
+        return len(self.log["rows"]) + (1 if self.log["how"] in ENDINGS else 0)
 
     def notes(self, *, compared: bool = True) -> list[str]:
         """What must be known of the comparison step by step, where there was one, and of the runs."""
@@ -300,11 +325,14 @@ class Original:
         if self._plan:
             counts = ", ".join(f"{whole} to {kept}" for whole, kept in self._plan.items())
             found.append(f"long data was shortened alike in both programs, keeping its tail ({counts} samples)")
-        if self.log["how"] == "finished" and self._request.options.steps is None and len(rows) < LEAST_STEPS:
+        if self.log["how"] in ENDINGS and self._request.options.steps is None and len(rows) < LEAST_STEPS:
             found.append(f"the script takes {len(rows)} optimizer steps in all, and every one was compared")
-        if self.log["epochs_ended"] == 0 and self.log["how"] != "finished":
+        if self.log["epochs_ended"] == 0 and self.log["how"] not in ENDINGS:
             found.append("epoch end not seen")
-        if not self._reaches_end():
+        end = self.log["end"]
+        if end["how"] == "waiting":
+            found.append(f"the script waits{_at(end)}: what comes after that was not seen")
+        elif not self._reaches_end():
             found.append("the end of the training was not seen")
         if self._widened and self._disturbed is not None:
             found.append(
@@ -517,14 +545,15 @@ class Blame:
         missed = self._missed(stages, index, log)
         if missed:
             path, line = missed
-            return f"what it changed at {path.name}, line {line}, did not run"
+            return f"what it changed at {self._request.place(path, stages[index].files[path], line)}, did not run"
         files = stages[index].files
         before = {path: self._before(stages, index, path) for path in files}
         idle = self._idle_regions(files, log)
         slept = changes.first_idle(before, files, stages[-1].files, idle)
         if slept:
             path, line = slept
-            return f"nothing that autocast computes in 16 bits ran in what it encloses at {path.name}, line {line}"
+            place = self._request.place(path, files[path], line)
+            return f"nothing that autocast computes in 16 bits ran in what it encloses at {place}"
         added = changes.added_switches(before, files)
         return changes.asleep(added, log["events"], cuda=self._cuda, rounded=bool(log["rounded"]))
 
@@ -554,7 +583,7 @@ class Blame:
     def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
         if index and path in stages[index - 1].files:
             return stages[index - 1].files[path]
-        return path.read_bytes() if path.exists() else b""
+        return self._request.content(path)
 
 
 def _judgement(stage: Stage, outcome: Outcome) -> Judgement:

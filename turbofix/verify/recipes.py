@@ -12,6 +12,7 @@ from turbofix.records import dataclass
 from turbofix.verify import curves
 from turbofix.verify.curves import Curve, Learning, NoCurve
 from turbofix.verify.learning import Blame, Goal, Learned, Original
+from turbofix.verify.probe.thresholds import ENDINGS
 from turbofix.verify.request import Request, Stage, names_of
 from turbofix.verify.result import DROPPED, UNVERIFIED, Judgement, all_of
 
@@ -133,7 +134,7 @@ class Recipes:
         files: Files = stages[-1].files if stages else {}
         phase = "learning without the change"
         first = self._ended(phase, files, 0)
-        if first["how"] != "finished" and self._original.shortens:
+        if first["how"] not in ENDINGS and self._original.shortens:
             self._goal = dataclasses.replace(self._goal, shortened=True)
             first = self._ended(phase, files, 0)
         unit = curves.unit_of(first)

@@ -64,7 +64,9 @@ class Request:
     """Verify ``script`` with ``args`` against its ``stages``.
 
     ``rebuild`` runs the pipeline again without the given codemods (``LIKELY`` and ``ASSUMPTION`` stand before names of
-    what else is left out); it is None when a candidate was given. ``without`` is left out for good.
+    what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are
+    the Python of files that are none themselves (a notebook), which is run in their place, as the stages' is; ``told``
+    says where a line of such a text is, in words behind the file's name.
     """
 
     script: Path
@@ -73,6 +75,19 @@ class Request:
     options: Options = field(default_factory=Options)
     rebuild: Callable[[frozenset[str]], tuple[Stage, ...]] | None = None
     without: frozenset[str] = frozenset()
+    texts: Mapping[Path, bytes] = field(default_factory=dict)
+    told: Callable[[bytes, int], str] | None = None
+
+    def content(self, path: Path) -> bytes:
+        """What the original runs from the file; nothing where there is none."""
+        if path in self.texts:
+            return self.texts[path]
+        return path.read_bytes() if path.exists() else b""
+
+    def place(self, path: Path, content: bytes, line: int) -> str:
+        """Where a line of what is run from a file is, in words."""
+        told = self.told if path in self.texts else None
+        return f"{path.name}, {told(content, line) if told else f'line {line}'}"
 
     def rebuilt(self, without: Iterable[str] = ()) -> tuple[Stage, ...]:
         """The stages without these codemods; there are none for a candidate."""

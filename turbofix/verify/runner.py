@@ -17,6 +17,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
+from turbofix.magics import MARK
 from turbofix.records import dataclass
 from turbofix.verify import signals, windows
 from turbofix.verify.isolation import PROBE
@@ -33,6 +34,8 @@ START = 300.0
 MOST_TENSOR_BYTES = 8 << 30
 DISK_SHARE = 0.25
 
+# seconds for which a script may do nothing until it is taken to wait for what never comes
+IDLE = 2.0
 # seconds that a child may take to end
 PATIENCE = 10.0
 
@@ -57,7 +60,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended (stopped, finished, crashed, shorten or killed), and its log, empty when it left none.
+    """How a run ended (stopped, finished, crashed, waiting, shorten or killed), and its log, empty when it left none.
 
     ``stopped`` says that it broke a limit, which is then the ``complaint``.
     """
@@ -79,8 +82,17 @@ class Child:
     Where processes cannot be forked safely every run has an interpreter of its own.
     """
 
-    def __init__(self, scratch: Scratch, script: Path, args: tuple[str, ...], cwd: Path, options: Options) -> None:
+    def __init__(  # noqa: PLR0913
+        self,
+        scratch: Scratch,
+        script: Path,
+        args: tuple[str, ...],
+        cwd: Path,
+        options: Options,
+        texts: Mapping[Path, bytes] | None = None,
+    ) -> None:
         self._scratch, self._script, self._args, self._cwd, self._options = scratch, script, args, cwd, options
+        self._texts = texts or {}
         self._forks = FORKS
         self._process: subprocess.Popen[bytes] | None = None
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -196,14 +208,14 @@ class Child:
         return {"PYTHONPATH": os.pathsep.join(map(str, folders))}
 
     def run(self, files: Mapping[Path, bytes], order: Mapping[str, Any], on_step: OnStep) -> Ended:
-        """Run the script once with ``files`` in place of the originals.
+        """Run the script once with ``files`` in place of the originals, and of the texts that are always run so.
 
         A run that goes past one of its limits is killed with everything that it started.
         """
         if self._process is None or self._process.poll() is not None or self._lifeline < 0:
             self.start()
         assert self._process is not None and self._process.stdin is not None
-        self._scratch.populate(files)
+        self._scratch.populate({**self._texts, **files})
         logs = self._scratch.root / "logs"
         log = logs / "log.json"
         log.unlink(missing_ok=True)
@@ -243,6 +255,8 @@ class Child:
             "mirrored": {str(tree): str(scratch.mirror(tree)) for tree in scratch.trees},
             "layers": [layer.places() for layer in scratch.held.layers],
             "memory": self.limits.memory,
+            "patience": IDLE,
+            "mark": MARK if self._script in self._texts else None,
             # one file, be it the script's or the probe's; what all of the script's come to is watched from outside
             "file_size": max(self.limits.disk, tensor_bytes),
             "environment": {"PWD": str(scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},

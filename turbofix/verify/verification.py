@@ -47,7 +47,7 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
     options = request.options
     request = dataclasses.replace(request, script=request.script.absolute())
     try:
-        _demand_script(request.script)
+        _demand_script(request)
         isolation.demand(options.isolation)
     except Inconclusive as why:
         return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
@@ -59,7 +59,7 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
         except Inconclusive as why:
             return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
         scratch = Scratch(lease.root, trees, held, lease.lock)
-        child = Child(scratch, request.script, request.args, cwd, options)
+        child = Child(scratch, request.script, request.args, cwd, options, request.texts)
         before = scratch.state() if held.level == GUARD else {}
         try:
             found = _verify(request, scratch, child, tell)
@@ -88,20 +88,22 @@ def _of_the_past(swept: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(f"removed {folder}, left by a verification that was killed" for folder in swept)
 
 
-def _demand_script(script: Path) -> None:
-    if script.suffix == ".ipynb":
-        raise Inconclusive(f"{script.name} is a notebook, and only scripts can be run; export it to a script first")
+def _demand_script(request: Request) -> None:
+    script = request.script
     if script.is_dir():
         raise Inconclusive(f"{script} is a folder: name the script in it that is to be run")
     if not script.is_file():
         raise Inconclusive(f"there is no file {script}")
     try:
-        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+        content = request.content(script)
     except OSError as error:
         raise Inconclusive(f"{script.name} cannot be read: {error.strerror}") from error
+    try:
+        compile(content, str(script), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise Inconclusive(f"{script.name}{line} cannot be compiled: {error}") from error
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        place = request.place(script, content, line) if line else script.name
+        raise Inconclusive(f"{place} cannot be compiled: {error}") from error
 
 
 def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) -> Verification:
@@ -134,6 +136,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     steady = request.rebuild is not None and any(stage.risk is not Risk.RECIPE for stage in request.stages)
     compared = steady or not learned.steps
     notes = [*original.notes(compared=compared), *learned.notes]
+    if request.script in request.texts:
+        notes.append("the notebook ran as a script, cell after cell, without magics and shell lines")
     if learned.outcome and learned.outcome.log.get("rounded"):
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
     if selected.note:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -46,10 +47,12 @@ def leave() -> NoReturn:
 
     sys.stdout.flush()
     sys.stderr.flush()
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for child in multiprocessing.active_children():
-        child.kill()
+    # another thread cannot keep the main one from hearing of the workers' death: there they outlive it by a moment
+    if threading.current_thread() is threading.main_thread():
+        if hasattr(signal, "SIGCHLD"):
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for child in multiprocessing.active_children():
+            child.kill()
     os._exit(0)
 
 
@@ -174,6 +177,21 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as handle:
             found += [int(child) for child in handle.read().split()]
     return found
+
+
+def work_of(pids: list[int]) -> tuple[float, bool]:
+    """Seconds on a processor that these living processes have taken together, and whether one is at it, or wants to be.
+
+    Nothing where there is no ``/proc``.
+    """
+    ticks, at_work = 0, False
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as handle:
+            # what follows the name in brackets begins with the third field; user and system time are the 14th and 15th
+            fields = handle.read().rpartition(b")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+            at_work = at_work or fields[0] in (b"R", b"D")
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0, at_work
 
 
 def memory_of(pids: list[int], limit: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing.process
 import os
 import re
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +27,8 @@ from . import lockstep, processes, store
 from .lowered import Lowered
 from .neutral import Epoch
 from .patching import wrap
+from .patience import Patience, line_of_main_thread
+from .thresholds import FEWEST_STEPS
 
 # The learning rate and its like, not how a step is carried out: a fused step is the same step.
 _MANNER = {
@@ -51,6 +53,8 @@ OTHERS_KEPT = 256  # samples kept of a long data set that is not trained on, bes
 MOST_STEPS = 400
 MOST_STEPS_WITHOUT_EPOCHS = 100
 MOST_LINES = 5000
+MOST_HURRIED = 200  # batches, one of each epoch, on the way to the end behind the comparison
+MOST_HURRIED_SECONDS = 20.0
 
 
 class Window:
@@ -113,6 +117,10 @@ class Recorder:
         self._pending: Any = None
         self._log: dict[str, Any] = {}
         self.hurrying = False
+        self._hurried = 0
+        self._patience = Patience(order["patience"] or math.inf, self._wait_no_longer)
+        if order["patience"]:
+            self._patience.start()
         self._busy = False
         self._told = 0.0
 
@@ -120,6 +128,11 @@ class Recorder:
 
     def on_batch(self, epoch: Epoch, size: int, drew: bool) -> None:
         self._current = epoch
+        self._stir()
+        if self.hurrying:
+            self._hurried += 1
+            if self._hurried > MOST_HURRIED:
+                self._give_up()
         self.window.samples[epoch.loader] += size
         self.window.batches += 1
         self.window.drew = self.window.drew or drew
@@ -132,6 +145,7 @@ class Recorder:
 
     def on_backward(self, root: Any, gradient: Any) -> None:
         self.backwards += 1
+        self._stir()
         roots = root if isinstance(root, (tuple, list)) else [root]
         weights = gradient if isinstance(gradient, (tuple, list)) else [gradient] * len(roots)
         for one, weight in zip(roots, weights, strict=False):
@@ -252,6 +266,7 @@ class Recorder:
         self.rows.append(row)
         self._seen += (row["samples"] or 0) if self._learning and self._learning["samples"] else len(row["losses"])
         self._busy = False
+        self._stir()
         self._tell()
         self._consider_stopping()
 
@@ -358,27 +373,40 @@ class Recorder:
     # --- the end
 
     def stop(self, how: str) -> None:
-        """End the comparison. Where there is time for it the script goes on to its end, with epochs of one batch."""
+        """End the comparison. The script goes on to its end, with epochs of one batch, where that is near.
+
+        It may take as long as all before it did, or as ``finish_seconds`` tells, and so many batches.
+        """
         seconds = self._order["finish_seconds"]
         self._write(how)
         if not seconds or self._current is None:
             processes.leave()
-        self.hurrying = True
+        self.hurrying, self._hurry = True, time.monotonic()
         self._log["end"] = {"how": "out of time"}
-        timer = threading.Timer(seconds, self._give_up)
-        timer.daemon = True
-        timer.start()
+        self._stir()
+        self._patience.start(min(max(seconds, self._log["seconds"]), MOST_HURRIED_SECONDS))
+
+    def _stir(self) -> None:
+        self._patience.stir(ready=self.hurrying or len(self.rows) >= FEWEST_STEPS)
+
+    def _wait_no_longer(self, waits: bool) -> None:
+        """From the thread that looks: the script ``waits``, or its time is up."""
+        if waits:
+            self.finish("waiting", {"line": line_of_main_thread(self._order)})
+            processes.leave()
+        self._give_up()
 
     def _give_up(self) -> None:
         self._dump()
         processes.leave()
 
     def finish(self, how: str, more: dict[str, Any] | None = None) -> None:
-        """Write the log down; ``how`` is stopped, finished, crashed or shorten."""
+        """Write the log down; ``how`` is stopped, finished, crashed, waiting or shorten."""
         if os.getpid() != self.main_process:
             return
         if self.hurrying:
-            self._log["end"] = {"how": how, "saved": self.saved, **(more or {})}
+            seconds = time.monotonic() - self._hurry
+            self._log["end"] = {"how": how, "saved": self.saved, "seconds": seconds, **(more or {})}
             self._dump()
         else:
             self._write(how, more)
@@ -396,7 +424,7 @@ class Recorder:
             "processes": self.started_processes,
             "parameters": self.parameters,
             "seconds": time.monotonic() - self.started,
-            "end": {"how": how},
+            "end": {"how": how, **(more or {})},
             **(more or {}),
         }
         self._dump()

@@ -11,7 +11,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from . import notebook, patience
+
 Say = Callable[[dict[str, Any]], None]
+
+# what ``input`` says where there is none
+_NO_INPUT = ("EOF when reading a line",)
 
 
 def run(order: dict[str, Any], say: Say) -> int:
@@ -80,12 +85,15 @@ def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
     sys.argv = [order["name"], *order["arguments"]]
     sys.path.insert(0, os.path.dirname(script))
     try:
-        _run_as_main(script)
+        _run_as_main(script, order["mark"])
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             finish("crashed", {"error": f"SystemExit: {leaving.code}", "line": _line_of(leaving, order)})
             return 1
     except BaseException as error:
+        if isinstance(error, EOFError) and error.args == _NO_INPUT:
+            finish("waiting", {"line": _line_of(error, order)})
+            return 0
         traceback.print_exc()
         finish("crashed", {"error": _describe(error), "line": _line_of(error, order)})
         return 1
@@ -93,14 +101,20 @@ def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
     return 0
 
 
-def _run_as_main(script: str) -> None:
-    """What ``runpy.run_path`` does, but with ``sys.argv[0]`` as the user typed it."""
+def _run_as_main(script: str, mark: str | None) -> None:
+    """What ``runpy.run_path`` does, but with ``sys.argv[0]`` as the user typed it.
+
+    In a notebook's code ``mark`` stands for the characters of what is not Python.
+    """
     main = types.ModuleType("__main__")
     main.__file__ = script
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
     main.__dict__["__builtins__"] = builtins
     with open(script, "rb") as handle:
-        code = compile(handle.read(), script, "exec", dont_inherit=True)
+        content = handle.read()
+    if mark is not None:
+        notebook.furnish(main.__dict__, content.decode(), mark)
+    code = compile(content, script, "exec", dont_inherit=True)
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 
@@ -113,12 +127,6 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
 
 
-def _line_of(error: BaseException, order: dict[str, Any]) -> str | None:
+def _line_of(error: BaseException, order: dict[str, Any]) -> tuple[str, int] | None:
     """The innermost line of the user's own code that the error passed through."""
-    roots = tuple(os.path.join(root, "") for root in order["own"])
-    frames = traceback.extract_tb(error.__traceback__)
-    # an environment may lie within the project
-    own = [one for one in frames if one.filename.startswith(roots) and "site-packages" not in one.filename]
-    if not own:
-        return None
-    return f"{os.path.relpath(own[-1].filename, os.path.dirname(order['script']))}, line {own[-1].lineno}"
+    return patience.innermost(traceback.extract_tb(error.__traceback__), order)

@@ -19,6 +19,8 @@ from torch.utils.data import dataloader as loading
 from . import processes
 from .neutral import batch_size
 from .patching import wrap
+from .patience import Patience
+from .thresholds import FEWEST_STEPS
 
 # the marks of a step in their order, each with the part of the step that it ends
 _PARTS = {
@@ -40,7 +42,8 @@ class Stopwatch:
         self._begun = time.perf_counter()
         self._steps = self._samples = 0
         self._drawn: dict[int, int] = {}  # samples of the last batch of each pass over data, until it is trained on
-        self._start = 0.0
+        self._start = self._stopped = 0.0
+        self._patience = Patience(order["patience"], self._wait_no_longer)
         self._marks: list[tuple[str, Any]] = []
         self._waited = 0.0
         self._leading: Any = None
@@ -54,6 +57,7 @@ class Stopwatch:
                 batch = original(iterator)
                 self._waited += time.perf_counter() - began
                 self._drawn[id(iterator)] = batch_size(batch)
+                self._stir()
                 self._mark("batch")
                 return batch
 
@@ -72,6 +76,7 @@ class Stopwatch:
         # whether graphs are built says nothing: an evaluation may build them in one program and not in the other
         wrap(loading._BaseDataLoaderIter, "__next__", next_batch)
         wrap(torch.autograd, "backward", backward)
+        self._patience.start()
         register_optimizer_step_pre_hook(lambda *_: self._mark("step"))
         register_optimizer_step_post_hook(self._stepped)
 
@@ -96,6 +101,8 @@ class Stopwatch:
             return
         self._train()
         self._mark("step done")
+        self._stopped = time.perf_counter()
+        self._stir()
         self._leading = self._leading or optimizer
         if optimizer is not self._leading:
             return
@@ -113,6 +120,13 @@ class Stopwatch:
             self.finish("stopped")
             processes.leave()
 
+    def _stir(self) -> None:
+        self._patience.stir(ready=self._steps >= FEWEST_STEPS)
+
+    def _wait_no_longer(self, _: bool) -> None:
+        self.finish("waiting")
+        processes.leave()
+
     def _wait_for_device(self) -> None:
         if self._cuda:
             torch.cuda.synchronize()
@@ -122,7 +136,8 @@ class Stopwatch:
             return
         self._wait_for_device()
         steps = self._steps - self._order["warm_up"]
-        seconds = time.perf_counter() - self._start if self._start and steps > 0 else None
+        end = self._stopped if how == "waiting" else time.perf_counter()
+        seconds = end - self._start if self._start and steps > 0 else None
         log = {
             "how": how,
             "seconds": seconds,

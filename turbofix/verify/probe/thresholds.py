@@ -12,6 +12,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# the fewest steps of a script that ends by itself
+FEWEST_STEPS = 3
+# how a run ends that is through with its training: it is over, or waits for what never comes
+ENDINGS = ("finished", "waiting")
+
 
 @dataclass(frozen=True)
 class Tolerance:
