@@ -301,3 +301,48 @@ def test_a_head_that_sits_idle_keeps_its_momentum(tmp_path: Path, optimizer: str
         assert "`Linear.weight` is 0 times" in found.difference or "of `Linear.weight` 0 times" in found.difference
         # the gradient of the bias before the normalisation is noise, and Adam makes steps of full length of it
         assert original.compare({script: another}, exact=False, phase=manner).clean
+
+
+MOVING = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(8, 4), torch.randn(8, 1)
+model = nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = x.cuda()
+best = {name: value.cpu() for name, value in model.state_dict().items()}
+for step in range(24):
+    targets = y.cuda()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    y.mul_(0.9)
+    if step == 9:
+        model.load_state_dict(best)
+    print(f"{best['weight'].norm():.4f}")
+"""
+TARGETS = "    targets = y.cuda()\n"
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Original]:
+    script = tmp_path_factory.mktemp("moving") / "moving.py"
+    script.write_text(MOVING)
+    with watched(script) as original:
+        yield original
+
+
+def test_what_moves_behind_a_copy_to_the_gpu_is_seen(moving: Original) -> None:
+    loop = "for step in range(24):\n"
+    hoisted = rewritten(moving.script, [(TARGETS, ""), (loop, TARGETS.lstrip() + loop)])
+    found = moving.compare({moving.script: hoisted}, exact=False, phase="hoisted")
+    assert found.difference is not None
+    assert found.difference.startswith("at step 2 ")
+    # the snapshot is a copy on a GPU, whether it is cloned or not
+    cloned = rewritten(moving.script, [("value.cpu()", "value.cpu().clone()")])
+    assert moving.compare({moving.script: cloned}, exact=True, phase="cloned").clean
+    alias = rewritten(moving.script, [("value.cpu()", "value")])
+    assert not moving.compare({moving.script: alias}, exact=False, phase="alias").clean

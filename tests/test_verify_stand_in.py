@@ -155,3 +155,67 @@ for name, answer in {"bitsandbytes.cextension": False, "bitsandbytes_notes": Tru
 
 def test_a_library_that_chooses_its_kernels_by_it_is_told_that_there_is_no_gpu() -> None:
     subprocess.run([sys.executable, "-c", ASKING], check=True)
+
+
+PLACES = """
+import copy, io
+import torch
+from torch import nn
+from turbofix.verify.probe import cuda_on_cpu
+cuda_on_cpu.install()
+x = torch.zeros(4, 3)
+
+def is_copy(made, of):
+    before = of.clone()
+    made += 1
+    apart = torch.equal(of, before)
+    made -= 1
+    return apart
+
+# there and back a copy is made, and none where it is already
+for there in (x.to("cuda"), x.cuda(), x.to(0), x.to(device="cuda"), x.type("torch.cuda.FloatTensor"), x.to(x.cuda()),
+              x.pin_memory(), torch.as_tensor(x, device="cuda"), torch.as_tensor(x.numpy(), device="cuda")):
+    assert is_copy(there, x)
+there = x.to("cuda")
+assert there.device == torch.device("cuda", 0) and there.is_cuda and not x.is_cuda and x.device.type == "cpu"
+for same in (there.to("cuda"), there.cuda(), there.to(0), there.to(there.device), there.to(there),
+             there.to(torch.float32), torch.as_tensor(there, device="cuda"), there.detach().cuda(), there[1:].cuda(),
+             x.cpu(), x.to("cpu")):
+    assert not is_copy(same, there if same.is_cuda else x)
+assert there.to("cuda", copy=True) is not there
+for back in (there.cpu(), there.to("cpu"), there.to(x), there.to(x.device), there.type("torch.FloatTensor")):
+    assert is_copy(back, there) and not back.is_cuda and back.device.type == "cpu"
+# what is computed of it lies there too, and a number is read from wherever it is
+for made in ((there + 1), torch.cat([there, there]), there.max(0)[1], torch.zeros_like(there), there.new_zeros(1)):
+    assert made.is_cuda
+assert not torch.zeros_like(there, device="cpu").is_cuda and not torch.tensor([float(there.sum())]).is_cuda
+assert x.expand_as(there).device.type == "cpu" and there[torch.tensor([0])].is_cuda
+
+# a parameter stays the same object when its module moves, and what lay on the CPU is left behind
+model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+weight, buffer, kept = model[0].weight, model[1].running_mean, model[0].weight.data
+assert not weight.is_cuda
+assert model.to("cuda")[0].weight is weight and weight.is_cuda and is_copy(weight.data, kept) and weight.is_leaf
+assert model[1].running_mean.is_cuda and is_copy(model[1].running_mean, buffer)
+assert model.cuda()[0].weight.data_ptr() == weight.data_ptr() == model.to(torch.device("cuda"))[0].weight.data_ptr()
+model(there).sum().backward()
+assert weight.grad.is_cuda and copy.deepcopy(model)[0].weight.is_cuda
+snapshot = {name: value.cpu() for name, value in model.state_dict().items()}
+with torch.no_grad():
+    weight += 1
+assert not torch.equal(snapshot["0.weight"], weight) and not snapshot["0.weight"].is_cuda
+model.load_state_dict(snapshot)
+assert torch.equal(snapshot["0.weight"], weight) and weight.is_cuda
+file = io.BytesIO()
+torch.save(model.state_dict(), file)
+for where in (None, "cpu", "cuda"):
+    file.seek(0)
+    assert torch.load(file, map_location=where)["0.weight"].is_cuda == (where != "cpu")
+assert not model.cpu()[0].weight.is_cuda and model[0].weight is weight
+packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(2, 3, 1).cuda(), torch.tensor([3, 2]), batch_first=True)
+assert packed.data.is_cuda and not packed.batch_sizes.is_cuda
+"""
+
+
+def test_what_goes_to_the_other_device_is_copied_and_knows_where_it_is() -> None:
+    subprocess.run([sys.executable, "-c", PLACES], check=True)

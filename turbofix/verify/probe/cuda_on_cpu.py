@@ -11,105 +11,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import sys
 import time
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils.data import get_worker_info
 
 from . import tf32_on_cpu
 from .patching import wrap
+from .remap import Remap, from_user, is_cuda, moved, place_among, place_of, put
 
 _MEMORY = 24 << 30
-_NAMES_A_DEVICE = (str, torch.device)
-
-
-def _is_cuda(device: object) -> bool:
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda"
-
-
-def _moved(device: Any) -> Any:
-    """The device to use instead. A worker process that touches CUDA fails, as it does on a real GPU."""
-    if not _is_cuda(device):
-        return device
-    if get_worker_info() is not None:
-        raise RuntimeError(
-            "Cannot re-initialize CUDA in forked subprocess. "
-            "To use CUDA with multiprocessing, you must use the 'spawn' start method"
-        )
-    return "cpu" if isinstance(device, str) else torch.device("cpu")
-
-
-class _Remap(TorchFunctionMode):
-    """Every torch function call passes here; a CUDA device among its arguments becomes the CPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        tensor: Any = torch.Tensor
-        self._device, self._is_cuda = tensor.device.__get__, tensor.is_cuda.__get__
-        self.moved = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensor = torch.Tensor
-        if func is torch.device:
-            return func(*args, **(kwargs or {}))  # an object that only names a device is what it says
-        if func in (self._device, self._is_cuda):
-            on_cuda = _from_user() and self._on_cuda(args[0])
-            return (torch.device("cuda", 0) if func == self._device else True) if on_cuda else func(*args)
-        if func is tensor.cuda:
-            _moved("cuda")
-            return self.mark(args[0])
-        if func in (tensor.pin_memory, tensor.is_pinned, tensor.get_device):
-            return {tensor.pin_memory: args[0], tensor.is_pinned: True, tensor.get_device: 0}.get(func)
-        if func in (tensor.to, torch._C._nn._parse_to):
-            place = 0 if func is torch._C._nn._parse_to else 1
-            if len(args) > place and type(args[place]) is int:
-                args = (*args[:place], "cuda", *args[place + 1 :])
-        if func is tensor.type and len(args) > 1 and isinstance(args[1], str):
-            args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
-        to_cuda = False
-        for argument in args:  # a loop, and no call for most arguments: every operation comes through here
-            if type(argument) in _NAMES_A_DEVICE and _is_cuda(argument):
-                to_cuda = True
-        if kwargs:
-            kwargs = dict(kwargs)
-            if type(kwargs.get("device")) is int:
-                kwargs["device"] = "cuda"
-            to_cuda = to_cuda or _is_cuda(kwargs.get("device"))
-            if to_cuda and "device" in kwargs:
-                kwargs["device"] = _moved(kwargs["device"])
-            if kwargs.get("pin_memory"):
-                kwargs["pin_memory"] = False
-        if to_cuda:
-            args = tuple(_moved(argument) for argument in args)
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        if to_cuda or (self.moved and func is not tensor.cpu and any(map(self._is_marked, args))):
-            return self.mark(result)
-        return result
-
-    @staticmethod
-    def _is_marked(argument: Any) -> bool:
-        """Whether a tensor, or the first of some, was moved: what is computed from it stays where it is."""
-        if isinstance(argument, (list, tuple)) and argument:
-            argument = argument[0]
-        return isinstance(argument, torch.Tensor) and hasattr(argument, "_turbofix_on_cuda")
-
-    def mark(self, result: Any) -> Any:
-        """Remember that this tensor would be on the GPU, for code that asks it."""
-        self.moved = True
-        if type(result) in (torch.Tensor, torch.nn.Parameter):
-            result._turbofix_on_cuda = True
-        return result
-
-    def _on_cuda(self, tensor: torch.Tensor) -> bool:
-        # what needs gradients is a parameter or comes from one, and a model is moved as a whole
-        return hasattr(tensor, "_turbofix_on_cuda") or (self.moved and tensor.requires_grad)
 
 
 class _Stream:
@@ -174,22 +87,11 @@ def install() -> Callable[[], dict[str, Any]]:
     _map_recurrent()
     _map_scaler()
     _map_constructors()
-    mode: Any = _Remap()
+    mode: Any = Remap()
     rounding = tf32_on_cpu.install()
-    _map_compiler(mode, rounding)
+    _map_compiler(rounding)
     mode.__enter__()
     return lambda: {"remapped": bool(mode.moved), "rounded": rounding.products}
-
-
-_TOLD_THE_TRUTH = ("torch", "triton", "bitsandbytes", "_turbofix_probe")
-"""Packages that choose their own kernels by what they are told: torch's compiler breaks where it is told of a card that
-is not there, and bitsandbytes, which has kernels for a CPU as well, cannot be imported."""
-
-
-def _from_user(depth: int = 2) -> bool:
-    """Whether the caller is the user's code, or another's that does not need the truth."""
-    name: str = sys._getframe(depth).f_globals.get("__name__", "")
-    return name.partition(".")[0] not in _TOLD_THE_TRUTH
 
 
 def _answer_as_a_card() -> None:
@@ -229,7 +131,7 @@ def _answer_as_a_card() -> None:
     def answering(answer: Any) -> Callable[[Any], Callable[..., Any]]:
         def make(original: Any) -> Callable[..., Any]:
             def ask(*arguments: Any, **keywords: Any) -> Any:
-                return answer if _from_user() else original(*arguments, **keywords)
+                return answer if from_user() else original(*arguments, **keywords)
 
             return ask
 
@@ -295,7 +197,7 @@ def _map_autocast() -> None:
         def __init__(
             self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
         ) -> None:
-            self._turbofix_cuda = _is_cuda(device_type)
+            self._turbofix_cuda = is_cuda(device_type)
             if self._turbofix_cuda:
                 device_type, dtype = "cpu", dtype or torch.float16
             original(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
@@ -331,7 +233,7 @@ def _map_autocast() -> None:
 
     def for_cuda(original: Any) -> Callable[..., Any]:
         def ask(device_type: str | None = None) -> Any:
-            return original("cpu" if device_type is None or _is_cuda(device_type) else device_type)
+            return original("cpu" if device_type is None or is_cuda(device_type) else device_type)
 
         return ask
 
@@ -339,7 +241,7 @@ def _map_autocast() -> None:
         def change(*given: Any, **named: Any) -> Any:
             if not named:
                 device_type, value = given if len(given) == 2 else ("cuda", *given)  # the GPU's where no device is said
-                given = ("cpu" if _is_cuda(device_type) else device_type, value)
+                given = ("cpu" if is_cuda(device_type) else device_type, value)
             return original(*given, **named)
 
         return change
@@ -370,7 +272,7 @@ def _map_recurrent() -> None:
     wrap(torch._VF, "lstm", without_onednn)
 
 
-def _map_compiler(mode: _Remap, rounding: tf32_on_cpu.Rounding) -> None:
+def _map_compiler(rounding: tf32_on_cpu.Rounding) -> None:
     """Compiled code runs without the mode, which the compiler would trace, and cannot: devices in it are real ones."""
     from torch._dynamo import eval_frame
 
@@ -387,7 +289,8 @@ def _map_compiler(mode: _Remap, rounding: tf32_on_cpu.Rounding) -> None:
                     return compiled(*arguments, **keywords)
                 with torch._C.DisableTorchFunction():
                     result = compiled(*arguments, **keywords)
-                return mode.mark(result) if isinstance(result, torch.Tensor) else result
+                given = [one for one in (*arguments, *keywords.values()) if isinstance(one, torch.Tensor)]
+                return put(result, True) if place_among(given) else result
 
             return run
 
@@ -401,7 +304,7 @@ def _map_scaler() -> None:
 
     def initialising(original: Any) -> Callable[..., None]:
         def __init__(self: Any, device: Any = "cuda", *arguments: Any, **keywords: Any) -> None:
-            original(self, "cpu" if _is_cuda(device) else device, *arguments, **keywords)
+            original(self, "cpu" if is_cuda(device) else device, *arguments, **keywords)
 
         return __init__
 
@@ -413,22 +316,31 @@ def _map_constructors() -> None:
 
     class Generator(original):  # type: ignore[misc]
         def __new__(cls, device: Any = "cpu") -> Any:
-            return original.__new__(cls, "cpu" if type(device) is int else _moved(device))
+            return original.__new__(cls, "cpu" if type(device) is int else moved(device))
 
     setattr(torch, "Generator", Generator)  # noqa: B010 (mypy: a class is not to be assigned)
+
+    def staying(original: Any) -> Callable[..., Any]:
+        def _make_subclass(kind: Any, data: Any, *rest: Any, **keywords: Any) -> Any:
+            return put(original(kind, data, *rest, **keywords), place_of(data))
+
+        return _make_subclass
+
+    wrap(torch.Tensor, "_make_subclass", staying)  # a parameter lies where it is made of
 
     def loading(original: Any) -> Callable[..., Any]:
         def load(file: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
             if isinstance(map_location, (str, torch.device)):
-                map_location = _moved(map_location)
-            elif map_location is None or isinstance(map_location, dict):
+                found = original(file, moved(map_location), *arguments, **keywords)
+                return put(found, is_cuda(map_location))
+            if map_location is None or isinstance(map_location, dict):
                 map_location = "cpu"
             return original(file, map_location, *arguments, **keywords)
 
         return load
 
     wrap(torch, "load", loading)
-    wrap(torch, "set_default_device", lambda original: lambda device: original(_moved(device)))
+    wrap(torch, "set_default_device", lambda original: lambda device: original(moved(device)))
 
     def default_type(original: Any) -> Callable[..., Any]:
         def set_default_tensor_type(kind: Any) -> Any:

@@ -1,0 +1,251 @@
+"""Every torch function call passes here: CUDA devices in it become the CPU, and tensors know where they would lie.
+
+What goes from one device to the other is copied, as it is on a GPU: what is changed in place behind it shows. A tensor
+lies on the GPU for certain, on the CPU for certain, or it is not known where, and only what is certain is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import get_worker_info
+
+_Anything = TypeVar("_Anything")
+
+_NAMES_A_DEVICE = (str, torch.device)
+
+_TOLD_THE_TRUTH = ("torch", "triton", "bitsandbytes", "_turbofix_probe")
+"""Packages that choose their own kernels by what they are told: torch's compiler breaks where it is told of a card that
+is not there, and bitsandbytes, which has kernels for a CPU as well, cannot be imported."""
+
+# A module's own `to` passes on what it was given.
+_PASSES_ON = "torch.nn.modules.module"
+
+# What these return lies where their first argument does, whatever the others are for.
+_AS_THE_FIRST = frozenset({"__getitem__", "expand_as", "view_as", "reshape_as", "ctc_loss"})
+# (values, counts): CUDA wants the counts on the CPU
+_WITH_COUNTS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
+
+
+def is_cuda(device: object) -> bool:
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.partition(":")[0] == "cuda"
+
+
+def moved(device: Any) -> Any:
+    """The device to use instead. A worker process that touches CUDA fails, as it does on a real GPU."""
+    if not is_cuda(device):
+        return device
+    if get_worker_info() is not None:
+        raise RuntimeError(
+            "Cannot re-initialize CUDA in forked subprocess. "
+            "To use CUDA with multiprocessing, you must use the 'spawn' start method"
+        )
+    return "cpu" if isinstance(device, str) else torch.device("cpu")
+
+
+def from_user(depth: int = 2) -> bool:
+    """Whether the caller is the user's code, or another's that does not need the truth."""
+    return _caller(depth + 1).partition(".")[0] not in _TOLD_THE_TRUTH
+
+
+def _caller(depth: int) -> str:
+    return str(sys._getframe(depth).f_globals.get("__name__", ""))
+
+
+def place_of(thing: Any) -> bool | None:
+    """True on the GPU, False on the CPU, None where that is not known."""
+    found: bool | None = getattr(thing, "_turbofix_on_cuda", None)
+    return found
+
+
+def put(result: _Anything, place: bool | None) -> _Anything:
+    """Remember where this tensor, or each of some, would lie."""
+    if isinstance(result, torch.Tensor):
+        if place is not None:
+            result._turbofix_on_cuda = place  # type: ignore[attr-defined]
+        elif place_of(result) is not None:
+            del result._turbofix_on_cuda  # type: ignore[attr-defined]
+    elif isinstance(result, (list, tuple)):
+        for one in result:
+            put(one, place)
+    elif isinstance(result, dict):
+        put(list(result.values()), place)
+    elif isinstance(result, torch.nn.Module):
+        put([*result.parameters(), *result.buffers()], place)
+    return result
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Those among the values, and in lists among them."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, torch.Tensor)]
+    return found
+
+
+def _may_hold_tensors(result: Any) -> bool:
+    return isinstance(result, (torch.Tensor, tuple, list))
+
+
+def place_among(tensors: Iterable[torch.Tensor]) -> bool | None:
+    """Where that lies which is computed of them; a single number on the CPU goes along with all others."""
+    places = {place_of(one) for one in tensors if place_of(one) is not False or one.dim()}
+    if True in places:
+        return None if False in places else True
+    return None if None in places else False
+
+
+class Remap(TorchFunctionMode):
+    """The mode itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tensor: Any = torch.Tensor
+        self._device = tensor.device.__get__
+        self.moved = False
+        self._answers: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+            # an object that only names a device is what it says, and so is what a module's `to` is given
+            torch.device: lambda func, args, kwargs: func(*args, **kwargs),
+            torch._C._nn._parse_to: _parse,
+            self._device: self._tell_place,
+            tensor.is_cuda.__get__: self._tell_place,
+            tensor.data.__set__: _swap,
+            tensor.cuda: self._to_cuda,
+            tensor.cpu: lambda func, args, kwargs: _landed(func(*args, **kwargs), args[0], place=False),
+            tensor.to: self._to,
+            tensor.type: self._type,
+            tensor.type_as: lambda func, args, kwargs: _landed(func(*args), args[0], place=place_of(args[1])),
+            tensor.pin_memory: _pin,
+            tensor.is_pinned: lambda func, args, kwargs: True,
+            tensor.get_device: lambda func, args, kwargs: 0,
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        answer = self._answers.get(func)
+        if answer is not None:
+            return answer(func, args, kwargs)
+        to_cuda, args, kwargs = self._without_cuda(args, kwargs)
+        tensors = _tensors(itertools.chain(args, kwargs.values()) if kwargs else args)
+        result: Any = func(*args, **kwargs) if kwargs else func(*args)
+        if not _may_hold_tensors(result) or (args and result is args[0] and not to_cuda):
+            return result
+        name = getattr(func, "__name__", "")
+        if to_cuda:
+            if func in (torch.as_tensor, torch.asarray) and place_among(tensors) is not True:
+                result = result.clone()  # which elsewhere shares the memory of what it is given
+            return put(result, True)
+        if name in _WITH_COUNTS:
+            put(result[1:], False)
+            return (put(result[0], place_of(args[0])), *result[1:])
+        if "device" in kwargs and kwargs["device"] is not None:
+            # what torch's own code gives as a device is the real one
+            place = False if from_user() and torch.device(kwargs["device"]).type == "cpu" else None
+        elif func is torch.tensor and not isinstance(args[0], torch.Tensor):
+            place = False
+        else:
+            place = place_of(args[0]) if name in _AS_THE_FIRST else place_among(tensors)
+        if place is not None:
+            put(result, place)
+        return result
+
+    def _without_cuda(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, Any, dict[str, Any]]:
+        """Whether the arguments name a CUDA device, and the arguments without it."""
+        to_cuda = False
+        for argument in args:  # a loop, and no call for most arguments: every operation comes through here
+            if type(argument) in _NAMES_A_DEVICE and is_cuda(argument):
+                to_cuda = True
+        if kwargs:
+            kwargs = dict(kwargs)
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = "cuda"
+            to_cuda = to_cuda or is_cuda(kwargs.get("device"))
+            if to_cuda and "device" in kwargs:
+                kwargs["device"] = moved(kwargs["device"])
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+        if to_cuda:
+            self.moved = True
+            args = tuple(moved(argument) if type(argument) in _NAMES_A_DEVICE else argument for argument in args)
+        return to_cuda, args, kwargs
+
+    def _tell_place(self, func: Any, args: Any, kwargs: Any) -> Any:
+        place = place_of(args[0])
+        if place is None:
+            # what needs gradients is a parameter or comes from one, and a model is moved as a whole
+            place = self.moved and args[0].requires_grad
+        if not place or not from_user(3):
+            return func(*args)
+        return torch.device("cuda", 0) if func == self._device else True
+
+    def _to_cuda(self, func: Any, args: Any, kwargs: Any) -> Any:
+        moved("cuda")
+        self.moved = True
+        return _landed(args[0], args[0], place=True)
+
+    def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if len(args) > 1 and type(args[1]) is int:
+            args = (args[0], "cuda", *args[2:])
+        given = kwargs.get("device", kwargs.get("other", args[1] if len(args) > 1 else None))
+        to_cuda, args, kwargs = self._without_cuda(args, kwargs)
+        place: bool | None
+        if isinstance(given, torch.Tensor):
+            place = place_of(given)
+        elif to_cuda:
+            place = True
+        elif isinstance(given, _NAMES_A_DEVICE):
+            truthful = isinstance(given, str) or from_user(3) or _caller(3) == _PASSES_ON
+            place = False if truthful and torch.device(given).type == "cpu" else None
+        else:
+            return put(func(*args, **kwargs), place_of(args[0]))
+        return _landed(func(*args, **kwargs), args[0], place=place)
+
+    def _type(self, func: Any, args: Any, kwargs: Any) -> Any:
+        wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+        if not isinstance(wanted, str):
+            # of the classes, those of the GPU are the CPU's here
+            result = func(*args, **kwargs)
+            return put(result, place_of(args[0]) if isinstance(wanted, torch.dtype) else None)
+        on_cuda = "torch.cuda." in wanted
+        self.moved = self.moved or on_cuda
+        return _landed(func(args[0], wanted.replace("torch.cuda.", "torch.")), args[0], place=on_cuda)
+
+
+def _landed(result: torch.Tensor, source: torch.Tensor, *, place: bool | None) -> torch.Tensor:
+    """What came of taking a tensor to a place: a copy where it was at another."""
+    before = place_of(source)
+    if place is None:
+        return put(result, True if before else None)
+    if result is not source:
+        return put(result, place)
+    stays = before is place or not (place or before)
+    return source if stays else put(source.clone(), place)
+
+
+def _parse(func: Any, args: Any, kwargs: Any) -> Any:
+    if args and type(args[0]) is int:
+        args = ("cuda", *args[1:])
+    return func(*args, **kwargs)
+
+
+def _swap(func: Any, args: Any, kwargs: Any) -> None:
+    func(*args)
+    put(args[0], place_of(args[1]))
+
+
+def _pin(func: Any, args: Any, kwargs: Any) -> Any:
+    if getattr(args[0], "_turbofix_pinned", False):
+        return args[0]
+    pinned = put(args[0].clone(), False)
+    pinned._turbofix_pinned = True
+    return pinned
