@@ -67,8 +67,9 @@ def told(**changes: str) -> list[tuple[str, int]]:
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     assert not report.notes, report.notes
     assert report.trains
-    # every variant makes its scaler by `torch.amp`, which is no question here
-    return [(each.codemod, each.site.line) for each in report.in_place if each.codemod != "modern-amp"]
+    # every variant makes its scaler by `torch.amp` and asks for a GPU, which are no questions here
+    beside = ("modern-amp", "use-cuda")
+    return [(each.codemod, each.site.line) for each in report.in_place if each.codemod not in beside]
 
 
 def test_a_plain_training_has_nothing_in_place() -> None:
@@ -130,3 +131,49 @@ def test_tensor_cores() -> None:
     assert told(switch=f"if False: {switch}") == []
     assert told(switch=f"if args.amp: {switch}", amp="store_true") == []
     assert told(switch=f"if args.amp: {switch}", amp="store_false") == [("tf32", SWITCH)]
+
+
+HABITS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+loader = DataLoader(make(), batch_size=8, num_workers=8, pin_memory=True, persistent_workers=True)
+for line in open("notes"):
+    print(line)
+for epoch in range(100):
+    for step, (images, labels) in enumerate(loader):
+        images, labels = images.cuda(), labels.cuda()
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print("step")
+        if step % 50 == 0:
+            print("every now and then")
+    schedule.step()
+    print("an epoch")
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_table_tells_what_else_is_right_and_where() -> None:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(HABITS), registry.load(), Target())
+    assert not report.notes, report.notes
+    lines = HABITS.splitlines()
+    found = {(each.codemod, lines[each.site.line - 1].strip().split("(")[0]) for each in report.in_place}
+    assert found >= {
+        ("bias-before-norm", "model = nn.Sequential"),
+        ("warmup-schedule", "schedule = torch.optim.lr_scheduler.CosineAnnealingLR"),
+        ("loader-workers", "loader = DataLoader"),
+        ("pin-memory", "loader = DataLoader"),
+        ("set-to-none", "optimizer.zero_grad"),
+        ("clip-gradients", "nn.utils.clip_grad_norm_"),
+        ("crash-checkpoint", "torch.save"),
+    }
+    shown = {lines[each.site.line - 1].strip() for each in report.in_place if each.codemod == "throttle-logging"}
+    assert shown == {'print("every now and then")', 'print("an epoch")'}

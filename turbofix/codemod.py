@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -121,10 +122,18 @@ class Codemod:
         return function
 
     def examine(self, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-        """Run the codemod's ``find`` on a program."""
+        """Run the codemod's ``find`` on a program; then what the program does right where nothing else was said."""
         if self._find is None:
             raise TypeError(f"{self.module} declares no find function")
-        return self._find(program)
+        told: set[tuple[Path, int]] = set()
+        slow = False
+        for said in self._find(program):
+            told.add(said.site[:2])
+            slow = slow or not isinstance(said, InPlace)
+            yield said
+        for habit in () if slow and self.once else program.habits:
+            if habit.codemod == self.name and habit.site[:2] not in told:
+                yield habit
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""

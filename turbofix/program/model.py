@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from turbofix.findings import Evidence, Site
+from turbofix.findings import Evidence, InPlace, Site
 from turbofix.records import dataclass
 
 
@@ -1618,6 +1618,7 @@ class TrainingProgram:
     fixed_sizes: tuple[tuple[int, Site], ...] = ()
     counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
+    habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
 
     def loader(self, site: Site | None) -> Loader | None:

@@ -33,6 +33,7 @@ from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of, trains_remotely
 from turbofix.program.graphless import kept_graph
+from turbofix.program.habits import habits
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
 from turbofix.program.lasting import iterations, passes
@@ -189,6 +190,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,
         unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
+        habits=tuple(habits(analysis, steps)) if trains else (),
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
 
