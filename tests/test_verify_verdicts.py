@@ -204,6 +204,53 @@ def test_autocast_around_a_recurrent_network_is_awake(tiny: Path, layer: str) ->
     assert found.verdict == "pass", found.reason
 
 
+LOWERING = TINY.replace(
+    "def evaluate",
+    """\
+class Display:
+    def __init__(self, every):
+        self.calls, self.every = 0, every
+
+    def __call__(self, loss):
+        self.calls += 1
+        if self.calls % 2000 == 0:
+            print(loss)
+        if self.calls == 30:
+            optimizer.param_groups[0]["lr"] = 0.01
+        if self.calls > 5000:
+            optimizer.param_groups[0]["lr"] = 0.001
+
+
+display = Display(10)
+
+
+def evaluate""",
+).replace("range(6)", "range(20)")
+
+
+def test_what_is_counted_in_an_edited_call_is_compared_past_its_count_or_told(tiny: Path) -> None:
+    shown = f"{LOWERING}        display(loss)\n"
+    tiny.write_text(shown)
+    found = verify_candidate(tiny, LOWERING + "        if epoch % 2 == 0:\n            display(loss)\n")
+    assert found.verdict == "fail"
+    assert found.reason == "at step 31 the learning rate is 0.1 instead of 0.01"
+    found = verify_candidate(tiny, f"{LOWERING}        display(loss.detach())\n")
+    assert (found.verdict, found.steps) == ("pass", 32)
+    assert "not seen, for 32 steps were compared: what tiny.py, line 21, does when it has counted 5000" in found.notes
+    # an edit that has nothing to do with it costs no more steps than others
+    assert verify_candidate(tiny, shown.replace("zero_grad()", "zero_grad(set_to_none=True)")).steps == 20
+
+
+def test_a_buffer_with_a_length_is_compared_past_it(tiny: Path) -> None:
+    buffered = TINY.replace("for epoch", "import collections\nlosses = collections.deque(maxlen=25)\nfor epoch", 1)
+    buffered = buffered.replace("range(6)", "range(9)")
+    tiny.write_text(f"{buffered}        losses.append(loss.item())\n        print(sum(losses))\n")
+    kept = buffered.replace("maxlen=25", "maxlen=250")
+    found = verify_candidate(tiny, f"{kept}        losses.append(loss.detach())\n        print(float(sum(losses)))\n")
+    assert found.verdict == "fail"
+    assert "it prints" in found.reason
+
+
 def test_an_exact_codemod_in_a_mixed_set_is_held_to_every_bit(tiny: Path) -> None:
     edits: CodemodEdits = {
         "rounds": (Risk.EXACT, "mse_loss(model(a), b)", "mse_loss(model(a) * (1 + 1e-6), b)"),

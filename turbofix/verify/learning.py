@@ -10,6 +10,7 @@ from typing import Any
 from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
+from turbofix.verify.late import late
 from turbofix.verify.probe.levels import OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import LIKELY, Progress, Request, Stage
@@ -18,6 +19,8 @@ from turbofix.verify.runner import IDLE, Child, Ended
 from turbofix.verify.scratch import Scratch
 
 LEAST_STEPS = 20
+# and as many as are counted where something was edited, up to this
+MOST_COUNTED = 128
 # seconds after which the original has been watched for long enough, once it has taken the least steps
 WATCHED_SECONDS = 60.0
 # seconds that the script may take at least from there to its end, with epochs of one batch; a rewrite has some more
@@ -89,6 +92,8 @@ class Original:
         self._printed: list[list[printed.Line]] = []
         self._disturbed: Mapping[str, Any] | None = None
         self._widened = False  # by what that run says
+        last = request.stages[-1].files if request.stages else {}
+        self._late = late({path: path.read_bytes() for path in last if path.exists()}, last)
 
     @property
     def script(self) -> Path:
@@ -284,7 +289,7 @@ class Original:
         return {
             "speed": False,
             "steps": self._request.options.steps,
-            "minimum": LEAST_STEPS,
+            "minimum": self._least_steps,
             "seconds": WATCHED_SECONDS,
             "remap": self._remap,
             "watch": {
@@ -292,6 +297,11 @@ class Original:
                 for path, content in files.items()
             },
         }
+
+    @property
+    def _least_steps(self) -> int:
+        # what comes of the one after the last is seen when the next step begins
+        return max([LEAST_STEPS, *(each.count + 2 for each in self._late if each.count < MOST_COUNTED)])
 
     def _finish_seconds(self, *, replay: bool, rewritten: bool) -> float:
         if not replay:
@@ -327,6 +337,10 @@ class Original:
             found.append(f"long data was shortened alike in both programs, keeping its tail ({counts} samples)")
         if self.log["how"] in ENDINGS and self._request.options.steps is None and len(rows) < LEAST_STEPS:
             found.append(f"the script takes {len(rows)} optimizer steps in all, and every one was compared")
+        for each in self._late:
+            if each.count >= len(rows):
+                what = f"what {each.path.name}, line {each.line}, does when it has counted {each.count}"
+                found.append(f"not seen, for {len(rows)} steps were compared: {what}")
         if self.log["epochs_ended"] == 0 and self.log["how"] not in ENDINGS:
             found.append("epoch end not seen")
         end = self.log["end"]
