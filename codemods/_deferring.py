@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets, walk_here
 from turbofix.records import dataclass
 
-from ._pages import Page, page_of
+from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
 from ._throttling import COMPARISONS, Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
 
@@ -50,15 +50,15 @@ class Deferral:
     too_early: int | None = None
 
 
-def deferral(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
+def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
     """Plan for one read that is summed, given to a meter or stored. Raises ``Refuse``."""
     if sync.site.path != loop.loop.site.path:
         raise Refuse("it is read in another file than its loop")
-    page = page_of(edit, sync.site)
+    page = pages(sync.site)
     if sync.use == "summed" and sync.accumulator is not None:
-        return deferred_sum(edit, page, loop, sync, sync.accumulator, shown)
+        return deferred_sum(pages, page, loop, sync, sync.accumulator, shown)
     if sync.use == "meter" and sync.meter is not None:
-        return deferred_meter(edit, page, loop, sync, shown)
+        return deferred_meter(pages, page, loop, sync, shown)
     if sync.use == "stored":
         return deferred_list(page, loop, sync)
     if sync.use == "returned" and sync.handed:
@@ -72,7 +72,7 @@ def deferral(edit: Edit, loop: BatchLoop, sync: Sync, shown: Throttling) -> Defe
 
 
 def deferred_sum(  # noqa: PLR0913
-    edit: Edit, page: Page, loop: BatchLoop, sync: Sync, total: Accumulator, shown: Throttling
+    pages: Pages, page: Page, loop: BatchLoop, sync: Sync, total: Accumulator, shown: Throttling
 ) -> Deferral:
     """``total += loss.item() * n``: the sum is kept on the device, and becomes a number where it is read."""
     node, read, update = page.node(loop.loop.site), page.node(sync.site), page.node(total.update)
@@ -81,18 +81,18 @@ def deferred_sum(  # noqa: PLR0913
     if not isinstance(update.op, (ast.Add, ast.Sub)):
         raise Refuse(f"`{total.text}` is not a plain sum")
     scope = page.owner(total.text, update)
-    kind = summed_as(page, total, scope, number_of(edit, page, sync, read))
+    kind = summed_as(page, total, scope, number_of(pages, page, sync, read))
     plan = Deferral()
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind)
     check_writes(page, loop, total, scope, node)
-    refuse_mixtures(edit, page, loop, total)
-    plan.actions += kept_on_device(edit, page, loop, sync, read, kind)
+    refuse_mixtures(pages, page, loop, total)
+    plan.actions += kept_on_device(pages, page, loop, sync, read, kind)
     plan.actions += read_at_last(page, loop, total, scope, node, shown, plan, kind)
     return plan
 
 
-def number_of(edit: Edit, page: Page, sync: Sync, read: ast.AST) -> Number:
+def number_of(pages: Pages, page: Page, sync: Sync, read: ast.AST) -> Number:
     """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``."""
     outer = read.func.id if isinstance(read, ast.Call) and isinstance(read.func, ast.Name) else None
     base = stripped(read)
@@ -100,7 +100,7 @@ def number_of(edit: Edit, page: Page, sync: Sync, read: ast.AST) -> Number:
         raise Refuse("more than one number is read, or in an unusual way")
     if outer == "float" or (sync.of == "loss" and outer != "int"):
         return "float"
-    results = Results(edit, dict(sync.results))
+    results = Results(pages, dict(sync.results))
     kind = kind_of(page, base, results)
     if kind == "int" and not is_counted(page, base, results):
         raise Refuse(f"`{page.text(base)}` may be a whole number of few digits, whose sum would overflow")
@@ -115,13 +115,13 @@ def number_of(edit: Edit, page: Page, sync: Sync, read: ast.AST) -> Number:
 class Results:
     """What functions of the project return, by the call of them, perhaps in other files."""
 
-    edit: Edit
+    pages: Pages
     returned: Mapping[Site, tuple[Site, ...]]
 
     def of(self, page: Page, call: ast.Call) -> list[tuple[Page, ast.expr]]:
         """The expressions that the functions behind a call return, each in its file; none where that is not known."""
         sites = self.returned.get(page.site(call), ())
-        found = [(there, there.node(site)) for site in sites for there in (page_of(self.edit, site),)]
+        found = [(there, there.node(site)) for site in sites for there in (self.pages(site),)]
         return [(there, node) for there, node in found if isinstance(node, ast.expr)]
 
 
@@ -380,7 +380,7 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
         raise Refuse(f"`{total.text}` starts under a condition, so that it may not be there after the loop")
 
 
-def refuse_mixtures(edit: Edit, page: Page, loop: BatchLoop, total: Accumulator) -> None:
+def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulator) -> None:
     """Raise ``Refuse`` where several lines add to a sum and may differ: a tensor that is added to keeps what it is.
 
     That is its shape, its being a whole number or not, and whether it was made where nothing is recorded.
@@ -395,7 +395,7 @@ def refuse_mixtures(edit: Edit, page: Page, loop: BatchLoop, total: Accumulator)
     if len(added) > 1 and not (
         alike
         and len({sync.no_grad for sync in added}) == 1
-        and len({number_of(edit, page, sync, read) for sync, read in zip(added, reads, strict=False)}) == 1
+        and len({number_of(pages, page, sync, read) for sync, read in zip(added, reads, strict=False)}) == 1
     ):
         lines = ", ".join(str(sync.site.line) for sync in added)
         raise Refuse(f"lines {lines} add to `{total.text}`, and may add tensors of different shapes or types")
@@ -438,7 +438,7 @@ def literal(write: ast.AST, name: str) -> int | float | None:
 
 
 def kept_on_device(  # noqa: PLR0913
-    edit: Edit, page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number
+    pages: Pages, page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number
 ) -> list[Action]:
     """The read, without the wait: the count as it is, a fraction in float64, as Python sums it."""
     base = stripped(read)
@@ -449,14 +449,14 @@ def kept_on_device(  # noqa: PLR0913
     if not lacks_float64(sync, loop):
         return [replacing(sync.site, f"{page.operand(base)}{detached}.double()")]
     actions: list[Action] = []
-    name = base.id if isinstance(base, ast.Name) else name_for(edit, page, sync, read, base)
+    name = base.id if isinstance(base, ast.Name) else name_for(page, read, base)
     if not isinstance(base, ast.Name):
         actions.append(adding_before(sync.statement, f"{name} = {page.text(base)}"))
     whole = f"{name}{detached}.double() if {name}.is_cuda else {name}.item()"
     return [*actions, replacing(sync.site, whole)]
 
 
-def name_for(edit: Edit, page: Page, sync: Sync, read: ast.AST, base: ast.expr) -> str:
+def name_for(page: Page, read: ast.AST, base: ast.expr) -> str:
     """A name for the tensor, which the line would otherwise compute twice. Raises ``Refuse``."""
     refuse_hoisting(page, read)
     if "\n" in page.text(base):
@@ -464,7 +464,7 @@ def name_for(edit: Edit, page: Page, sync: Sync, read: ast.AST, base: ast.expr) 
     scope = page.scope(read)
     used = {each.id for each in walk(scope) if isinstance(each, ast.Name)}
     free = [each for each in ("loss", "batch_loss", "value") if each not in used]
-    return free[0] if free and scope is not page.module.tree else edit.free_name("batch_loss", sync.site)
+    return free[0] if free and scope is not page.module.tree else page.free_name("batch_loss")
 
 
 def refuse_hoisting(page: Page, read: ast.AST) -> None:
@@ -581,7 +581,7 @@ def last_of(page: Page, node: ast.AST) -> ast.AST:
 # --- meters ----------------------------------------------------------------------------------------------------------
 
 
-def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
+def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
     """``losses.update(loss.item(), n)``: the meter computes with the tensor, and is read as a number."""
     assert sync.meter is not None
     node, call, read = page.node(loop.loop.site), page.node(sync.meter.call), page.node(sync.site)
@@ -590,12 +590,12 @@ def deferred_meter(edit: Edit, page: Page, loop: BatchLoop, sync: Sync, shown: T
         raise Refuse("the number is not handed over directly")
     if page.loop_of(call) is not node or sync.meter.call.path != loop.loop.site.path:
         raise Refuse("the meter is fed in another loop or function")
-    if number_of(edit, page, sync, read) != "float":
+    if number_of(pages, page, sync, read) != "float":
         raise Refuse("the meter counts in whole numbers")
     refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id
     scope = page.maker(meter, call)
-    plan = Deferral(kept_on_device(edit, page, loop, sync, read, "float"))
+    plan = Deferral(kept_on_device(pages, page, loop, sync, read, "float"))
     for each in page.reads(meter, scope):
         attribute = page.parent(each)
         if attribute is call.func or page.holds(call, each):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
+from turbofix.names import Names
 from turbofix.nodes import parse, walk
+from turbofix.program.answers import kept
 from turbofix.program.execution import ModuleFile
+from turbofix.program.model import TrainingProgram
 from turbofix.program.names import Bindings, dotted, reads_of
 from turbofix.program.sites import LOOPS, Places
 
@@ -20,9 +23,8 @@ BOM = "\ufeff"
 class Page:
     """One file: its tree, and the places of its nodes."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        text = text.removeprefix(BOM)
-        self.module = ModuleFile(path, path.stem, text, parse(text))
+    def __init__(self, module: ModuleFile) -> None:
+        self.module = module
         self.places = Places()
         self.bindings = Bindings(self.places)
         self._lines: dict[int, list[ast.AST]] = {}
@@ -89,6 +91,19 @@ class Page:
                 return each
             child = each
         return None
+
+    @property
+    def names(self) -> Names:
+        """What names the file binds and uses."""
+        return kept(self.module.tree, "names", lambda: Names(self.module.text))
+
+    def free_name(self, wanted: str) -> str:
+        """``wanted``, or ``wanted_2``, ... : a name that nothing in the file uses."""
+        name, number = wanted, 1
+        while self.names.is_used(name):
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
 
     def is_seldom(self, node: ast.AST, loop: ast.AST, than: ast.AST) -> bool:
         """Whether a node stands under an ``if`` that counts the steps (``step % n``) and does not hold ``than`` too."""
@@ -175,6 +190,10 @@ class Page:
         return self._inner[key]
 
 
+Pages = Callable[[Site], Page]
+"""The page of the file that a site stands in."""
+
+
 def counts_steps(test: ast.expr) -> bool:
     """Whether a test takes the remainder of something: ``step % n == 0``."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in walk(test))
@@ -190,7 +209,20 @@ def page_of(edit: Edit, site: Site) -> Page:
 
 @lru_cache(maxsize=16)
 def _page(path: Path, text: str) -> Page:
-    return Page(path, text)
+    text = text.removeprefix(BOM)
+    return Page(ModuleFile(path, path.stem, text, parse(text)))
+
+
+def pages_of(program: TrainingProgram) -> Pages:
+    """The pages of a program's files, as they were read. Raises ``Refuse`` for a file that is none of them."""
+
+    def page(site: Site) -> Page:
+        module = program.modules.get(site.path)
+        if module is None:
+            raise Refuse(f"{site.path.name} is no file of the program")
+        return kept(module.tree, "page", lambda: Page(module))
+
+    return page
 
 
 def _body(scope: ast.AST) -> Iterator[ast.AST]:

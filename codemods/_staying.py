@@ -1,19 +1,20 @@
-"""Which waits of a step neither codemod of this group can take out: as long as one stays, nothing is gained."""
+"""Which waits of a step the codemods of this group take out, and which stay: as long as one does, little is gained."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Refuse
 from turbofix.findings import Evidence, Refusal, Site
-from turbofix.program.model import Step, Sync
+from turbofix.program.model import Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
-from ._deferring import deferral
+from ._deferring import Deferral, deferral
+from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
-from ._throttling import Throttling
+from ._throttling import Throttling, throttling
 
 
 @dataclass(frozen=True)
@@ -47,36 +48,55 @@ def is_inside(inner: Site, outer: Site) -> bool:
     return inner.path == outer.path and outer.line <= inner.line and inner.end_line <= outer.end_line
 
 
-def stays(waiting: Waiting, but: Sync | None = None) -> str | None:
-    """Why nothing is gained, as far as the model tells: another read of the step stays."""
-    for sync in waiting.syncs:
-        reason = why_it_stays(sync) or shown_seldom(waiting, sync) if sync is not but else None
-        if reason is not None:
-            return sentence(waiting.loop, sync, reason)
-    for sync in waiting.loop.syncs:
-        if sync.asked and sync not in waiting.syncs and waiting.loop.loop.site in sync.loops:
-            return sentence(waiting.loop, sync, "it is read wherever there is a value")
-    return None
+@dataclass(frozen=True)
+class Outlook:
+    """What becomes of the reads of a loop: how its messages are shown less often, and how each read is put off, or
+    the reason why it stays as it is."""
+
+    waiting: Waiting
+    shown: Throttling
+    reads: Mapping[Site, Deferral | str]
+
+    def put_off(self, sync: Sync) -> Deferral | str:
+        """How a read is put off; the reason why it is not."""
+        return self.reads[sync.site]
+
+    def staying(self, but: Iterable[Site] = ()) -> Iterator[tuple[Sync, str]]:
+        """The other reads of the step that stay, whatever is done about these, and why."""
+        for sync in self.waiting.syncs:
+            outcome = self.reads[sync.site]
+            if isinstance(outcome, str) and sync.site not in but:
+                yield sync, outcome
+        for sync in self.waiting.loop.syncs:
+            if sync.asked and sync not in self.waiting.syncs and self.waiting.loop.loop.site in sync.loops:
+                yield sync, "it is read wherever there is a value"
+
+    def beside(self, but: Iterable[Site]) -> str:
+        """What a message adds of another read that stays: then little is gained."""
+        found = next(self.staying(but), None)
+        return f"; {sentence(self.waiting.loop, *found)}" if found is not None else ""
 
 
-def stays_in_text(edit: Edit, waiting: Waiting, shown: Throttling, but: Sync | None = None) -> str | None:
-    """The same, with everything that the text of the program tells."""
-    for sync in waiting.syncs:
-        if sync is but:
-            continue
-        reason = why_it_stays(sync) or shown_seldom(waiting, sync) or _why(edit, waiting, sync, shown)
-        if reason is not None:
-            return sentence(waiting.loop, sync, reason)
-    return None
+def outlook(program: TrainingProgram, waiting: Waiting) -> Outlook:
+    """What becomes of the reads of a loop."""
+    pages = pages_of(program)
+    shown = throttling(pages, waiting.loop, waiting.syncs, waiting.every)
+    return Outlook(waiting, shown, {each.site: _outcome(pages, waiting, each, shown) for each in waiting.syncs})
 
 
-def shown_seldom(waiting: Waiting, sync: Sync) -> str | None:
-    """Why a read stays that no message of every step shows, only one under a test that does not count the steps."""
-    if sync.use != "shown" or is_shown_now_and_then(waiting, sync):
-        return None
-    if any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
-        return None
-    return "it is shown only now and then, and could be read there"
+def _outcome(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
+    if (reason := why_it_stays(sync)) is not None:
+        return reason
+    if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
+        if not any(sync.site in show.syncs for show in shows_in(waiting.loop, waiting.syncs)):
+            return "it is shown only now and then, and could be read there"
+        assert sync.show is not None
+        reason = shown.refused.get(sync.site) or shown.refused.get(sync.show.statement)
+        return reason or Deferral(too_early=sync.show.statement.line)
+    try:
+        return deferral(pages, waiting.loop, sync, shown)
+    except Refuse as refuse:
+        return str(refuse)
 
 
 def is_shown_now_and_then(waiting: Waiting, sync: Sync) -> bool:
@@ -86,22 +106,10 @@ def is_shown_now_and_then(waiting: Waiting, sync: Sync) -> bool:
     return sync.use == "shown" and bool(guards) and counted
 
 
-def _why(edit: Edit, waiting: Waiting, sync: Sync, shown: Throttling) -> str | None:
-    loop = waiting.loop
-    if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
-        assert sync.show is not None
-        return shown.refused.get(sync.site) or shown.refused.get(sync.show.statement)
-    try:
-        deferral(edit, loop, sync, shown)
-    except Refuse as refuse:
-        return str(refuse)
-    return None
-
-
 def sentence(loop: BatchLoop, sync: Sync, reason: str) -> str:
     """What a message says of a read that stays."""
     where = sync.site.line_from(loop.loop.site.path)
-    return f"nothing is gained while {read_text(sync)} on {where} waits {loop_words(loop)} ({reason})"
+    return f"{read_text(sync)} on {where} still waits {loop_words(loop)} ({reason})"
 
 
 @dataclass

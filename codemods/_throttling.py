@@ -13,7 +13,7 @@ from turbofix.program.model import Show, Sync
 from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
 
-from ._pages import Page, page_of
+from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, replacing, shows_in, why_shown
 
 TERMINAL = ("sys.stdout.write", "sys.stderr.write", "tqdm.write")
@@ -62,7 +62,7 @@ class Throttling:
         return any(page.holds(statement, node) for group in self.groups for statement in group)
 
 
-def throttling(edit: Edit, loop: BatchLoop, waiting: tuple[Sync, ...], every: int | None) -> Throttling:
+def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: int | None) -> Throttling:
     """Plan for all messages of a loop at once; nothing is edited yet."""
     plan = Throttling()
     statements: list[ast.stmt] = []
@@ -73,15 +73,15 @@ def throttling(edit: Edit, loop: BatchLoop, waiting: tuple[Sync, ...], every: in
         try:
             if reason is not None:
                 raise Refuse(reason)
-            page = page_of(edit, show.statement)
-            statements.append(shown_statement(page, show, page_of(edit, loop.loop.site).node(loop.loop.site)))
+            page = pages(show.statement)
+            statements.append(shown_statement(page, show, pages(loop.loop.site).node(loop.loop.site)))
         except Refuse as refuse:
             plan.refused[show.statement] = str(refuse)
     if not statements or every is None:
         return plan
-    page = page_of(edit, loop.loop.site)
+    page = pages(loop.loop.site)
     try:
-        plan.header = condition(edit, page, loop, every, plan.common, statements)
+        plan.header = condition(page, loop, every, plan.common, statements)
     except Refuse as refuse:
         for statement in statements:
             plan.refused[page.site(statement)] = str(refuse)
@@ -176,9 +176,7 @@ def is_harmless(node: ast.AST) -> bool:
     return False
 
 
-def condition(  # noqa: PLR0913
-    edit: Edit, page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]
-) -> str:
+def condition(page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]) -> str:
     """The line above the messages; ``common`` gets what makes the counter, if the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
     if not isinstance(node, ast.For):
@@ -197,7 +195,7 @@ def condition(  # noqa: PLR0913
     if sized is None:
         raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
     if counter is None or not itself:
-        counter, start = new_counter(edit, page, node, common), 0
+        counter, start = new_counter(page, node, common), 0
     if start not in (0, 1):
         raise Refuse(f"the loop counts from {start}")
     if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
@@ -402,17 +400,16 @@ def counts_itself(node: ast.For, counter: str) -> bool:
     return isinstance(target, ast.Name) and target.id == counter
 
 
-def new_counter(edit: Edit, page: Page, node: ast.For, common: list[Action]) -> str:
+def new_counter(page: Page, node: ast.For, common: list[Action]) -> str:
     """Let the loop count its steps: ``for x in loader`` becomes ``for step, x in enumerate(loader)``."""
-    site = page.site(node)
-    counter = next((name for name in COUNTERS if edit.free_name(name, site) == name), edit.free_name(COUNTERS[0], site))
+    counter = next((name for name in COUNTERS if not page.names.is_used(name)), page.free_name(COUNTERS[0]))
     target, iterated = page.site(node.target), page.site(node.iter)
-    text = edit.text(target)
+    text = page.text(node.target)
     if isinstance(node.target, (ast.Tuple, ast.List)) and not text.startswith(("(", "[")):
         text = f"({text})"
-    if edit.is_bound("enumerate", site):
+    if page.names.is_bound("enumerate"):
         raise Refuse("`enumerate` means something else in this file")
-    common += [replacing(target, f"{counter}, {text}"), replacing(iterated, f"enumerate({edit.text(iterated)})")]
+    common += [replacing(target, f"{counter}, {text}"), replacing(iterated, f"enumerate({page.text(node.iter)})")]
     return counter
 
 

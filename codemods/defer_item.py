@@ -53,12 +53,11 @@ When refused
     multiplied. Where on some path it is a number already (``float(0.0)``), where several lines add to one sum that may
     differ in shape or type, where what a list would keep may be changed in place, or lies in memory that a CUDA graph
     uses again (``mode="reduce-overhead"``), and where ``locals()`` shows all names.
-    Where another read of the same step stays, nothing would be gained, and that read is named (of the sum itself,
-    too, under a guard whose interval is 1 unless an option says otherwise); so is one that only a message under a
-    guard shows which does not count the steps, or beside the time that each step took, and one of whatever holds a
-    tensor (``if value is not None: ...``), and one of an evaluation that comes of what a mask picks from the model's
-    results (``criterion(out[mask == 1], ...)``), with no model called since: to know how many these are, the host
-    waits for the model there. Of a list of the whole file that nothing reads nothing is said. Nor is of what
+    Where only a message under a guard shows it that does not count the steps, or beside the time that each step took,
+    and in an evaluation where it comes of what a mask picks from the model's results (``criterion(out[mask == 1],
+    ...)``), with no model called since: to know how many these are, the host waits for the model there. Where another
+    read of the same step stays, little is gained: the finding names that read, and ranks low. Of a list of the whole
+    file that nothing reads nothing is said. Nor is of what
     DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an evaluation that only runs
     where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at
     once, with no loader and no loop before it: the host waits there for what it would not wait for here.
@@ -77,18 +76,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.edits import Edit
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_guard, of_loop, of_sum
 from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
-from ._deferring import deferral, detached_sum
+from ._deferring import Deferral, detached_sum
 from ._frameworks import LEFT
 from ._pages import page_of
-from ._staying import Told, Waiting, is_shown_now_and_then, stays, stays_in_text, within
-from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, read_text, waits, why_it_stays
-from ._throttling import throttling
+from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
+from ._syncs import GAIN, Action, BatchLoop, batch_loops, interval, loop_words, read_text, waits
 
 codemod = Codemod(
     __name__,
@@ -103,10 +101,9 @@ codemod = Codemod(
 
 @dataclass(frozen=True)
 class Plan:
-    """The read in its loop, or the sum that keeps the graph."""
+    """The edits that put a read off, or the sum that keeps the graph."""
 
-    waiting: Waiting | None
-    sync: Sync | None
+    actions: tuple[Action, ...] = ()
     leak: Accumulator | None = None
 
 
@@ -124,27 +121,29 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
                 continue
             told.add(sync.site)
-            own = why_it_stays(sync) if unknown is None else None
-            nearest = within(waiting, sync)
-            reason = unknown or own or stays(nearest, but=sync)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
             seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
-            if reason is not None:
+            if unknown is not None:
+                shared.add(unknown, sync.site, message, seen)
+                continue
+            view = outlook(program, within(waiting, sync))
+            found = view.put_off(sync)
+            if isinstance(found, Deferral) and found.too_early is not None:
+                found = f"line {found.too_early} shows it {loop_words(loop)}: throttle-logging comes first"
+            if isinstance(found, str):
                 if isinstance(loop, Step) or (sync.use in ("summed", "meter", "stored") and sync.how == "item"):
-                    if own is None:
-                        shared.add(reason, sync.site, message, seen)
-                    else:
-                        yield codemod.refuse(sync.site, message, own, evidence=seen)
-            else:
-                risk = Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT
-                yield codemod.finding(
-                    sync.site,
-                    message,
-                    plan=Plan(nearest, sync),
-                    risk=risk,
-                    evidence=seen,
-                    for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
-                )
+                    yield codemod.refuse(sync.site, message, found, evidence=seen)
+                continue
+            beside = view.beside((sync.site,))
+            yield codemod.finding(
+                sync.site,
+                f"{message}{beside}",
+                plan=Plan(tuple(found.actions)),
+                risk=Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT,
+                evidence=seen,
+                for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
+                worth=Worth.SMALL if beside else None,
+            )
     yield from shared.refusals(codemod)
     if program.framework in LEFT and program.complete:
         yield from leaks(program)
@@ -174,7 +173,7 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
     for total in sums.values():
         around = next(loop for loop in loops if total in loop.leaks)
         message = f"`{total.text}` keeps the graph of every step in memory until it is set anew"
-        plan = Plan(None, None, total)
+        plan = Plan(leak=total)
         yield codemod.finding(total.update, message, plan=plan, evidence=(of_loop(around),), for_speed=False)
 
 
@@ -183,18 +182,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Keep the value on the device, and read it where somebody looks."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    if plan.leak is not None:
-        actions = detached_sum(page_of(edit, plan.leak.update), plan.leak)
-    else:
-        assert plan.waiting is not None and plan.sync is not None
-        waiting = plan.waiting
-        shown = throttling(edit, waiting.loop, waiting.syncs, waiting.every)
-        found = deferral(edit, waiting.loop, plan.sync, shown)
-        if found.too_early is not None:
-            raise Refuse(f"line {found.too_early} shows it {loop_words(waiting.loop)}: throttle-logging comes first")
-        reason = stays_in_text(edit, waiting, shown, but=plan.sync)
-        if reason is not None:
-            raise Refuse(reason)
-        actions = found.actions
+    actions = detached_sum(page_of(edit, plan.leak.update), plan.leak) if plan.leak is not None else plan.actions
     for action in actions:
         action(edit)

@@ -247,7 +247,7 @@ def keep_seldom(plan: Plan, page: Page, statement: ast.stmt, edit: Edit) -> None
     common: list[Action] = []
     counter = plan.loop.loop.counter
     if counter is None or not counts_itself(loop, counter):
-        counter = new_counter(edit, page, loop, common)
+        counter = new_counter(page, loop, common)
     kept = [
         page.node(other.statement)
         for other in plan.others

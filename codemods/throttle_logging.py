@@ -44,8 +44,8 @@ When refused
     length cannot be written, or that something else than its count may end early, or the program by ``sys.exit()`` (the
     last value would be lost), in
     another function than the loop, with calls that may do more than to show, and numbers that serve other purposes too.
-    Where another read of the same step stays, nothing would be gained, and that read is named (a metric of ``evaluate``
-    copies what it is given to the host: ``metric.add_batch(...)``). Copies to the GPU are no reads: those of the next
+    Where all that it shows is read in each step anyway, nothing would be gained. Where another read of the same step
+    stays, little is: the finding names that read, and ranks low. Copies to the GPU are no reads: those of the next
     step wait as well, unless they are pinned and non-blocking, but only after the next batch was fetched, while the GPU
     ends this step. Any other guard whose interval is 1 is the user's to raise.
 
@@ -63,15 +63,15 @@ from collections.abc import Iterator
 
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_guard, of_loop
-from turbofix.program.model import Show, Step, TrainingProgram
+from turbofix.program.model import Show, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
 from ._loaders import mend_help
 from ._pages import Page, page_of
-from ._staying import Told, Waiting, stays, stays_in_text
+from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
     SHORT_INTERVAL,
@@ -84,7 +84,7 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import guarding, refuse_more_than_messages, throttling
+from ._throttling import Throttling, guarding, refuse_more_than_messages
 
 codemod = Codemod(
     __name__,
@@ -98,10 +98,10 @@ codemod = Codemod(
 
 @dataclass(frozen=True)
 class Plan:
-    """The message, or the read for it, in its loop."""
+    """The message, or the read for it, in its loop, with how messages are shown there."""
 
-    waiting: Waiting
     place: Site
+    shown: Throttling
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for loop in batch_loops(program):
         waiting = Waiting(loop, waits(loop, program), interval(loop, program))
         timed = isinstance(loop, Step)  # timed steps do not show what an evaluation takes
+        view = outlook(program, waiting)
         for show in shows_in(loop, waiting.syncs):
-            own = why_shown(show, show.guard) if unknown is None else None
-            reason = unknown or own or stays(waiting)
             seen = (of_loop(loop), *of_guard(show.guard))
             default = default_of(program, loop, waiting, show) if unknown is None else None
             if default is not None:
@@ -135,18 +134,38 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     raised = f"{message}is raised"
                     yield codemod.finding(default.place, raised, plan=default, evidence=seen, for_speed=timed)
                 continue
+            reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
             for place, message in places(waiting, show, often(loop, show, program), refused=reason is not None):
-                if place in told or (waiting.every is None and reason is None):
+                if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
                 told.add(place)
-                if own is not None:
+                own = reason or view.shown.refused.get(place)
+                if unknown is not None:
+                    shared.add(unknown, place, message, seen)
+                elif own is not None:
                     yield codemod.refuse(place, message, own, evidence=seen)
-                elif reason is not None:
-                    shared.add(reason, place, message, seen)
                 else:
-                    plan = Plan(waiting, place)
-                    yield codemod.finding(place, message, plan=plan, evidence=seen, for_speed=timed)
+                    beside = view.beside(show.syncs)
+                    plan = Plan(place, view.shown)
+                    small = Worth.SMALL if beside else None
+                    text = f"{message}{beside}"
+                    yield codemod.finding(place, text, plan=plan, evidence=seen, for_speed=timed, worth=small)
     yield from shared.refusals(codemod)
+
+
+def reads_stay(view: Outlook, show: Show) -> str | None:
+    """Why a message that is shown less often saves no wait: all that it shows is read in each step all the same."""
+    outcomes = [(sync, view.put_off(sync)) for sync in view.waiting.syncs if is_shown_by(sync, show)]
+    staying = [(sync, outcome) for sync, outcome in outcomes if isinstance(outcome, str)]
+    if not staying or len(staying) < len(outcomes):
+        return None
+    return f"nothing is gained: {sentence(view.waiting.loop, *staying[0])}"
+
+
+def is_shown_by(sync: Sync, show: Show) -> bool:
+    """Whether a message shows what is read, or a sum of it."""
+    sums = sync.accumulator.reads if sync.accumulator is not None else ()
+    return sync.site in show.syncs or any((each.show or each.statement) == show.statement for each in sums)
 
 
 def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
@@ -209,13 +228,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         raise_default(edit, plan)
         return
     assert isinstance(plan, Plan)
-    waiting = plan.waiting
-    shown = throttling(edit, waiting.loop, waiting.syncs, waiting.every)
-    if plan.place in shown.refused:
-        raise Refuse(shown.refused[plan.place])
-    reason = stays_in_text(edit, waiting, shown)
-    if reason is not None:
-        raise Refuse(reason)
+    shown = plan.shown
     for action in shown.common:
         action(edit)
     page = page_of(edit, plan.place)

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from turbofix.findings import Evidence, InPlace, Site
 from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    from turbofix.program.scopes import ModuleFile
 
 
 class Framework(Enum):
@@ -1620,6 +1623,7 @@ class TrainingProgram:
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
+    modules: Mapping[Path, ModuleFile] = field(default_factory=dict)  # its files, as they were executed
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

@@ -141,6 +141,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
+        modules=execution.modules,
         framework=framework,
         complete=complete,
         trains=trains,
