@@ -44,10 +44,14 @@ TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
 
 @dataclass
 class Deferral:
-    """The edits that put one read off. ``too_early`` is a line that reads the value in every step before they can."""
+    """The edits that put one read off. ``too_early`` is a line that reads the value in every step before they can.
+
+    ``likely``: that nothing else looks at the value is assumed.
+    """
 
     actions: list[Action] = field(default_factory=list)
     too_early: int | None = None
+    likely: bool = False
 
 
 def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:

@@ -136,7 +136,7 @@ class Page:
         """
         scope = self.scope(node)
         top = name.partition(".")[0]
-        if (line := self._line_of_all_names(scope)) is not None:
+        if (line := self.line_of_all_names(scope)) is not None:
             raise Refuse(f"line {line} may read `{name}` by its name, among all that there are")
         if isinstance(scope, ast.ClassDef):
             raise Refuse(f"`{name}` belongs to a class")
@@ -148,7 +148,7 @@ class Page:
             raise Refuse(f"a function defined beside it uses `{name}` too")
         return scope
 
-    def _line_of_all_names(self, scope: ast.AST) -> int | None:
+    def line_of_all_names(self, scope: ast.AST) -> int | None:
         """The line of a scope that takes all of its names at once: ``"...".format(**locals())``."""
         for node in walk(scope):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args or node.keywords:

@@ -11,6 +11,7 @@ from turbofix.findings import Evidence, Refusal, Site
 from turbofix.program.model import Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
+from ._carrying import carried
 from ._deferring import Deferral, deferral
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
@@ -79,12 +80,27 @@ class Outlook:
 
 def outlook(program: TrainingProgram, waiting: Waiting) -> Outlook:
     """What becomes of the reads of a loop."""
+    shown = throttling(pages_of(program), waiting.loop, waiting.syncs, waiting.every)
+    return Outlook(waiting, shown, {each.site: _outcome(program, waiting, each, shown) for each in waiting.syncs})
+
+
+def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
+    """How a read is put off: as it is proven, else as it is likely; the reason why it is not."""
     pages = pages_of(program)
-    shown = throttling(pages, waiting.loop, waiting.syncs, waiting.every)
-    return Outlook(waiting, shown, {each.site: _outcome(pages, waiting, each, shown) for each in waiting.syncs})
+    reason = _proven(pages, waiting, sync, shown)
+    if isinstance(reason, Deferral) or sync.plain or sync.picked is not None:
+        return reason
+    try:
+        plan = carried(pages, waiting.loop, sync, program.entry)
+    except Refuse:
+        return reason
+    lines = {
+        each.statement.line for each in shows_in(waiting.loop, waiting.syncs) if each.statement not in shown.refused
+    }
+    return replace(plan, likely=True) if plan.too_early is None or plan.too_early in lines else reason
 
 
-def _outcome(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
+def _proven(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:
     if (reason := why_it_stays(sync)) is not None:
         return reason
     if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):

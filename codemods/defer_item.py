@@ -34,8 +34,7 @@ Use instead
     A sum over the micro-batches of one step is read when they are over, once a step, whatever waits there besides.
 
     Under Accelerate and Fabric the reads are the script's own too: ``backward`` and ``gather`` make no host wait. Since
-    whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``). A list is
-    refused where ``fabric.all_reduce`` changes its tensors afterwards, in place.
+    whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``).
 
     A number that a message shows now and then (``if step % 50 == 0:``) and nothing else reads is read in the message:
     its name keeps the tensor until then. A list of a function that nothing reads takes the tensors too, and is left so.
@@ -45,19 +44,21 @@ Use instead
 
     ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
 
+    A number that goes further, into a dict, an attribute or any list, through functions and objects of the project, is
+    followed to where it is looked at no more than now and then, and read there: ``f"{float(row['loss']):.4f}"``,
+    ``losses[:] = map(float, losses)``. That nothing else looks at it is assumed: such a finding is likely. Where Python
+    computes with the number on the way, the tensor has float64; where its memory may change meanwhile, it is a copy.
+
 When refused
-    Where the number decides what the program does next, is returned to callers that do more with it than to show it now
-    and then, or is shown in every step (``throttle-logging`` comes first), where it is stored in something else than a
-    local list, and where the sum is known outside of its function. Where the number is divided on the way, since a GPU
-    multiplies by the reciprocal. Where it is not seen whether counts or fractions are summed, or by what they are
-    multiplied. Where on some path it is a number already (``float(0.0)``), where several lines add to one sum that may
-    differ in shape or type, where what a list would keep may be changed in place, or lies in memory that a CUDA graph
-    uses again (``mode="reduce-overhead"``), and where ``locals()`` shows all names.
-    Where only a message under a guard shows it that does not count the steps, or beside the time that each step took,
-    and in an evaluation where it comes of what a mask picks from the model's results (``criterion(out[mask == 1],
-    ...)``), with no model called since: to know how many these are, the host waits for the model there. Where another
-    read of the same step stays, little is gained: the finding names that read, and ranks low. Of a list of the whole
-    file that nothing reads nothing is said. Nor is of what
+    Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first),
+    where a step does more with it than to keep, sum or return it, where what looks at it is not seen, or in another
+    file, where other scripts may call a function that returns it, and where the sum itself is stored in each step.
+    Where it is not seen whether counts or fractions are summed. Where on some path it is a number already
+    (``float(0.0)``), where several lines add to one sum that may differ in shape or type, beside the time that each
+    step takes, and where ``locals()`` shows all names. In an evaluation where it comes of what a mask picks from the
+    model's results (``criterion(out[mask == 1], ...)``), with no model called since: to know how many these are, the
+    host waits for the model there. Where another read of the same step stays, little is gained: the finding names that
+    read, and ranks low. Of a list of the whole file that nothing reads nothing is said. Nor is of what
     DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an evaluation that only runs
     where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at
     once, with no loader and no loop before it: the host waits there for what it would not wait for here.
@@ -65,7 +66,7 @@ When refused
 Risk
     exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own
     (``losses.update(loss.item(), n)``) averages on the GPU, where a division can differ in the last of sixteen digits:
-    that case is equivalent.
+    that case is equivalent, as are those that are likely.
 
 Measured
     Taking one wait out of a step: 5–7 % (torchtune 522); waits of 40–50 ms were seen (fvdb 144).
@@ -75,6 +76,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import DISPLAY_ONLY
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
@@ -96,6 +98,7 @@ codemod = Codemod(
     after=("throttle-logging",),
     unlocks=("no-empty-cache",),
     known_as=(".item() in the loop", "loss read-out"),
+    assumes=(DISPLAY_ONLY,),
 )
 
 
@@ -118,16 +121,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         for sync in waiting.syncs:
             if sync.site in told or (sync.unread and not sync.forgotten):
                 continue
-            if sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
-                continue
             told.add(sync.site)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
             seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
+            if unknown is not None and sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
+                continue
             if unknown is not None:
                 shared.add(unknown, sync.site, message, seen)
                 continue
             view = outlook(program, within(waiting, sync))
             found = view.put_off(sync)
+            put_off = isinstance(found, Deferral) and found.too_early is None
+            if sync.use == "shown" and not put_off and not is_shown_now_and_then(waiting, sync):
+                continue  # for throttle-logging
             if isinstance(found, Deferral) and found.too_early is not None:
                 found = f"line {found.too_early} shows it {loop_words(loop)}: throttle-logging comes first"
             if isinstance(found, str):
@@ -139,8 +145,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 sync.site,
                 f"{message}{beside}",
                 plan=Plan(tuple(found.actions)),
-                risk=Risk.EQUIVALENT if sync.use == "meter" else Risk.EXACT,
+                risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely else Risk.EXACT,
                 evidence=seen,
+                assumes=(DISPLAY_ONLY,) if found.likely else (),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=Worth.SMALL if beside else None,
             )

@@ -61,6 +61,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import DISPLAY_ONLY
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
@@ -69,6 +70,7 @@ from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import Show, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
+from ._deferring import Deferral
 from ._loaders import mend_help
 from ._pages import Page, page_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
@@ -93,6 +95,7 @@ codemod = Codemod(
     gain=GAIN,
     unlocks=("defer-item", "no-empty-cache"),
     known_as=("progress bar", "print in every step"),
+    assumes=(DISPLAY_ONLY,),
 )
 
 
@@ -147,19 +150,28 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 else:
                     beside = view.beside(show.syncs)
                     plan = Plan(place, view.shown)
+                    later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
+                    assumes = (DISPLAY_ONLY,) if later else ()  # only then does it help that less is shown
                     small = Worth.SMALL if beside else None
                     text = f"{message}{beside}"
-                    yield codemod.finding(place, text, plan=plan, evidence=seen, for_speed=timed, worth=small)
+                    yield codemod.finding(
+                        place, text, plan=plan, evidence=seen, for_speed=timed, worth=small, assumes=assumes
+                    )
     yield from shared.refusals(codemod)
 
 
 def reads_stay(view: Outlook, show: Show) -> str | None:
     """Why a message that is shown less often saves no wait: all that it shows is read in each step all the same."""
-    outcomes = [(sync, view.put_off(sync)) for sync in view.waiting.syncs if is_shown_by(sync, show)]
+    outcomes = reads_of(view, show)
     staying = [(sync, outcome) for sync, outcome in outcomes if isinstance(outcome, str)]
     if not staying or len(staying) < len(outcomes):
         return None
     return f"nothing is gained: {sentence(view.waiting.loop, *staying[0])}"
+
+
+def reads_of(view: Outlook, show: Show) -> list[tuple[Sync, Deferral | str]]:
+    """The reads that a message shows, each with what becomes of it."""
+    return [(sync, view.put_off(sync)) for sync in view.waiting.syncs if is_shown_by(sync, show)]
 
 
 def is_shown_by(sync: Sync, show: Show) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import Literal
 
@@ -63,16 +63,19 @@ _HOLDERS = (Instance, Namespace, Mapping, Sequence, Opaque, Made)
 _MOST = 3000
 """So many expressions are followed; beyond them a value is used for anything."""
 
-Kind = Literal["shown", "control", "summed", "stored", "returned", "passed", "other"]
+Kind = Literal["shown", "control", "summed", "stored", "returned", "passed", "other", "seen"]
 Place = tuple[Frame, ast.AST]
 """An expression, in the call of a function (or the file) that evaluates it."""
+
+Until = Callable[[Frame, ast.AST], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
     """One use of a value: what uses it, and the expression that stands for it there.
 
-    ``plain``: nothing but ``+ - * /`` lies in between. ``chosen``: it went through ``max``, ``min`` or ``sorted``.
+    ``plain``: nothing but ``+ - * /`` lies in between, and ``untouched``: not even these. ``chosen``: it went through
+    ``max``, ``min`` or ``sorted``.
     """
 
     kind: Kind
@@ -81,6 +84,7 @@ class Use:
     value: ast.AST
     plain: bool
     chosen: bool = False
+    untouched: bool = True
 
 
 @dataclass(eq=False)
@@ -129,10 +133,11 @@ class Flow:
         return self._openers[id(frame)]
 
     def callers(self, frame: Frame) -> Iterator[Place]:
-        """The calls that a frame's function returns to, as far as this execution of it stands for them."""
-        outer, node = self._around.get(id(frame)), self.opener(frame).node
-        if outer is not None and node is not None:
-            yield outer, node
+        """All calls that a frame's function returns to."""
+        for each in self._bodies.get(frame.function.node, ()) if frame.function is not None else ():
+            outer, node = self._around.get(id(each)), self.opener(each).node
+            if outer is not None and node is not None:
+                yield outer, node
         if frame.function is not None:
             yield from self._summarized.get(frame.function.node, ())
 
@@ -147,37 +152,56 @@ class Flow:
                             self._held[id(member)].append((frame, node))
         return self._held.get(id(holder), [])
 
-    def uses(self, node: ast.AST, control: Control | None, *, deep: bool = False) -> list[Use]:
+    def uses(
+        self, node: ast.AST, control: Control | None, *, deep: bool = False, until: Until | None = None
+    ) -> list[Use]:
         """Who makes use of an expression's value at a level of the execution: in its function.
 
-        ``deep``: also where it is stored, returned or passed on to.
+        ``deep``: also where it is stored, returned or passed on to; there no further than to the places of which
+        ``until`` is true, by which it is ``seen``.
         """
         frame = self.frame_at(control)
-        return _Following(self, frame, node, deep).found if frame is not None else []
+        return _Following(self, frame, node, deep, until).found if frame is not None else []
 
 
 class _Following:
     """One value on its way."""
 
-    def __init__(self, flow: Flow, frame: Frame, node: ast.AST, deep: bool) -> None:
-        self.flow, self.deep = flow, deep
+    def __init__(self, flow: Flow, frame: Frame, node: ast.AST, deep: bool, until: Until | None = None) -> None:
+        self.flow, self.deep, self.until = flow, deep, until
         self.found: list[Use] = []
         read = [each for each in flatten(frame.values.get(node)) if type(each) is Host]
         self.origins = {origin.node for host in read for origin in host.syncs} & {node}
         seen: set[tuple[int, ast.AST]] = set()
-        waiting: list[tuple[Frame, ast.AST, bool, bool]] = [(frame, node, True, False)]
+        waiting: list[tuple[Frame, ast.AST, bool, bool, bool]] = [(frame, node, True, False, True)]
         while waiting:
-            self.frame, self.node, self.plain, self.chosen = waiting.pop()
+            self.frame, self.node, self.plain, self.chosen, self.untouched = waiting.pop()
             if (id(self.frame), self.node) in seen:
                 continue
             seen.add((id(self.frame), self.node))
             if len(seen) > _MOST:
                 self._use("other", self.node)
                 return
-            waiting += [(*place, self.plain, self.chosen) for place in self._next()]
+            if (
+                self.node is not node
+                and until is not None
+                and not self._reached_into()
+                and until(self.frame, self.node)
+            ):
+                self._use("seen", self.node)
+                continue
+            waiting += [(*place, self.plain, self.chosen, self.untouched) for place in self._next()]
+
+    def _reached_into(self) -> bool:
+        """Whether the expression that holds the value is only asked for an item or attribute."""
+        above = self.flow.facts.places.parent(self.node, self.frame.module)
+        if not isinstance(above, (ast.Subscript, ast.Attribute)) or above.value is not self.node or is_part(above):
+            return False
+        call = self.flow.facts.places.parent(above, self.frame.module)
+        return isinstance(above.ctx, ast.Load) and not (isinstance(call, ast.Call) and call.func is above)
 
     def _use(self, kind: Kind, node: ast.AST) -> list[Place]:
-        self.found.append(Use(kind, self.frame, node, self.node, self.plain, self.chosen))
+        self.found.append(Use(kind, self.frame, node, self.node, self.plain, self.chosen, self.untouched))
         return []
 
     def _may_be(self, place: Place) -> bool:
@@ -214,6 +238,7 @@ class _Following:
             kept = isinstance(getattr(parent, "op", ast.Add()), _EXACT)
             display = isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Starred, ast.BinOp, ast.UnaryOp))
             self.plain = self.plain and kept and display
+            self.untouched = self.untouched and isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set))
             return [(frame, parent)]
         if isinstance(parent, ast.Attribute):
             return self._looked_into(parent)
@@ -254,7 +279,7 @@ class _Following:
                 self._use("other", target)
             return [place for read in readers(scope).get(target, ()) if self._may_be(place := (frame, read))]
         if isinstance(target, (ast.Attribute, ast.Subscript)):
-            kind: Kind = "stored" if isinstance(target, ast.Subscript) else "other"
+            kind: Kind = "stored" if isinstance(target, ast.Subscript) or self.until is not None else "other"
             self._use(kind, target)
             return self._slot_reads(target) if self.deep else []
         return self._use("other", target)
@@ -283,7 +308,11 @@ class _Following:
     def _whole(self, holder: ast.AST) -> list[Place]:
         """The reads of a container that the value was put into."""
         found = [place for each in members(self.frame.values.get(holder)) for place in self.flow.holding(each)]
-        return [place for place in found if isinstance(place[1], (ast.Name, ast.Attribute, ast.Subscript))]
+        return [
+            place
+            for place in found
+            if isinstance(place[1], (ast.Name, ast.Attribute, ast.Subscript)) and not is_part(place[1])
+        ]
 
     def _looked_into(self, attribute: ast.Attribute) -> list[Place]:
         """``value.attribute`` and ``value.method()``."""
@@ -341,6 +370,7 @@ class _Following:
         if isinstance(statement.op, ast.Add) and isinstance(statement.value, ast.JoinedStr):
             return self._read_by(target)
         self._use("summed" if isinstance(statement.op, ast.Add) and self.plain else "other", statement)
+        self.untouched = False
         if not self.deep:
             return []
         return self._read_by(target) if isinstance(target, ast.Name) else self._slot_reads(target)
@@ -369,7 +399,7 @@ class _Following:
             if name in STORING or (name == "update" and holders and all(type(each) is Mapping for each in holders)):
                 self._use("stored", call)
                 return self._whole(call.func.value) if self.deep else []
-        self.plain = False
+        self.plain = self.untouched = False
         self.chosen = self.chosen or name in _CHOOSING
         if name in _CHOOSING or name in _PASSING:
             return [(self.frame, call)] if self._may_be((self.frame, call)) else []
@@ -381,7 +411,7 @@ class _Following:
         for callee in callees:
             for parameter in self._parameters(callee):
                 inner += [(callee, read) for read in readers(callee.function.node).get(parameter, ())]  # type: ignore[union-attr]
-        uses = [use for place in inner for use in _Following(self.flow, *place, deep=True).found]
+        uses = [use for place in inner for use in _Following(self.flow, *place, True, self.until).found]
         if uses and all(use.kind == "shown" for use in uses):
             return self._use("shown", call)
         if not self.deep:
@@ -397,3 +427,8 @@ class _Following:
         starred = isinstance(self.node, ast.Starred) or (isinstance(above, ast.keyword) and above.arg is None)
         known = [name for name, nodes in given.items() if self.node in nodes or (starred and not nodes)]
         return [each for each in parameters(callee.function.node) if each.arg in known]
+
+
+def is_part(node: ast.AST) -> bool:
+    """Whether an expression takes some items out of another one: ``losses[-50:]``."""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)

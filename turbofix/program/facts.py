@@ -199,6 +199,18 @@ class Facts:
             scope = module.tree
         return Frame(scope, module, anchor, opener.node if opener.kind == "call" else None, loops, function, opener)
 
+    def frames_at(self, node: ast.AST, opener: Control, module: ModuleFile) -> tuple[Frame, ...]:
+        """The frames that a node of what a level opened is evaluated in, outermost first."""
+        scope, child = self.places.scope(node, module), node
+        around: list[ast.AST] = []
+        for each in self.places.ancestors(node, module):
+            if each is scope:
+                break
+            if isinstance(each, LOOPS) and child is not getattr(each, "iter", None) and child not in each.orelse:
+                around.append(each)
+            child = each
+        return (*self._outer_frames(opener), self._frame(opener, node, module, tuple(around[::-1])))
+
     def opened(self) -> Iterable[Frame]:
         """One frame for each call of a function, and each file, that live events happen in: in program order, outer
         ones before inner ones. Where it stands, and its loops, are those of the first event."""

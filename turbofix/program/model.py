@@ -461,6 +461,24 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What becomes of a number that was read, wherever it went: what uses it in each step, and where else it is seen.
+
+    Of what is ``seen``, ``site`` gives it: itself (``holds`` is "number"), or the list or dict that keeps it, under
+    ``keys``. ``sure``: no other number may be there. ``plain``, ``untouched``: as ``dataflow.Use`` has them.
+    """
+
+    kind: Literal["shown", "control", "summed", "stored", "returned", "passed", "other", "seen"]
+    site: Site
+    statement: Site
+    holds: Literal["number", "list", "dict", "other"]
+    keys: tuple[str, ...]
+    sure: bool
+    plain: bool
+    untouched: bool
+
+
+@dataclass(frozen=True)
 class Sync:
     """A place where the host waits for the device: ``.item()``, ``float()``, ``.cpu()``, ``.tolist()``, printing one,
     giving one to a metric of ``evaluate``, which keeps it on the host (``metric``).
@@ -475,7 +493,8 @@ class Sync:
     under a guard that counts the steps. ``plain``: on some path it is a number already, which has no tensor's methods.
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
     the next step uses again. ``picked``: of an evaluation, where what is read was picked from a model's results by a
-    mask, for which the host waits as well, with no model called since.
+    mask, for which the host waits as well, with no model called since. ``looks``: what becomes of a number in all of
+    the program, up to where it is looked at no more than now and then.
     """
 
     site: Site
@@ -504,6 +523,7 @@ class Sync:
     plain: bool = False
     replayed: bool = False
     picked: Site | None = None
+    looks: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True)

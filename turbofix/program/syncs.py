@@ -19,12 +19,13 @@ from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
-from turbofix.program.model import Accumulator, Argument, Meter, Placement, Show, Sync
+from turbofix.program.model import Accumulator, Argument, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
 from turbofix.program.picks import picked
 from turbofix.program.printers import shown_at
 from turbofix.program.regions import loss_expression, no_grad, surely_no_grad
+from turbofix.program.scopes import Frame as Executed
 from turbofix.program.sites import contains
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import (
@@ -34,6 +35,7 @@ from turbofix.program.values import (
     Host,
     Instance,
     Made,
+    Mapping,
     Option,
     Sequence,
     Tensor,
@@ -45,6 +47,8 @@ from turbofix.program.values import (
 from turbofix.records import dataclass
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
+_NUMBERS = ("item", "float", "int")
+_SETTLED = ("control",)
 _TRACKERS = ("wandb", "mlflow", "neptune", "comet_ml", "swanlab", "trackio")
 _ROLES = ("loss", "grad", "param", "output", "prediction", "batch")
 
@@ -515,8 +519,54 @@ def _sync(  # noqa: PLR0913
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
         plain=_may_be_plain(event),
+        looks=tuple(_looks(analysis, event, loop)) if event.name in _NUMBERS and use not in _SETTLED else (),
         replayed=use in ("stored", "returned") and any(map(_replays, facts.of("compile"))),
     )
+
+
+def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
+    """What becomes of a number that is read in a loop, up to where it is looked at now and then or after the loop."""
+    facts, flow = analysis.facts, analysis.flow
+    here = flow.frame_at(event.control)
+
+    def is_seldom(frame: Executed, node: ast.AST) -> bool:
+        frames = facts.frames_at(node, flow.opener(frame), frame.module)
+        if not any(loop is each for one in frames for each in one.loops):
+            return True
+        guard = analysis.guards.guard_of(node, frames, loop)
+        return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
+
+    def is_read(value: Value) -> bool:
+        return isinstance(value, Host) and any(origin.node is event.node for origin in value.syncs)
+
+    told = set()
+    for use in flow.uses(event.node, event.control, deep=True, until=is_seldom):
+        place, module = use.value if use.kind == "seen" else use.node, use.frame.module
+        if (use.kind, place) in told:
+            continue
+        told.add((use.kind, place))
+        held = members(use.frame.values.get(place))
+        entries = [each for one in held if isinstance(one, Mapping) for each in one.entries.items()]
+        ours = {str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))}
+        holds: Literal["number", "list", "dict", "other"] = "other"
+        if held and all(isinstance(each, (Host, Const)) for each in held):
+            holds = "number"
+        elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
+            holds = "list"
+        elif held and ours and all(isinstance(each, Mapping) for each in held):
+            holds = "dict"
+        elif use.plain and not use.untouched:  # Python computed it
+            holds = "number"
+        yield Look(
+            use.kind,
+            facts.places.site(place, module),
+            facts.places.site(facts.places.statement(place, module) or place, module),
+            holds,
+            tuple(sorted(ours)),
+            use.frame is here and all(map(is_read, held)),
+            use.plain,
+            use.untouched,
+        )
 
 
 def _replays(compiling: Event) -> bool:

@@ -1,0 +1,123 @@
+"""How a number that is kept somewhere stays a tensor until it is looked at: in a dict, a list, an attribute, a result.
+
+Where it goes was followed through all of the program that was seen. That nothing else looks at it is assumed.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from turbofix.edits import Refuse
+from turbofix.program.model import Look, Sync
+
+from ._deferring import OWN_STORAGE, Deferral, annotated, number_of, refuse_mixtures, refuse_timing
+from ._pages import Page, Pages
+from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
+from ._throttling import is_detached, names_itself, refuse_changes, stripped
+
+KEEPING = ("stored", "returned", "summed", "passed")
+"""Uses in each step that a tensor serves as well."""
+
+
+def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
+    """The edits that keep a tensor where a number was read, and read it where it is looked at. Raises ``Refuse``."""
+    page = pages(sync.site)
+    read = page.node(sync.site)
+    base = stripped(read)
+    if base is None:
+        raise Refuse("more than one number is read, or in an unusual way")
+    if (line := page.line_of_all_names(page.scope(read))) is not None:
+        raise Refuse(f"line {line} may read it by its name, among all that there are")
+    if sync.accumulator is not None:
+        refuse_mixtures(pages, page, loop, sync.accumulator)
+    seen = [look for look in sync.looks if look.kind == "seen"]
+    used = [look for look in sync.looks if look.kind != "seen"]
+    for look in used:
+        if look.kind == "control":
+            raise Refuse(f"its value decides on line {look.site.line} what the program does next")
+        if look.kind != "shown" and (look.kind not in KEEPING or not look.plain):
+            raise Refuse(f"line {look.site.line} does more with the number than to keep it")
+    if any(look.kind == "summed" for look in used):
+        for look in used:
+            if look.kind in ("stored", "returned") and not look.untouched:
+                raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
+    refuse_timing(page, read, pages(loop.loop.site).node(loop.loop.site))
+    promised: list[Action] = []
+    if any(look.kind == "returned" for look in used):
+        function = page.scope(read)
+        if not isinstance(function, ast.FunctionDef) or (sync.site.path != entry and not function.name.startswith("_")):
+            raise Refuse("other scripts may call the function that returns it")
+        promised = annotated(page, function)
+    shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
+    if not seen and shown is None:
+        raise Refuse("what looks at it is not seen")
+    plan = Deferral([replacing(sync.site, kept(pages, page, loop, sync, base))], too_early=shown)
+    plan.actions += promised
+    again = any(look.holds in ("list", "dict") for look in seen)  # what is converted once may be a number already
+    before: list[ast.stmt] = []
+    for look in seen:
+        if look.site.path != sync.site.path:
+            raise Refuse(f"it is looked at in {look.site.path.name}")
+        node = page.node(look.site)
+        if look.holds == "number" and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            plan.actions.append(replacing(look.site, read_there(page, look, node, again=again)))
+            continue
+        statement = page.statement(node)
+        lines = read_before(page, look, node, statement)
+        block = page.block(statement)
+        earlier = block[: next(i for i, each in enumerate(block) if each is statement) + 1]
+        if not any(each is one for each in earlier for one in before):
+            plan.actions += [adding_before(look.statement, line) for line in lines]
+        before.append(statement)
+    return plan
+
+
+def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) -> str:
+    """The tensor without its graph: in float64 where Python computes with the number, else in memory of its own."""
+    text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
+    closed = text if text.endswith(")") else page.operand(base)
+    if any(look.kind == "summed" or not look.untouched for look in sync.looks):
+        if number_of(pages, page, sync, page.node(sync.site)) == "int":
+            return text
+        if lacks_float64(sync, loop):
+            raise Refuse("the device may be one without float64")
+        return f"{closed}.double()"
+    owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
+    own = (sync.of == "loss" or sync.scalar or owns) and not sync.replayed
+    try:
+        refuse_changes(page, base, pages(loop.loop.site).node(loop.loop.site))
+    except Refuse:
+        own = False
+    return text if own else f"{closed}.clone()"
+
+
+def read_there(page: Page, look: Look, node: ast.AST, *, again: bool) -> str:
+    """How the number is read where it is looked at. Raises ``Refuse``."""
+    text = page.text(node)
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) or "\n" in text:
+        raise Refuse(f"line {look.site.line} looks at it in an unusual way")
+    if isinstance(node, (ast.Name, ast.Attribute)) and names_itself(page, node):
+        raise Refuse(f"line {look.site.line} shows the name `{text}` with its value")
+    return f"{text}.item()" if look.sure and not again else f"float({text})"
+
+
+def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> list[str]:
+    """The lines that make numbers again of a list, or of items of a dict, before it is looked at. Raises ``Refuse``."""
+    text = page.text(node)
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) or not stands_alone(page, statement):
+        raise Refuse(f"line {look.site.line} looks at all of `{one_line(text)}` at once")
+    if look.holds == "number":
+        return [f"{text} = float({text})"]
+    if look.holds == "list":
+        return [f"{text}[:] = map(float, {text})"]
+    if look.holds == "dict" and all(key.isidentifier() for key in look.keys):
+        return [f'{text}["{key}"] = float({text}["{key}"])' for key in look.keys]
+    raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")
+
+
+def stands_alone(page: Page, statement: ast.stmt) -> bool:
+    """Whether a line before a statement runs whenever the statement does, and as often."""
+    above = page.parent(statement)
+    is_elif = isinstance(statement, ast.If) and isinstance(above, ast.If) and above.orelse == [statement]
+    return not is_elif and not isinstance(statement, ast.While)
