@@ -217,7 +217,7 @@ def pages_of(program: TrainingProgram) -> Pages:
     """The pages of a program's files, as they were read. Raises ``Refuse`` for a file that is none of them."""
 
     def page(site: Site) -> Page:
-        module = program.modules.get(site.path)
+        module = program.modules.by_path.get(site.path)
         if module is None:
             raise Refuse(f"{site.path.name} is no file of the program")
         return kept(module.tree, "page", lambda: Page(module))

@@ -1582,6 +1582,25 @@ class Removed:
     why_not: str | None = None  # what speaks against the new form, or that there is none
 
 
+@dataclass(eq=False)
+class Modules:
+    """The files of a program; those of two programs are equal where their texts are."""
+
+    by_path: Mapping[Path, ModuleFile]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Modules) and self._texts() == other._texts()
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.by_path))
+
+    def __repr__(self) -> str:
+        return f"{len(self.by_path)} files"
+
+    def _texts(self) -> dict[Path, str]:
+        return {path: module.text for path, module in self.by_path.items()}
+
+
 @dataclass(frozen=True)
 class TrainingProgram:
     """Everything the model knows of one entry script and the project modules that it imports.
@@ -1643,7 +1662,7 @@ class TrainingProgram:
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
-    modules: Mapping[Path, ModuleFile] = field(default_factory=dict)  # its files, as they were executed
+    modules: Modules = field(default_factory=lambda: Modules({}))  # its files, as they were executed
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""

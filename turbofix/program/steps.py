@@ -52,6 +52,7 @@ from turbofix.program.model import (
     Layouts,
     Loop,
     Model,
+    Modules,
     Placement,
     Region,
     Step,
@@ -141,7 +142,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
-        modules=execution.modules,
+        modules=Modules(execution.modules),
         framework=framework,
         complete=complete,
         trains=trains,
