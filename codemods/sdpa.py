@@ -25,37 +25,23 @@ Use instead
             is_causal=True,
         )
 
-    Scores that are multiplied by anything but one over the root of their width get ``scale=``, unscaled ones
-    ``scale=1.0``. A mask that leaves out just what lies ahead of each query (``tril``, ``triu``, of whole squares) is
-    ``is_causal``, for a mask that is passed keeps FlashAttention away; only of more than one query
-    (``q.size(-2) > 1``) where there may be more keys than queries, as with a cache: a square of one hides nothing. Of
-    others, ``attn_mask`` is True where a key may be seen: the opposite of what ``masked_fill`` is given. A bias that is
-    added is passed as it is. What may have one dimension only gets a second one (``torch.atleast_2d``), for torch's
-    function raises for it.
+    Scores that are multiplied by anything but one over the root of their width get ``scale=``; what may be a tensor
+    multiplies the queries. A mask that leaves out just what lies ahead of each query (``tril``, ``triu``, of whole
+    squares) is ``is_causal``, for a mask that is passed keeps FlashAttention away. Of others, ``attn_mask`` is True
+    where a key may be seen, the opposite of what ``masked_fill`` is given, or is what the script adds; a finite fill
+    (``-1e9``) is added, too, for it weighs all keys alike where a query may see none.
 
-    A mask that fills with a finite number (``-1e9``) weighs all keys alike where a query may see none of them, as a row
-    of padding does; torch's kernels give NaN there before 2.5, and 0 since. Such queries are made zeros, and see all:
-    that gives the same output and the same gradients. Where the fill is minus infinity, such rows are NaN as written,
-    and so is every weight after one step: a program that trains has none.
+    Modules and buffers stay, so that checkpoints load as before. What has three dimensions gets one more for a moment:
+    torch's kernels only take four. Weights that are returned or kept and that nobody seems to read become None.
 
-    The kernels read the numbers of one position side by side, and torch makes the matrix of scores as before, without a
-    word, where they lie otherwise. What has its widths before its positions is copied there (``.contiguous()``).
-
-    Modules of the softmax, and buffers that hold the mask, stay, so that checkpoints load as before. Tensors of three
-    dimensions get one of one head for a moment: torch's kernels only take four. What the kernels give lies in memory
-    with its heads behind its positions: ``.contiguous()`` follows where something may ``view`` it as it is.
+    ``nn.MultiheadAttention`` whose weights are thrown away (``x, _ = attention(...)``) gets ``need_weights=False``, and
+    a model of transformers that is loaded with ``attn_implementation="eager"`` gets ``"sdpa"``.
 
 When refused
-    Nothing is said where torch's own attention, or another fused kernel, stands in the same class (this is the way
-    without it then), where the softmax does not run over the keys (linear attention), and where something else happens
-    to the scores. It is refused where weights or scores are used by themselves as well, returned or kept; where the
-    softmax is computed in another precision on purpose; where the scale is a tensor, is not known to be a number, or
-    is left out under a test; where a docstring says that it is written out on purpose, to be read; where what is added
-    to the scores is not known to hold floats; where several masks differ in how they leave out; where it is not known
-    that there are four dimensions; where gradients are differentiated once more, for which the kernels have no
-    derivative; where hooks are registered that may read the weights; where TorchScript compiles a model, or one is
-    exported to an ONNX opset before 14, which has no attention; and where the script asks for deterministic
-    results, for the kernels' gradients are summed in any order.
+    Where weights or scores are read by themselves as well, where the softmax runs over another axis, where gradients
+    are differentiated once more, for which the kernels have no derivative, and where the script asks for deterministic
+    results, for the kernels' gradients are summed in any order. Nothing is said where torch's own attention, or
+    another fused kernel, stands in the same class: this is the way without it then.
 
 Risk
     equivalent: sums are rounded in another order, and dropout draws other numbers.
@@ -69,10 +55,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import SAME_FORMULA, WEIGHTS_UNREAD
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk
-from turbofix.program.model import Attention, AttentionMask, TrainingProgram
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Worth
+from turbofix.program.model import Attention, TrainingProgram, Unwanted
 
 from ._precision import deterministic, version
 
@@ -82,6 +69,8 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.35, 1.66, "GPT-2 124M on an A100: Karpathy, build-nanogpt; Raschka, LLMs-from-scratch"),
     known_as=("FlashAttention", "scaled dot product attention", "memory-efficient attention"),
+    assumes=(SAME_FORMULA, WEIGHTS_UNREAD),
+    worth=Worth.HIGH,
 )
 
 SINCE = (2, 1)  # `scale=`, and masks beside dropout in the fused kernels
@@ -93,138 +82,80 @@ MESSAGE = (
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Products of softmax and values that torch has a fused kernel for."""
+    """Products of softmax and values that torch has a fused kernel for, and weights that are asked for in vain."""
     for site in program.fused_attentions:
         yield codemod.in_place(site, "attention runs in torch's fused kernel")
+    for each in program.unwanted:
+        if each.done:
+            yield codemod.in_place(each.call, each.message)
+            continue
+        seen = Evidence("nobody reads the weights", each.call)
+        assumes = () if each.certain else (WEIGHTS_UNREAD,)
+        reason = asks_for_order(program)
+        if reason is not None:
+            yield codemod.refuse(each.call, each.message, reason)
+        else:
+            yield codemod.finding(each.call, each.message, plan=each, evidence=(seen,), assumes=assumes)
     for attention in program.attentions:
-        reason = attention.why_not or why_not(program, attention)
+        reason = attention.why_not or why_not(program)
         if reason is not None:
             yield codemod.refuse(attention.softmax, MESSAGE, reason)
             continue
-        seen = Evidence("its weights are multiplied by the values, and by nothing else", attention.product)
-        yield codemod.finding(attention.softmax, MESSAGE, plan=attention, evidence=(seen,))
+        open_ones = [] if attention.certain else [SAME_FORMULA]
+        open_ones += [WEIGHTS_UNREAD] if attention.unread else []
+        seen = Evidence("its weights are multiplied by the values", attention.product)
+        yield codemod.finding(attention.softmax, MESSAGE, plan=attention, evidence=(seen,), assumes=open_ones)
 
 
-def why_not(program: TrainingProgram, attention: Attention) -> str | None:
+def why_not(program: TrainingProgram) -> str | None:
     """What makes the kernels unsafe for this program."""
     if program.target.torch < SINCE:
         return f"the project serves torch {version(program.target.torch)}; it needs torch {version(SINCE)}"
+    return asks_for_order(program)
+
+
+def asks_for_order(program: TrainingProgram) -> str | None:
+    """That the script wants the same numbers in every run, which the kernels do not give."""
     for name, site in deterministic(program):
-        where = site.line_from(attention.softmax.path)
+        where = site.line_from(program.entry)
         return f"the script asks for reproducible results ({name.removeprefix('torch.')}, {where})"
-    if weighs_alike(attention) and any(each.test for each in attention.masks) and not attention.query_is_free:
-        said = attention.masks[0].said
-        return f"rows without any key are weighed alike by {said}, under a test, and its queries are needed afterwards"
     return None
-
-
-def is_causal(attention: Attention) -> bool:
-    """Whether the masks leave out just what lies ahead, and torch can be told so."""
-    told = attention.as_long or attention.query.isidentifier()
-    return bool(attention.masks) and all(each.causal for each in attention.masks) and told
-
-
-def weighs_alike(attention: Attention) -> bool:
-    """Whether a query that may see no key may occur, and then sees all of them."""
-    return not is_causal(attention) and any(each.fill == "finite" for each in attention.masks)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the last product by a call, and take out what led to it."""
     attention = finding.plan
+    if isinstance(attention, Unwanted):
+        edit.argument(attention.call, attention.name, attention.value)
+        return
     assert isinstance(attention, Attention)
-    query, more = attention.query, list[str]()
-    if weighs_alike(attention):
-        query, mask = made_visible(attention, edit)
-        more.append(f"attn_mask={mask}")
-    elif is_causal(attention):
-        test = attention.masks[0].test
-        tests = [truth(test)] if test is not None else []
-        if not attention.as_long:
-            # a single query before a cache sees all keys as written; torch would show it the first one alone
-            tests.append(f"{attention.query}.size(-2) > 1")
-        more.append(f"is_causal={' and '.join(tests) or True}")
-    elif attention.masks:
-        kept = deep(attention, edit)
-        test = attention.masks[0].test
-        more.append(f"attn_mask={f'{kept} if {test} else None' if test is not None else kept}")
+    values = [attention.query, attention.key, attention.value]
+    behind = attention.behind
+    if attention.heads:
+        values = [f"{operand(each)}.unsqueeze(0)" for each in values]
+        behind = f".squeeze(0){behind}"
+    if attention.mask is not None and not attention.causal:
+        values.append(f"attn_mask={attention.mask}")
     if attention.dropout is not None:
-        more.insert(0 if is_causal(attention) else len(more), f"dropout_p={attention.dropout}")
+        values.append(f"dropout_p={attention.dropout}")
+    if attention.causal:
+        values.append(f"is_causal={attention.mask}")
     if attention.scale is not None:
-        more.append(f"scale={attention.scale}")
-    values = [query, attention.key, attention.value]
-    behind = ".transpose(1, 2)" if attention.transposed else ".contiguous()" if attention.contiguous else ""
-    if attention.rank == 3:
-        values = [f"{operand(each)}.unsqueeze(1)" for each in values]
-        behind = ".squeeze(1)"
+        values.append(f"scale={attention.scale}")
     name = edit.name("torch.nn.functional.scaled_dot_product_attention", attention.product)
-    edit.replace(attention.product, laid_out(edit, attention, name, [*values, *more], behind))
+    edit.replace(attention.product, laid_out(edit, attention, name, values, behind))
+    for each in attention.unread:
+        if each.site is not None:
+            edit.replace(each.site, "None")
     for site in attention.removed:
         edit.delete(site)
 
 
-def deep(attention: Attention, edit: Edit) -> str:
-    """What the masks let through or add, with two dimensions at least: torch raises for one."""
-    text = together(attention.masks)
-    if any(not each.flat for each in attention.masks):
-        return text
-    return f"{edit.name('torch.atleast_2d', attention.product)}({text})"
-
-
-def together(masks: tuple[AttentionMask, ...]) -> str:
-    """What all masks let through."""
-    if len(masks) == 1:
-        return masks[0].keep
-    return " & ".join(
-        each.keep if each.keep.startswith("~") and is_simple(each.keep[1:]) else operand(each.keep) for each in masks
-    )
-
-
 def operand(text: str) -> str:
-    """A source that may stand beside an operator."""
-    return text if is_simple(text) else f"({text})"
-
-
-def is_simple(text: str) -> bool:
-    """Whether a source is a name, an attribute or one call."""
-    plain = text.replace(".", "").replace("_", "")
-    if plain.isalnum():
-        return True
-    if not text.endswith((")", "]")) or not (text[0].isalpha() or text[0] == "_"):
-        return False
-    depth = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif depth == 0 and not (character.isalnum() or character in "._"):
-            return False
-    return True
-
-
-def truth(test: str) -> str:
-    """A test as True or False, which is all that torch takes."""
-    return test if " is " in test or "==" in test or "!=" in test or test.startswith("not ") else f"bool({test})"
-
-
-def made_visible(attention: Attention, edit: Edit) -> tuple[str, str]:
-    """Queries and mask with which a query that may see no key weighs all alike: as zeros, and seeing all."""
-    site = attention.product
-    keep = edit.free_name("keep", site)
-    some = edit.free_name("some", site)
-    test, said = attention.masks[0].test, attention.masks[0].said
-    note = f"# where a query may see no key, {said} weighs all of them alike: so does a query of zeros that sees all"
-    lines = [note, f"{keep} = {deep(attention, edit)}", f"{some} = {keep}.any(dim=-1, keepdim=True)"]
-    if test is None:
-        edit.before(site, *lines)
-        return f"{operand(attention.query)} * {some}", f"{keep} | ~{some}"
-    mask = edit.free_name("attn_mask", site)
-    unit = indentation(edit, attention)[1]
-    lines.append(f"{attention.query}, {mask} = {attention.query} * {some}, {keep} | ~{some}")
-    edit.before(site, f"{mask} = None", f"if {test}:", *(unit + line for line in lines))
-    return attention.query, mask
+    """A source that a method may be called on."""
+    plain = text.replace(".", "").replace("_", "").isalnum()
+    return text if plain or (text.endswith(")") and " " not in text.partition("(")[0]) else f"({text})"
 
 
 def indentation(edit: Edit, attention: Attention) -> tuple[str, str]:

@@ -701,7 +701,7 @@ class _Reading:
             return False
         if self.attending is None:
             read = attentions(self.analysis)
-            self.attending = {each.function for each in read if each.why_not is None and each.rank == 4}
+            self.attending = {each.function for each in read if each.why_not is None and not each.heads}
         return self.analysis.facts.places.site(scope, module) in self.attending
 
     def _is_each(self, call: ast.Call, sizes: _Sizes) -> bool:

@@ -1494,33 +1494,33 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class AttentionMask:
-    """What leaves keys out of an attention that is written out, or changes their scores.
+class Unwanted:
+    """A call that asks for attention weights which nobody reads: the argument that asks for less, or is ``done``."""
 
-    ``keep`` is the source of a condition that is True where a key may be seen; with ``added``, of the tensor that is
-    added. ``fill``: masked scores become minus infinity, or a ``finite`` number (its source is ``said``), which weighs
-    all keys alike where a query may see none. ``test``: the source of a condition without which it is left out.
-    ``causal``: it leaves out just what lies behind each query. ``flat``: it may have one dimension only.
-    """
+    call: Site
+    message: str
+    name: str = ""
+    value: str = ""
+    certain: bool = True
+    done: bool = False
 
-    keep: str
-    fill: Literal["infinite", "finite", "added"]
-    said: str = ""
-    test: str | None = None
-    causal: bool = False
-    flat: bool = False
+
+@dataclass(frozen=True)
+class Unread:
+    """Where attention weights are handed on that nobody seems to read; None for a hook that may read them."""
+
+    site: Site | None
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One softmax(QK^T * scale) V that is written out, and executed.
+    """One softmax(QK^T * scale + masks) V that is written out, in a function that the program runs.
 
-    ``product`` is the product of weights and values; ``query``, ``key``, ``value``, ``scale`` (None for one over the
-    root of the width) and ``dropout`` (None where there is none) are sources valid there. ``removed`` are the
-    statements that only lead to it. ``rank`` is how many dimensions queries have; ``transposed``: heads and lengths
-    change places in the product; ``as_long``: there are certainly as many keys as queries; ``contiguous``: something
-    may rely on how it lies in memory. ``query_is_free``: ``query`` is a name that nothing reads afterwards.
-    ``why_not`` says what stands in the way of another spelling; then the rest is empty.
+    ``product`` is the product of weights and values. All texts are sources valid there: ``mask`` is for ``attn_mask``,
+    for ``is_causal`` where it is ``causal``; ``scale`` is None for one over the root of the width; ``behind`` turns the
+    result. ``heads``: there are three dimensions, and torch's kernels take four. ``removed`` are the statements that
+    only lead to it, ``unread`` the weights that are handed on and that nobody seems to read. ``certain``: the text
+    alone shows that torch's function computes the same. ``why_not`` speaks against it; then the rest is empty.
     """
 
     softmax: Site
@@ -1529,15 +1529,15 @@ class Attention:
     query: str = ""
     key: str = ""
     value: str = ""
-    scale: str | None = None
-    masks: tuple[AttentionMask, ...] = ()
+    mask: str | None = None
+    causal: bool = False
     dropout: str | None = None
+    scale: str | None = None
+    behind: str = ""
+    heads: bool = False
     removed: tuple[Site, ...] = ()
-    rank: int = 4
-    transposed: bool = False
-    as_long: bool = True
-    contiguous: bool = False
-    query_is_free: bool = False
+    unread: tuple[Unread, ...] = ()
+    certain: bool = True
     why_not: str | None = None
 
 
@@ -1649,6 +1649,7 @@ class TrainingProgram:
     repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end
     attentions: tuple[Attention, ...] = ()  # those that are written out, of a program that trains
+    unwanted: tuple[Unwanted, ...] = ()
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains

@@ -17,7 +17,7 @@ from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
-from turbofix.program.attention import attentions, fused_attentions
+from turbofix.program.attention import attentions, fused_attentions, unwanted_weights
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
@@ -182,7 +182,8 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         else repeated_in_trainings(analysis, asked),
         run=run(analysis, steps, read) if complete and framework is Framework.PYTORCH else None,
         rebuilt=rebuilts(analysis) if trains else (),
-        attentions=attentions(analysis) if trains and complete else (),
+        attentions=attentions(analysis) if trains else (),
+        unwanted=unwanted_weights(analysis) if trains else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
         same_items=same_items(analysis, read, steps) if trains and complete else (),
