@@ -160,6 +160,15 @@ def test_beside(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     return test if built else None
 
 
+THERE = "torch.cuda.is_available()"
+"""A test that is valid anywhere: whether there is a GPU at all."""
+
+
+def written(test: str, edit: Edit, site: Site) -> str:
+    """A test as a file writes it."""
+    return f"{edit.name(THERE[:-2], site)}()" if test == THERE else test
+
+
 def requote(line: str, edit: Edit, site: Site) -> str:
     """A line of ours with its strings in the quotes of the file that it goes to."""
     return line.replace('"', edit.quoted("", site)[0])

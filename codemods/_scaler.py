@@ -10,7 +10,10 @@ from turbofix.findings import Site
 from turbofix.program.model import Act, Optimizer, Passing, Step, TrainingProgram
 from turbofix.records import dataclass
 
-from ._precision import autocast_of, requote, test_beside
+from ._precision import THERE, autocast_of, requote, test_beside, written
+
+TAKES_CPU = (2, 3)
+"""From here on a scaler also scales what is computed on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,9 @@ def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, tes
     home = test_beside(program, optimizer)
     if home is None and (test == "True" or optimizer.function == step.forwards[0].function):
         home = test
-    if home is None:
+    if home is None and program.target.torch < TAKES_CPU:
         raise Refuse("no test was found that tells, where the optimizer is built, whether there is a GPU")
-    return home
+    return home or THERE
 
 
 def refuse_states(optimizers: list[Optimizer], home: Optimizer, here: Path, whose: str) -> None:
@@ -203,7 +206,8 @@ def scale(scaling: Scaling, edit: Edit, *, old_torch: bool) -> None:
         if "." not in name and edit.is_bound(name, place):
             raise Refuse(f"the name {name} is taken")
     arguments = [] if old_torch else ['"cuda"']
-    arguments += [] if scaling.test == "True" else [f"enabled={scaling.test}"]
+    test = written(scaling.test, edit, scaling.made_after)
+    arguments += [] if test == "True" else [f"enabled={test}"]
     maker = edit.name("torch.cuda.amp.GradScaler" if old_torch else "torch.amp.GradScaler", scaling.made_after)
     line = f"{scaling.at_home} = {maker}({', '.join(arguments)})"
     edit.after(scaling.made_after, requote(line, edit, scaling.made_after))

@@ -47,9 +47,10 @@ Use instead
 
         trainer = L.Trainer(max_epochs=10, precision="bf16-mixed" if torch.cuda.is_available() else "32-true")
 
-    Under Accelerate whoever starts the program chooses the precision. The default of an option of the script is set::
+    Under Accelerate whoever starts the program chooses the precision, if nothing is passed. The default of an option of
+    the script is set, or the argument::
 
-        parser.add_argument("--mixed_precision", default="bf16" if torch.cuda.is_available() else "no")
+        accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
 
     DeepSpeed computes in what its configuration names. A JSON file of the project is edited in place, its layout and
     order kept, a dict of the script likewise::
@@ -64,8 +65,8 @@ Use instead
     It casts the weights, and keeps others in float32 that are updated. A ``Trainer`` that hands over to DeepSpeed
     demands that both say the same: the file gets ``"enabled": "auto"``, and the settings get ``bf16=``.
 
-    On Volta and Turing (``--gpu volta``, ``--gpu turing``) float16, with a scaler that keeps small gradients from
-    vanishing; it is made once, beside the optimizer, and goes wherever the optimizer goes::
+    On Volta and Turing (``--gpu volta``, ``--gpu turing``), and for LSTMs and ``DataParallel``, float16, with a scaler
+    that keeps small gradients from vanishing; it is made once, beside the optimizer, and goes wherever that goes::
 
         scaler = torch.amp.GradScaler("cuda", enabled=device.type == "cuda")
         ...
@@ -80,58 +81,31 @@ Use instead
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
-    convolutions, and of steps that optimise an image or a latent code and no model. Nor is it where a step is known to
-    be bound by the launches of its kernels, to which every cast adds one:
+    convolutions, and of steps that optimise an image or a latent code and no model. Small layers, over before the next
+    kernel is launched, rank low. It is refused
 
-    - linear layers without positions, where the largest matrix times the batch is at most 134 million multiplications
-      (2 to the 27: a batch of 64 through two million elements, 14 microseconds of an A100 in float32 at 19.5 TFLOPS);
-    - sequences in batches of at most 64 through matrices of at most 64 by 512, as of a transformer 64 wide;
-    - convolutional networks in batches of at most 64, with at most 64 channels and a classifier that takes the last
-      maps whole, at most 9216 numbers (a 3 by 3 convolution before the last pooling is 2.7 GFLOP then).
-
-    Sizes that are not known are not small: there it is offered. It is refused
-
-    - for ``BCELoss`` and ``binary_cross_entropy``, which raise under autocast, and before which a sigmoid in bfloat16
-      is 1.0 from a logit of 7 on: let the model return logits and use the ``with_logits`` form;
-    - for bfloat16 with LSTM, GRU or RNN layers, since cuDNN computes them in float16 whatever the region says, and with
-      ``DataParallel``, whose threads take over that autocast is on but not its dtype: both need the scaler; and with
-      LSTM and GRU cells, whose kernel older torch versions do not have for bfloat16;
+    - for ``BCELoss`` and functions that raise in 16 bits (``torch.linalg``, FFTs, sparse products, indexed writes) in
+      the model itself, or where they cannot be told from the forward pass; behind it the region ends before them;
     - where the program computes in half precision or float64 already, or uses apex, a scaler or autocast elsewhere;
-    - for gradients of gradients, closures (L-BFGS), ``torch.linalg``, FFTs, sparse products, ODE solvers, indexed
-      writes and functions with a backward of their own, and for reinforcement learning, where the step compares with
-      what the model did before, in float32;
-    - for a loss by hand of results that cannot be made float32 in the step itself, and for weights that are changed
-      between two forward passes of one loss, since autocast keeps its casts of the old ones;
-    - for bfloat16 with fairscale's ``checkpoint_wrapper``, which recomputes in float16, and with the checkpointing of
-      deepspeed and apex, which forgets autocast (``torch.utils.checkpoint`` keeps it);
-    - where a result leaves the region towards numpy, which has no bfloat16;
+    - for gradients of gradients, closures (L-BFGS), sines of what layers give, whose phase is lost, quantized models,
+      and for reinforcement learning, where the step compares with what the model did before, in float32;
+    - for weights that are changed between two forward passes of one loss, since autocast keeps its casts of the old;
+    - for the checkpointing of deepspeed and apex, which forgets autocast (``torch.utils.checkpoint`` keeps it);
     - where the forward pass cannot be put under a ``with``: a ``return`` in the middle, a loss that is computed in the
       same statement that calls ``backward``;
-    - for float16 also where gradients are read by hand or clipped more often than stepped, where the optimizer's way
-      to the step could not be followed, so that the scaler could not go along, and for masks filled with -1e9.
+    - for float16, which LSTM, GRU and RNN layers and ``DataParallel`` need as well (cuDNN computes in it whatever the
+      region says, and threads do not take over the dtype), also where gradients are read by hand or clipped more often
+      than stepped, where the optimizer's way to the step could not be followed, so that the scaler could not go along,
+      and for masks filled with -1e9.
 
-    Under the ``Trainer`` of transformers nothing is said of models in 16 bits, quantized ones and those that were not
-    seen being made. It is refused where the command line decides (``HfArgumentParser``: pass
-    ``--bf16 True``), where the script reads or sets ``bf16`` elsewhere, for FSDP, GPUs before Ampere, and models and
-    trainers of the script's own.
+    Under a ``Trainer`` of transformers, Accelerate and Lightning it is refused where the command line or an option
+    decides (pass ``--bf16 True``, ``--mixed_precision bf16``, ``--trainer.precision bf16-mixed``), where the script
+    sets the precision itself, and where an engine has one of its own (FSDP, DeepSpeed, Megatron-LM, a strategy).
 
-    Under Accelerate, which puts the model alone under autocast and returns float32, it is refused where the launcher
-    decides (pass ``--mixed_precision bf16``), where the script sets it itself or reads the option elsewhere, and for
-    what the model computes that 16 bits break; nothing is said beside DeepSpeed, Megatron-LM and FSDP with a policy.
-
-    Under DeepSpeed, by itself or under that ``Trainer``, it is done for models of transformers that are made in
-    float32. It is refused where the configuration is not known (it is named when the script is started, put together by
-    it, has comments, is not in the project or is there more than once), where it switches a precision off itself, where
-    it names no stage of ZeRO from 1 to 3, without which versions differ in what stays in float32, and where several
-    batches make up an update, whose gradients would be added up in bfloat16. Without the ``Trainer``, which casts what
-    it feeds, only language models that compute their loss from token ids themselves are known not to need more; of
-    those of which it is not known what they are made in, nothing is said.
-
-    Under Lightning it is refused for what the steps do that 16 bits break or blur: a loss or a metric that is computed
-    by hand, ``BCELoss``, numpy arrays, results of the model that are kept or predicted for other code; for modules that
-    step by themselves, for strategies and plugins that may have a precision of their own, for clipped gradients of a
-    fused optimizer (Lightning raises), for scripts for Lightning 1, and where an option or ``LightningCLI`` decides
-    (pass ``--trainer.precision bf16-mixed``).
+    Under DeepSpeed it is done for models of transformers that are made in float32. It is refused where the
+    configuration is not known, switches a precision off itself or names no stage of ZeRO from 1 to 3, without which
+    versions differ in what stays in float32, and where several batches make up an update, whose gradients would be
+    added up in bfloat16.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -148,9 +122,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_forward, of_value
 from turbofix.program.libraries import unfit_for_half
 from turbofix.program.model import (
@@ -184,15 +159,18 @@ from ._precision import (
     MATMULS,
     PRODUCTS,
     RECURRENT,
+    THERE,
     asks_torch,
     autocast_of,
     called,
     cuda_test,
     may_contain,
     models_of,
+    on_a_gpu,
     requote,
     said,
     version,
+    written,
 )
 from ._scaler import Scaling, scale, scaling_for
 from ._trainers import (
@@ -226,6 +204,7 @@ codemod = Codemod(
     after=("larger-batch", "modern-amp"),
     known_as=("mixed precision", "AMP", "GradScaler", "bfloat16", "fp16"),
     unlocks=("channels-last",),
+    assumes=(ON_GPU, LEARNS_IN_16_BITS, OPTION_DEFAULT),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)
@@ -246,7 +225,6 @@ FAIRSCALE_CHECKPOINT = "fairscale.nn.checkpoint_wrapper"
 FORGETS = "recomputes the forward pass without the autocast that it ran under"
 UNSAFE = (
     ("torch.nn.functional.batch_norm", "does not mix statistics in 32 bits with weights in 16"),
-    ("torch.autograd.Function.apply", "has a backward of its own that may not know autocast"),
     ("torch.autograd.grad", "takes gradients inside the forward pass"),
     ("deepspeed.checkpointing.", FORGETS),
     ("deepspeed.runtime.activation_checkpointing.", FORGETS),
@@ -256,6 +234,9 @@ UNSAFE = (
     ("torchsde.", "picks its steps by the error, which rounding to 16 bits drowns"),
 )
 """Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
+
+DOUBTFUL = ("torch.autograd.Function.apply",)
+"""What has a backward of its own that may not know autocast."""
 
 PERIODIC = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name in ("sin", "cos", "sin_", "cos_"))
 """Sines of what a layer gave with a factor of some tens (SIREN), or of positions from a matrix product (rotary
@@ -304,38 +285,45 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(program)
     if program.framework is Framework.DEEPSPEED:
-        yield from under_deepspeed(codemod, program, lambda step: not nothing_gained(program, step))
+        yield from under_deepspeed(codemod, program, lambda step: worth_of(program, step) is not None)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
     if any(part.kind in ("apex", "framework") for part in program.precision):
         return  # another library has taken over the precision: a second mechanism would fight with it
-    if program.target.capability < VOLTA or not program.device.reaches_cuda:
+    gpu = on_a_gpu(program)
+    if program.target.capability < VOLTA or gpu is None:
         return
-    half = "bfloat16" if program.target.capability >= AMPERE else "float16"
     taken: set[Site] = set()
     for step in program.steps:
-        if autocast_of(program, step) is not None or step.device.where == "cpu" or nothing_gained(program, step):
+        worth = worth_of(program, step)
+        if autocast_of(program, step) is not None or step.device.where == "cpu" or worth is None:
             continue
         place = step.forwards[0].first if step.forwards else step.loop.site
         if place in taken:
             continue
-        taken.add(place)
+        half = half_for(program, step)
         message = (
             f"{called(models_of(program, step))} and the loss are computed in float32; the GPU is faster in {half}"
         )
+        before = set(taken)
         try:
-            plan = plan_for(program, step, taken)
+            plan, assumes = plan_for(program, step, half, taken)
         except Refuse as refuse:
+            taken.clear()
+            taken.update(before, (place,))
             yield codemod.refuse(place, message, str(refuse), evidence=of_forward(step))
             continue
+        taken.add(place)
         trained = len(step.forwards)
         along = [
             Evidence("the forward pass" + (" of the evaluation" if number >= trained else "") + " goes along", place)
             for number, place in enumerate(wrap.region.first for wrap in plan.wraps)
             if number
         ]
-        yield codemod.finding(place, message, plan=plan, evidence=(*of_forward(step), *along))
+        small = (LEARNS_IN_16_BITS,) if worth is Worth.SMALL else ()
+        seen = (*of_forward(step), *along)
+        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *gpu, *small), worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -353,7 +341,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if told and isinstance(told[0], InPlace):  # one of the two that is on decides
             yield told[0]
             continue
-        if training.precision in ("other", "unknown"):
+        if training.precision == "other":
             continue
         if told:
             yield told[0]
@@ -367,7 +355,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen)
+        plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
+        assumes = () if plain else (LEARNS_IN_16_BITS,)
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:
@@ -377,11 +367,9 @@ def why_not_under(program: TrainingProgram, training: Training) -> str | None:
         return reason
     if program.target.capability < AMPERE:
         return "before Ampere there is only fp16, in which models that were trained in bfloat16 (T5) overflow"
-    if training.precision == "own":
-        return "the model is of the script's own, and what it computes beside its layers could not be followed"
-    own = sorted(training.overrides & STEPPING)
-    if own:
-        return f"the script's own trainer has a `{own[0]}`, which would run under autocast too"
+    inside = sorted({layer for model in training.models for layer in model.layers} & LOGIT_LOSSES.keys())
+    if inside:
+        return f"{inside[0].rpartition('.')[2]} in the model raises under autocast: use {LOGIT_LOSSES[inside[0]]}"
     for name in ("fsdp", "half_precision_backend", "fp16_backend", "fp16_opt_level"):
         if not is_off(training.argument(name)):
             return f"the settings choose a way of their own by `{name}`"
@@ -394,7 +382,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         given = training.argument("precision")
         message = "Lightning's trainer computes in float32; the GPU is faster in bfloat16"
         seen = evidence(training, "precision")
-        if program.target.capability < VOLTA or on_gpu(training) is False or training.module is None:
+        if program.target.capability < VOLTA or on_gpu(training) is False:
             continue
         if given.known and given.option is None and set(given.values) <= set(MIXED):
             yield codemod.in_place(given.edit_at or training.site, f"the trainer computes in {given.values[0]}")
@@ -405,7 +393,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         if given.known and not set(given.values) <= {None, *FULL}:
             continue  # in double precision, on purpose
-        if training.precision == "other" or not is_worth_it(program, training):
+        worth = worth_under_lightning(program, training)
+        if training.precision == "other" or worth is None:
             continue
         reason = why_not_under_lightning(program, training)
         if reason is not None:
@@ -413,83 +402,82 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         is_cuda = training.argument("accelerator").values == ("cuda",)
         value = '"bf16-mixed"' if is_cuda else '"bf16-mixed" if {torch.cuda.is_available}() else "32-true"'
-        yield codemod.finding(training.site, message, plan=Switch("precision", value), evidence=seen)
+        sure = program.complete and worth is not Worth.SMALL and is_plain(training.module)
+        assumes = (*(() if sure else (LEARNS_IN_16_BITS,)), *((ON_GPU,) if on_gpu(training) is None else ()))
+        plan = Switch("precision", value)
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
-def is_worth_it(program: TrainingProgram, training: Training) -> bool:
-    """Whether a module is known to multiply or convolve, and not known to be bound by the launches of its kernels."""
-    if training.parsed:
-        return True
+def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth | None:
+    """What 16 bits are worth for a module: None where it is known to multiply nothing, little for small layers."""
     layers = {layer for model in training.models for layer in model.layers}
-    if not layers & (MATMULS | RECURRENT | CONVOLUTIONS) and not any(each.startswith(NETWORKS) for each in layers):
-        return False
+    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
+    if training.parsed or not whole or any(each.startswith(NETWORKS) for each in layers):
+        return Worth.HIGH
+    if not layers & (MATMULS | RECURRENT | CONVOLUTIONS):
+        return None if all(model.layers_complete for model in whole) else Worth.SOME
     sizes = [size for loader in program.loaders for size in loader.samples.values]
     batch = max((size for size in sizes if isinstance(size, int)), default=TINY_BATCH)
-    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
-    return not all(
+    tiny = all(
         is_tiny(model)
         if model.products.beside_convolutions
-        else bool(model.products.layers)
-        and not any(each.startswith(NETWORKS) for each in model.layers)
-        and is_bound_by_launches(model.products, batch)
+        else bool(model.products.layers) and is_bound_by_launches(model.products, batch)
         for model in whole
     )
+    return Worth.SMALL if tiny else Worth.HIGH
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
     """What makes mixed precision unsafe for a module, or what decides over it."""
     given, module = training.argument("precision"), training.module
-    assert module is not None
     if given.option is not None:
         return f"the script leaves it to {said(given)}: pass bf16-mixed"
     if given.state == "value" and given.values != (None,):
         return f"the script asks for precision={given.text} itself, on purpose as it seems"
-    if module.manual:
+    if module is not None and module.manual:
         return "the module steps its optimizers itself, and its backward passes would run under autocast too"
-    reason = why_not_in_steps(module, training.site.path)
+    reason = why_not_in_steps(module, training.site.path) if module is not None else None
     if reason is not None:
         return reason
     if program.target.capability < AMPERE:
         return 'before Ampere there is only "16-mixed", which not every module bears'
-    if module.old is not None:
+    if module is not None and module.old is not None:
         return f'the script is written for Lightning 1 (`{module.old}`), which calls it precision="bf16"'
-    if on_gpu(training) is None:
-        return f"whether it trains on a GPU is left to `accelerator={training.argument('accelerator').text or '...'}`"
     if is_sharded(training):
         return "a strategy or plugin of the trainer may have a precision of its own"
     fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
-    clips = not is_off(training.argument("gradient_clip_val")) or module.clips is not None
+    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.clips is not None)
     if fused and clips:
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision"
     try:
         refuse_program(program, training.site.path)
         for model in training.models:
-            refuse_model(model, "bfloat16")
+            refuse_model(model)
+            if (layer := needs_float16(model)) is not None:
+                raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16-mixed has no scaler")
     except Refuse as refuse:
         return str(refuse)
     return why_not_setting(program, training, "precision", "bf16-mixed")
 
 
 def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
-    """What a module's steps do that 16 bits break or blur."""
+    """What a module's steps do that raises in 16 bits."""
     for name in (*module.losses, *(call.qualname for call in module.calls)):
         if name in LOGIT_LOSSES:
             return f"{name.rpartition('.')[2]} raises under autocast: return logits and use {LOGIT_LOSSES[name]}"
-    if not module.losses:
-        return "it could not be seen how the loss is computed"
     if module.leaves is not None:
         return f"{module.leaves.line_from(here)} makes a numpy array of a tensor; numpy has no bfloat16"
-    if module.by_hand is not None:
-        place = module.by_hand.line_from(here)
-        return f"{place} computes with the results of the model, which autocast leaves in 16 bits: give it `.float()`"
-    if module.kept is not None:
-        return f"{module.kept.line_from(here)} keeps what the model returns, in 16 bits then: give it `.float()`"
     return unsafe_call(module.calls, "bfloat16", here)
+
+
+def is_plain(module: ModuleSteps | None) -> bool:
+    """Whether the steps of a module compute nothing beside the model and criteria of torch."""
+    return module is not None and bool(module.losses) and module.by_hand is None and module.kept is None
 
 
 def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings with Accelerate, which puts the forward pass under autocast itself and returns float32."""
-    steps = [step for step in program.steps if step.device.where != "cpu" and not nothing_gained(program, step)]
+    steps = [step for step in program.steps if step.device.where != "cpu" and worth_of(program, step) is not None]
     if program.target.capability < VOLTA or program.hands_over or not steps:
         return
     told: set[Site] = set()
@@ -514,8 +502,13 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
         if reason is not None:
             yield codemod.refuse(site, message, reason, evidence=seen)
             continue
-        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', site)
-        yield codemod.finding(site, message, plan=plan, evidence=seen)
+        launched = given.state == "absent" or given.values == (None,)
+        at = None if given.state == "absent" else site
+        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at)
+        plain = program.complete and all(models_of(program, step) for step in steps)
+        assumes = (*((OPTION_DEFAULT,) if launched else ()), *(() if plain else (LEARNS_IN_16_BITS,)))
+        worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
+        yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list[Step]) -> str | None:
@@ -531,16 +524,14 @@ def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list
         return "before Ampere there is only fp16, which not every model bears"
     if owner.open_mapping:
         return "the call unpacks a mapping that may already hold mixed_precision"
-    if given.state == "absent" or given.values == (None,):
-        passed = f" ({said(given)})" if given.option else ""
-        return f"whoever starts it decides{passed}: pass --mixed_precision bf16, to `accelerate launch` too"
-    if given.option is None:
+    if given.state != "absent" and given.values != (None,) and given.option is None:
         return f"the script sets mixed_precision={given.text or 'no'} itself, on purpose as it seems"
     if not is_off(owner.argument("cpu")):
         return f"whether it trains on a GPU is left to `cpu={owner.argument('cpu').text or '...'}`"
     if given.reads:
         return f"the option is read for something else too ({given.reads[0].line_from(program.entry)})"
-    return None if given.edit_at is not None else f"the script leaves it to {said(given)}: pass bf16"
+    known = given.state == "absent" or given.edit_at is not None
+    return None if known else f"the script leaves it to {said(given)}: pass bf16"
 
 
 def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
@@ -549,11 +540,10 @@ def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
         raise Refuse("the optimizer calls the forward pass again through a closure")
     if any(backward.create_graph for backward in step.backwards):
         raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
-    models = models_of(program, step)
-    if not models:
-        raise Refuse("the model is built where this analysis does not see it: analyse the script that trains it")
-    for model in models:
-        refuse_model(model, "bfloat16")
+    for model in models_of(program, step):
+        refuse_model(model)
+        if (layer := needs_float16(model)) is not None:
+            raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16 has no scaler")
     loop = step.loop.site
     inside_models = tuple(
         call for call in step.calls if call.site.path != loop.path or not loop.line <= call.site.line <= loop.end_line
@@ -604,26 +594,29 @@ def judged(part: Scaler | None, site: Site, what: str, right: str) -> Refusal | 
     )
 
 
-def nothing_gained(program: TrainingProgram, step: Step) -> bool:
-    """Whether the step holds no matrix product and no convolution, or trains no model but what goes into one."""
+def worth_of(program: TrainingProgram, step: Step) -> Worth | None:
+    """What 16 bits are worth in a step: None where it holds no product and no convolution, or trains no model."""
     optimizers = [optimizer for optimizer in program.optimizers if optimizer.site in step.optimizers]
     if optimizers and all(optimizer.trains == "inputs" for optimizer in optimizers):
-        return True  # an image or a latent code is searched for: its small changes are the result
+        return None  # an image or a latent code is searched for: its small changes are the result
     models = models_of(program, step)
     if not may_contain(models, (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING):
-        return True
+        return None
     batch = batch_of(program, step)
-    if batch is None or not models:
-        return False
+    if not models or any(model.layers & RECURRENT for model in models):
+        return Worth.SOME
+    if batch is None:
+        return Worth.HIGH
     by_hand = [call for call in step.calls if call.qualname in PRODUCTS | CONVOLVING]
     if by_hand and (any(call.of_weights for call in by_hand) or not any(each.products.by_position for each in models)):
-        return False  # the scores of a narrow attention are as small as its layers; of other products nothing is known
-    return all(
+        return Worth.HIGH  # the scores of a narrow attention are as small as its layers; of others nothing is known
+    tiny = all(
         is_bound_by_launches(model.products, batch)
         if not model.products.beside_convolutions
         else not by_hand and batch <= TINY_BATCH and is_tiny(model)
         for model in models
     )
+    return Worth.SMALL if tiny else Worth.HIGH
 
 
 def is_tiny(model: Model) -> bool:
@@ -642,63 +635,96 @@ def is_tiny(model: Model) -> bool:
     return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
 
 
-def plan_for(program: TrainingProgram, step: Step, taken: set[Site]) -> Plan:
-    """What to rewrite for one training step.
+def half_for(program: TrainingProgram, step: Step) -> str:
+    """What a step computes in: bfloat16, but where only float16 is there, or a part of it computes in that anyway."""
+    narrow = any(needs_float16(model) is not None for model in models_of(program, step))
+    return "float16" if narrow or program.target.capability < AMPERE else "bfloat16"
+
+
+def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) -> tuple[Plan, tuple[Assumption, ...]]:
+    """What to rewrite for one training step, and what that rests on.
 
     Raises Refuse with the reason where it is not safe.
     """
-    half = "bfloat16" if program.target.capability >= AMPERE else "float16"
     refuse_program(program, step.loop.site.path)
     refuse_step(program, step, half)
-    test = test_in(program, step, step.forwards[0])
-    if test is None:
-        raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
-    wraps = [loss_outside(step, region, test) for region in step.forwards]
-    for evaluation in program.evaluations:
-        wrap = evaluation_wrap(program, evaluation, step, half)
-        if wrap is None or wrap.region.first in taken or any(overlap(wrap.region, other.region) for other in wraps):
-            continue
-        taken.add(wrap.region.first)
+    wraps: list[Wrap] = []
+    sure = is_sure(program, step) and (half == "bfloat16" or program.target.capability < AMPERE)
+    for region in step.forwards:
+        wrap, plain = wrap_of(step, region, test_in(program, step, region), why_outside(step, region, half))
         wraps.append(wrap)
-    scaling = scaling_for(program, step, test) if half == "float16" else None
-    return Plan(tuple(wraps), scaling, program.target.torch < SCALER_SINCE)
+        sure = sure and plain
+    for evaluation in program.evaluations:
+        found = evaluation_wrap(program, evaluation, step, half)
+        if found is None or found.region.first in taken or any(overlap(found.region, other.region) for other in wraps):
+            continue
+        taken.add(found.region.first)
+        wraps.append(found)
+    if half == "float16" and wraps[0].test == THERE and program.target.torch < SCALER_SINCE:
+        raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
+    scaling = scaling_for(program, step, wraps[0].test) if half == "float16" else None
+    plan = Plan(tuple(wraps), scaling, program.target.torch < SCALER_SINCE)
+    return plan, () if sure else (LEARNS_IN_16_BITS,)
 
 
-def loss_outside(loop: Step | Evaluation, region: Region, test: str) -> Wrap:
-    """A region without its loss, where that is put together by hand, or where other lines stand before it.
+def is_sure(program: TrainingProgram, step: Step) -> bool:
+    """Whether all that a step computes was seen."""
+    if not program.complete or step.loss.certainty != "seen" or program.libraries & GRAPHS:
+        return False
+    if len(step.forwards) != len(step.backwards) or len({region.function for region in step.forwards}) > 1:
+        return False
+    own = any(call.qualname.startswith(DOUBTFUL) and call.constants != ("custom_fwd",) for call in step.calls)
+    return bool(step.models) and not own
+
+
+def why_outside(loop: Step | Evaluation, region: Region, half: str) -> str | None:
+    """Why the region has to end with the forward pass, whose results become float32 again."""
+    names = loop.loss.qualnames if isinstance(loop, Step) else tuple(call.qualname for call in loop.calls)
+    for name in (*names, *region.criteria_inside):
+        if name in LOGIT_LOSSES:
+            why = "raises under autocast, and the loss cannot be told from the forward pass"
+            return f"{name.rpartition('.')[2]} {why}: let the model return logits and use {LOGIT_LOSSES[name]}"
+    for call in region.unfit:
+        line, broken = call.site.line_from(region.first.path), unfit_for_half(call.qualname)
+        return f"{call.qualname} on {line} is given a result of the forward pass, and {broken}: give it `.float()`"
+    return leaves_torch((region,), loop.syncs) if half == "bfloat16" else None
+
+
+def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | None) -> tuple[Wrap, bool]:
+    """A region without its loss, where that is put together by hand, or where other lines stand before it; and whether
+    16 bits are known to be enough for what becomes of its results. ``outside``: why the loss must not stand in it.
 
     Criteria of torch compute in float32 under autocast. What a script computes itself from results in 16 bits is
     left with three digits, and a mean or a sum of it too. Products of matrices beside the models are such work (Gram
     matrices, similarities), unless they are the logits of a classification.
     """
     end, outputs = region.calls_end, region.outputs
-    if not region.half and not region.products and not region.idle:
-        return Wrap(region, test)
-    if end is not None and outputs is not None and all(site.line > end.end_line for site in region.products):
-        return Wrap(replace(region, last=end), test, outputs)
+    if outside is None and not region.half and not region.products and not region.idle:
+        return Wrap(region, test), True
+    inside = outside is not None and any(name in LOGIT_LOSSES for name in region.criteria_inside)
+    if end is not None and outputs is not None and not region.tangled and not inside:
+        return Wrap(replace(region, last=end), test, outputs), outside is None
+    if outside is not None:
+        raise Refuse(outside)
     logits = isinstance(loop, Evaluation) or (
         bool(loop.loss.qualnames) and all(name.endswith(LOGIT_CRITERIA) for name in loop.loss.qualnames)
     )
-    if not region.half and (logits or not region.products):
-        return Wrap(region, test)
-    raise Refuse(
-        "the loss is put together by hand from results of the model, which autocast leaves in 16 bits: "
-        "give it `.float()` of them, outside of autocast"
-    )
+    return Wrap(region, test), not region.half and (logits or not region.products)
 
 
-def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str | None:
+def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str:
     """The source of a test, valid at a region of a loop, of whether it runs on a GPU.
 
     The device of the forward pass says so, or the test under which the model was moved, where that asks torch itself
-    or stands at the top level of the script as the region does.
+    or stands at the top level of the script as the region does. Else it is whether there is one: on tensors of a CPU
+    the region has no effect.
     """
-    test = cuda_test(loop.device)
+    test: str | None = cuda_test(loop.device)
     moves = [model.device for site in loop.models if (model := program.model(site)) is not None]
     for move in moves if test is None else ():
-        if asks_torch(move, region.first.path) or at_top_level(move, region):
+        if move.test is not None and (asks_torch(move, region.first.path) or at_top_level(move, region)):
             return move.test
-    return test
+    return test if test is not None else THERE
 
 
 def at_top_level(place: Placement, region: Region) -> bool:
@@ -710,16 +736,11 @@ def at_top_level(place: Placement, region: Region) -> bool:
 
 def refuse_program(program: TrainingProgram, here: Path) -> None:
     """Raise Refuse for what the whole program does."""
-    if not program.complete:
-        raise Refuse(program.incomplete_because or "the program could not be read to its end")
     if program.target.torch < AUTOCAST_SINCE:
         older = version(program.target.torch)
         raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
     if program.libraries & ENVIRONMENTS:
         raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
-    graphs = sorted(program.libraries & GRAPHS)
-    if graphs:
-        raise Refuse(f"{graphs[0]} has kernels (neighbours, sparse products, aggregation) that do not take bfloat16")
     if program.libraries & QUANTIZERS:
         raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
     for part in program.precision:
@@ -735,29 +756,11 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
         raise Refuse("the optimizer calls the forward pass again through a closure")
     if any(backward.create_graph for backward in step.backwards):
         raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
-    models = models_of(program, step)
-    if not models:
-        raise Refuse("the model is built where this analysis does not see it: analyse the script that trains it")
-    if step.loss.certainty != "seen":
-        raise Refuse("it could not be seen how the loss is computed")
-    for model in models:
-        refuse_model(model, half)
+    for model in models_of(program, step):
+        refuse_model(model)
     calls = tuple(call for call in step.calls if is_forward(call, step))
-    for name in (*step.loss.qualnames, *(call.qualname for call in calls)):
-        if name in LOGIT_LOSSES:
-            raise Refuse(
-                f"{name.rpartition('.')[2]} raises under autocast, and probabilities in 16 bits are too coarse for it: "
-                f"let the model return logits and use {LOGIT_LOSSES[name]}"
-            )
-    here = step.forwards[0].first.path
-    reason = unsafe_call(calls, half, here)
+    reason = unsafe_call(calls, half, step.forwards[0].first.path)
     if reason is not None:
-        raise Refuse(reason)
-    for call in (call for region in step.forwards for call in region.unfit):
-        line, why = call.site.line_from(here), unfit_for_half(call.qualname)
-        raise Refuse(f"{call.qualname} on {line} is given a result of the forward pass, and {why}: give it `.float()`")
-    reason = leaves_torch(step.forwards, step.syncs)
-    if reason is not None and half == "bfloat16":
         raise Refuse(reason)
 
 
@@ -768,10 +771,6 @@ def refuse_regions(step: Step) -> None:
     for region in step.forwards:
         if region.blockers:
             raise Refuse(region.blockers[0])
-    if len(step.forwards) != len(step.backwards):
-        raise Refuse("one of the losses is computed outside of the forward passes, from what they leave behind")
-    if len({region.function for region in step.forwards}) > 1:
-        raise Refuse("the forward passes of the step stand in different functions")
     for one, other in zip(step.forwards, step.forwards[1:], strict=False):
         if overlap(one, other):
             raise Refuse("the forward passes of several losses overlap")
@@ -780,7 +779,7 @@ def refuse_regions(step: Step) -> None:
             raise Refuse("a loss is sent back before the forward pass of another one is over")
 
 
-def refuse_model(model: Model, half: str) -> None:
+def refuse_model(model: Model) -> None:
     """Raise Refuse for what a model is made of."""
     if model.dtype == "float64":
         raise Refuse("the program computes in float64: it wants more precision, not less")
@@ -788,24 +787,20 @@ def refuse_model(model: Model, half: str) -> None:
         raise Refuse("the model, or a part of it, is converted to another precision already")
     if (model.wrapped or "").endswith("FullyShardedDataParallel"):
         raise Refuse("FullyShardedDataParallel has mixed precision of its own: pass it mixed_precision=")
-    if half == "bfloat16" and model.wrapped == "torch.nn.DataParallel":
-        raise Refuse(
-            "DataParallel's threads take over that autocast is on, but not its dtype, and would compute in float16 "
-            "without a scaler: use DistributedDataParallel"
-        )
-    if half == "bfloat16" and FAIRSCALE_CHECKPOINT in model.layers:
-        raise Refuse(
-            "fairscale's checkpoint_wrapper recomputes the forward pass in float16, whatever dtype autocast has, and "
-            "without a scaler small gradients vanish there: use torch.utils.checkpoint"
-        )
-    for layer in sorted(model.layers & (RECURRENT | GATED_CELLS)) if half == "bfloat16" else ():
-        name = layer.rpartition(".")[2]
-        if layer in GATED_CELLS:
-            raise Refuse(f"the model has {name} layers, whose kernel older torch versions do not have for bfloat16")
-        raise Refuse(
-            f"the model has {name} layers, which cuDNN computes in float16 whatever autocast says: "
-            "without a scaler small gradients vanish there"
-        )
+
+
+def needs_float16(model: Model) -> str | None:
+    """What a model has that computes in float16 whatever the region says, where small gradients need a scaler.
+
+    cuDNN does so with recurrent layers, fairscale when it recomputes; the threads of ``DataParallel`` take over that
+    autocast is on, but not its dtype. Cells have no kernel for bfloat16 in older versions of torch.
+    """
+    if model.wrapped == "torch.nn.DataParallel":
+        return "DataParallel"
+    if FAIRSCALE_CHECKPOINT in model.layers:
+        return "checkpoint_wrapper of fairscale"
+    layer = next(iter(sorted(model.layers & (RECURRENT | GATED_CELLS))), None)
+    return f"{layer.rpartition('.')[2]} layers" if layer is not None else None
 
 
 def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
@@ -881,14 +876,13 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
         return None
     if not evaluation.loaders or not set(evaluation.models) & set(step.models):
         return None  # a loop over no loader shows or translates a few samples
-    if any(call.qualname in LOGIT_LOSSES for call in evaluation.calls) or unsafe_call(
-        evaluation.calls, half, region.first.path
-    ):
+    if unsafe_call(evaluation.calls, half, region.first.path):
         return None
-    if half == "bfloat16" and leaves_torch((region,), evaluation.syncs) is not None:
+    try:
+        test = test_in(program, evaluation, region)
+        return wrap_of(evaluation, region, test, why_outside(evaluation, region, half))[0]
+    except Refuse:
         return None
-    test = test_in(program, evaluation, region)
-    return loss_outside(evaluation, region, test) if test is not None else None
 
 
 @codemod.rewrite
@@ -905,7 +899,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     dtype = "torch.bfloat16" if plan.scaling is None else "torch.float16"
     for wrap in plan.wraps:
         place = wrap.region.first
-        enabled = "" if wrap.test == "True" else f", enabled={wrap.test}"
+        test = written(wrap.test, edit, place)
+        enabled = "" if test == "True" else f", enabled={test}"
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
         for output in wrap.outputs:

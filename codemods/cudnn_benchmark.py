@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ON_GPU, ONE_SIZE, PICTURES
+from turbofix.assumptions import LONG_ENOUGH, ON_GPU, ONE_SIZE, PICTURES
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -64,13 +64,15 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     once=True,
     known_as=("cuDNN autotuning",),
-    assumes=(ON_GPU, ONE_SIZE, PICTURES),
+    assumes=(ON_GPU, ONE_SIZE, PICTURES, LONG_ENOUGH),
 )
 
 SWITCH = "torch.backends.cudnn.benchmark"
 NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")
 STEPS = 2_000
-"""A training that is known to take fewer steps hardly earns back the seconds that the measuring takes."""
+PASSES = 5
+"""A training that is known to take fewer steps, or to make fewer passes over data of unknown length, hardly earns back
+the seconds that the measuring takes."""
 
 CHOSEN = "cuDNN picks the algorithms of the convolutions by rules of thumb"
 MEASURED = "measured"
@@ -108,8 +110,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     known = program.complete and all(step.source == "loader" for step in steps)
     known = known and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
-    assumes = (*gpu, *(() if known else (ONE_SIZE,)), *((PICTURES,) if all(map(is_unknown, convolving)) else ()))
-    short = all(step.iterations is not None and step.iterations < STEPS for step in steps)
+    short = all(map(is_short, steps))
+    assumes = (
+        *gpu,
+        *(() if known else (ONE_SIZE,)),
+        *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
+        *((LONG_ENOUGH,) if short else ()),
+    )
     worth = Worth.SMALL if short else Worth.SOME
     yield codemod.finding(place, message, evidence=seen, assumes=assumes, worth=worth)
 
@@ -246,6 +253,13 @@ def why_not(
         return "a detector takes pictures as large as they are, and each new size would be measured anew"
     reasons = (varying(program, loop.loaders, loop.resized, MEASURED) for loop in loops)
     return next((each for each in reasons if each is not None), None)
+
+
+def is_short(step: Step) -> bool:
+    """Whether a training is not known to run long enough for what it measures at its start."""
+    if step.iterations is not None:
+        return step.iterations < STEPS
+    return step.passes is not None and step.passes < PASSES
 
 
 def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:

@@ -59,7 +59,7 @@ EVERY_GRADIENT = Assumption(
     "every-gradient", "every parameter gets a gradient in every step", observe("gradients", "two epochs")
 )
 LONG_ENOUGH = Assumption(
-    "long-enough", "the training takes long enough to earn a minute of compiling back", observe("length")
+    "long-enough", "the training takes long enough to earn back a minute of compiling or measuring", observe("length")
 )
 ONE_PROCESS = Assumption("one-process", "the training runs in one process", observe("processes"))
 SAME_ITEMS = Assumption(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -551,11 +552,15 @@ def _has_module(bases: tuple[str, ...]) -> bool:
     )
 
 
+_OF_LOSSES = re.compile(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")
+
+
 def is_criterion(value: Instance) -> bool:
     """Whether a module of the project computes a loss, by its bases or the name of its class."""
     if "criterion" in map(libraries.kind_of, value.cls.externals()):
         return True
-    return value.cls.node.name.lower().endswith(("loss", "criterion")) and is_module(value)
+    name = value.cls.node.name
+    return (name.lower().endswith(("loss", "criterion")) or _OF_LOSSES.search(name) is not None) and is_module(value)
 
 
 def new_instance(interp: Interpreter, cls: Class, node: ast.AST) -> Instance:

@@ -310,7 +310,8 @@ class Region:
 
     ``blockers`` says why the region cannot be put under a ``with`` (one sentence each); empty means it can. ``half``:
     under autocast, the loss might come out in 16 bits, because it is put together by hand. ``products`` are matrix
-    products beside the models. ``calls_end`` is the last statement that calls a model, ``outputs`` what the calls give
+    products beside the models, ``tangled`` if one is no later than the last call of a model, as are the criteria that
+    ``criteria_inside`` names. ``calls_end`` is the last statement that calls a model, ``outputs`` what the calls give
     in 16 bits; None where some of it does not come out as tensors. ``idle`` are statements behind ``calls_end`` that
     do not lead to the loss. ``unfit`` are calls beside it, and after the loop, that are given a result of it in 16
     bits and raise for it (``libraries.unfit_for_half``).
@@ -323,6 +324,8 @@ class Region:
     escapes: tuple[Site, ...] = ()  # where a floating tensor computed in it is given to another library, at any time
     half: bool = False
     products: tuple[Site, ...] = ()
+    tangled: bool = False
+    criteria_inside: tuple[str, ...] = ()
     calls_end: Site | None = None
     outputs: tuple[Output, ...] | None = None
     idle: tuple[Site, ...] = ()

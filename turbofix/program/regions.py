@@ -22,6 +22,7 @@ from turbofix.program.sites import LOOPS, blocks, contains
 from turbofix.program.values import Const, External, Instance, Made, ModuleValue, Sequence, Tensor, Value, members
 from turbofix.records import dataclass
 
+_LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
 
 
@@ -298,14 +299,25 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     last = -1
     outputs: list[Output] = []
     complete = True
-    products: set[Site] = set()
+    products: dict[Site, int] = {}
+    criteria: list[tuple[str, int]] = []
+    logarithms = False
     for node, event in anchors(analysis, events, span.frames):
         index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
         if index is None or (backward is not None and no_grad(event)):
             continue
-        if event.kind == "call" and is_product(event.name) and not _in_model(analysis, event, len(span.frames)):
-            products.add(analysis.facts.site(event))
-        elif event.kind == "forward" and event.result is not None and not _in_model(analysis, event, len(span.frames)):
+        if event.kind not in ("call", "criterion", "forward"):
+            continue
+        in_model = _in_model(analysis, event, len(span.frames))
+        if event.kind == "criterion":
+            made = [each.qualname for each in members(event.receiver) if isinstance(each, (Made, External))]
+            criteria += [(name, -1 if in_model else index) for name in made or [event.name]]
+        elif event.kind == "call" and not in_model:
+            if is_product(event.name):
+                site = analysis.facts.site(event)
+                products[site] = min(index, products.get(site, index))
+            logarithms = logarithms or _is_logarithm(event)
+        elif event.kind == "forward" and event.result is not None and not in_model:
             last = max(last, index)
             found = _output(analysis, event, module) if node is event.node else None
             complete = complete and found is not None
@@ -313,8 +325,10 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     loss = members(backward.receiver) if backward is not None else ()
     return replace(
         region,
-        half=any(isinstance(member, Tensor) and member.half for member in loss),
+        half=logarithms or any(isinstance(member, Tensor) and member.half for member in loss),
         products=tuple(sorted(products)),
+        tangled=any(index <= last for index in products.values()),
+        criteria_inside=tuple(sorted({name for name, index in criteria if index <= last})),
         calls_end=places.site(statements[last], module) if last >= 0 else None,
         outputs=tuple(outputs) if complete else None,
         idle=tuple(
@@ -323,6 +337,14 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             if index > last and index + span.first not in span.contributing
         ),
     )
+
+
+def _is_logarithm(event: Event) -> bool:
+    """Whether a logarithm is taken of what came in 16 bits, as of a probability: small differences of it count."""
+    if event.name.rpartition(".")[2] not in _LOGARITHMS or event.arguments is None:
+        return False
+    given = (each for value in (event.receiver, *event.arguments.values()) for each in members(value))
+    return any(isinstance(each, Tensor) and each.half for each in given)
 
 
 def _in_model(analysis: Analysis, event: Event, depth: int) -> bool:
