@@ -22,24 +22,16 @@ Use instead
             images, labels = images.to(device), labels.to(device)
             loss = criterion(model(images), labels)
 
-    The device is chosen in front of the model, or behind the file's imports where functions and methods read it, too.
-    Batches move in the loops of training and evaluation, and ``.numpy()`` of a result becomes ``.cpu().numpy()``.
-    ``apply`` lets the other codemods go on from there.
+    The device is chosen in front of what moves, or behind the file's imports where functions and methods read it, too.
+    Batches move in the loops of training and evaluation, tensors that the program makes beside them where they are made
+    (hidden states, masks, weights of a loss, data that a loop cuts up by hand), and ``.numpy()`` of a result becomes
+    ``.cpu().numpy()``. ``apply`` lets the other codemods go on from there.
 
 When refused
-    All of it moves, or nothing. Plain PyTorch only, with batches out of a ``DataLoader`` that puts them together
-    itself, and where every tensor that the steps meet is known. It is refused where a tensor is made on the host beside
-    them: by ``torch.zeros(...)`` and the like in the loop or a forward pass (hidden states, masks), in an attribute
-    that is neither parameter nor buffer, as the weights of a loss; where layers are in a plain list; where such a
-    tensor and one of the GPU may meet; where a result goes to a library other than torch, or a sequence is packed by
-    its lengths; where the model is called, or a batch is read, outside of the loops; where a part of the model is set
-    after it has been built; where it is built in an expression, in a loop or another file than the script; where a
-    model is saved as a whole, or a checkpoint loaded without ``map_location``; where the program speaks of the CPU
-    itself, or moves its batches there.
-
-    Nothing is said of a program that knows of devices (their names stand anywhere in its files), of several processes,
-    and of small work: models without a convolution or a product of matrices that takes noticeable time, data of less
-    than a thousand samples, fewer than a hundred steps.
+    Where a sequence is packed by its lengths, which stay on the host, a model is scripted, quantised or exported, the
+    program speaks of the CPU itself, or moves its batches there, and where a model is built, or a tensor made, in
+    another file than the script, which others may use. Nothing is said of a program that knows of devices, and of
+    data that are known to be few.
 
 Risk
     equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU every number
@@ -54,9 +46,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import ALL_MOVED
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Batch, Framework, Model, Step, TrainingProgram, Unplaced
 from turbofix.program.sizes import batch_of, has_noticeable
@@ -68,6 +61,8 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     unlocks=("all",),
     known_as=("train on the GPU", "device"),
+    assumes=(ALL_MOVED,),
+    worth=Worth.HIGH,
 )
 
 WIDE = 32
@@ -88,25 +83,24 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The models of a training that never reaches a GPU."""
-    if program.framework is not Framework.PYTORCH or not program.complete or not program.trains:
-        return
-    if program.distributed or program.processes or program.device.where != "cpu":
+    if program.framework is not Framework.PYTORCH or program.distributed or program.processes:
         return
     found = program.unplaced
     if found is None:
         yield from sent_to_the_cpu(program)
         return
-    worth = [step for step in program.steps if is_worth_it(program, step)]
-    if not worth:
+    is_worth = any(is_worth_it(program, step) for step in program.steps)
+    if not is_worth and any(is_toy(program, step) for step in program.steps):
         return
-    site = min(site for step in worth for site in step.models)
+    site = min(found.models)
     message = "the model and its batches stay on the CPU: no step of this training reaches a GPU"
-    seen = (Evidence("the model is built", site), *map(of_loop, worth[:1]))
+    seen = (Evidence("the model is built", site), *map(of_loop, program.steps[:1]))
     if found.hazard is not None:
         reason = f"{found.hazard.why} ({found.hazard.site.line_from(site.path)})"
         yield codemod.refuse(site, message, reason, evidence=seen)
     else:
-        yield codemod.finding(site, message, plan=Plan(found), evidence=seen)
+        worth = Worth.HIGH if is_worth else Worth.SMALL
+        yield codemod.finding(site, message, plan=Plan(found), evidence=seen, assumes=(ALL_MOVED,), worth=worth)
 
 
 def sent_to_the_cpu(program: TrainingProgram) -> Iterator[Refusal]:
@@ -130,12 +124,15 @@ def sent_to_the_cpu(program: TrainingProgram) -> Iterator[Refusal]:
 def is_worth_it(program: TrainingProgram, step: Step) -> bool:
     """Whether a step is known to have noticeable work, on data that are no toy."""
     models = [model for model in program.models if model.site in step.models]
+    working = any(convolves(model) or has_noticeable(model.products, batch_of(program, step)) for model in models)
+    return working and not is_toy(program, step)
+
+
+def is_toy(program: TrainingProgram, step: Step) -> bool:
+    """Whether a step's data are few, or it is made a few times only: the start of a GPU takes longer."""
     sizes = [loader.dataset.length for site in step.loaders if (loader := program.loader(site)) is not None]
-    if any(size is not None and size < FEW_SAMPLES for size in sizes):
-        return False
-    if step.iterations is not None and step.iterations < FEW_STEPS:
-        return False
-    return any(convolves(model) or has_noticeable(model.products, batch_of(program, step)) for model in models)
+    few = any(size is not None and size < FEW_SAMPLES for size in sizes)
+    return few or (step.iterations is not None and step.iterations < FEW_STEPS)
 
 
 def convolves(model: Model) -> bool:
@@ -162,15 +159,19 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.insert_after(model, f".to({device})")
     for batch in found.batches:
         if batch.behind:
-            edit.after(batch.at, *moved(batch, device))
+            edit.after(batch.at, *moved(batch, batch.text or device))
         else:
-            edit.before(batch.at, *moved(batch, device), above_comments=True)
-    for read in found.reads:
-        edit.insert_after(read, ".cpu()")
+            edit.before(batch.at, *moved(batch, batch.text or device), above_comments=True)
+    for each in found.moves:
+        edit.insert_after(each.site, ".cpu()" if each.text == "cpu" else f".to({each.text or device})")
 
 
 def moved(batch: Batch, device: str) -> tuple[str, ...]:
     """The lines that move the tensors of a batch: one for two or three of them, if they have room in it."""
+    if batch.kind == "mapping":
+        return (f"{batch.names[0]} = {{name: each.to({device}) for name, each in {batch.names[0]}.items()}}",)
+    if batch.kind == "list":
+        return (f"{batch.names[0]} = [each.to({device}) for each in {batch.names[0]}]",)
     each = [f"{name}.to({device})" for name in batch.names]
     together = f"{', '.join(batch.names)} = {', '.join(each)}"
     if len(each) <= 3 and batch.at.column + len(together) <= LONGEST:

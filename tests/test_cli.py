@@ -502,7 +502,8 @@ def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show
         "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
         "model.eval()\nfor x, y in loader:\n    print((model(x) - y).abs().max().item())\n"
     )
-    request = project.plan_verification(path, [], project.Chosen(), Options(), Workspace())
+    chosen = project.Chosen(select=("no-grad-eval",))
+    request = project.plan_verification(path, [], chosen, Options(), Workspace())
     assert [(stage.codemod, stage.for_speed) for stage in request.stages] == [("no-grad-eval", False)]
 
 

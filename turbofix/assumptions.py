@@ -89,6 +89,7 @@ OPTION_DEFAULT = Assumption(
     "option-default", "the options are as their defaults say", compare("rounded", "the options of this run")
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))
+ALL_MOVED = Assumption("all-moved", "all tensors that meet the model were found, and move with it", compare("rounded"))
 SCRIPT_MENDED = Assumption("script-mended", "what stops the script today is mended first", compare("bitwise"))
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Assumption))

@@ -971,26 +971,37 @@ class Padding:
 @dataclass(frozen=True)
 class Batch:
     """The tensors of a batch, by the names that a loop gives them: they are bound before the statement ``at``, or
-    (``behind``) by it."""
+    (``behind``) by it. ``kind`` says what a single name holds. ``text``: the source of the device, where its name is
+    not known."""
 
     loop: Site
     at: Site
     names: tuple[str, ...]
     behind: bool = False
+    kind: str = "tensor"
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """An expression whose tensor moves: to the device (None), to another source of one, or to the "cpu"."""
+
+    site: Site
+    text: str | None = None
 
 
 @dataclass(frozen=True)
 class Unplaced:
     """What brings a training that knows of no device to a GPU, or the first thing (``hazard``) that is in the way.
 
-    ``models`` are the constructions of all models that its loops call, ``batches`` what these read, ``reads`` the
-    tensors that ``x.numpy()`` asks for. The device is chosen in front of the statement ``before``, where all of it
-    stands in one function or file's top level, else behind the import ``after``.
+    ``models`` are the constructions of all models that its loops call, ``batches`` what these read, ``moves`` the
+    other expressions. The device is chosen in front of the statement ``before``, where all of it stands in one
+    function or file's top level, else behind the import ``after``.
     """
 
     models: tuple[Site, ...]
     batches: tuple[Batch, ...] = ()
-    reads: tuple[Site, ...] = ()
+    moves: tuple[Moved, ...] = ()
     before: Site | None = None
     after: Site | None = None
     hazard: Hazard | None = None

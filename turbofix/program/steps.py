@@ -192,7 +192,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         samplings=samplings(analysis, steps, evaluations) if complete else (),
         fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,
-        unplaced=unplaced(analysis, steps, evaluations, read, known_models, framework) if complete else None,
+        unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
