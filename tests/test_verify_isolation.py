@@ -93,14 +93,47 @@ def test_the_users_tree_is_what_it_was_and_the_level_is_told(project: Path, leve
 
 
 @pytest.mark.usefixtures("warm_interpreter")
-def test_a_write_outside_is_named(project: Path) -> None:
+def test_a_write_outside_is_named_where_it_cannot_be_caught(project: Path) -> None:
     pytest.importorskip("torch")
     script = project / "outside.py"
     script.write_text(f"open({str(project.parent / 'out.txt')!r}, 'w')\n" + walls.TRAINING)
-    found = verify(walls.request(script))
+    found = verify(walls.request(script, isolation=GUARD))
     assert found.verdict == "inconclusive"
     assert "at outside.py, line 1" in found.reason and "writes outside its own folder" in found.reason
     assert not (project.parent / "out.txt").exists()
+
+
+BESIDE = """
+import os, torch
+with open(DATA + "/given.txt") as handle:
+    assert handle.read() == "given"
+assert not os.path.exists(DATA + "/cache")
+os.makedirs(DATA + "/cache")
+open(DATA + "/given.txt", "w").write("other")
+"""
+
+
+@pytest.mark.parametrize("level", [OVERLAY, LANDLOCK, GUARD])
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.usefixtures("warm_interpreter")
+def test_data_beside_the_project_are_read_and_written_in_a_layer(project: Path, level: str, absolute: bool) -> None:
+    pytest.importorskip("torch")
+    walls.demand(level if level != OVERLAY or os.geteuid() == 0 else "overlay-for-users")
+    if absolute and level != OVERLAY:
+        pytest.skip("an absolute path leads out of a mirror")
+    data, more = project.parent / "data", project.parent / "more"
+    data.mkdir()
+    more.mkdir()
+    (data / "given.txt").write_text("given")
+    script = project / "train.py"
+    end = "torch.save(model.state_dict(), MORE + '/model.pt')\n"
+    places = [str(one) if absolute else f"../{one.name}" for one in (data, more)]
+    text = BESIDE + walls.TRAINING.replace("range(200)", "range(6)") + end
+    script.write_text(text.replace("DATA", repr(places[0])).replace("MORE", repr(places[1])))
+    before = walls.tree_hash(project.parent)
+    found = verify(walls.request(script, isolation=level))
+    assert (found.verdict, found.reason) == ("pass", "it learns the same over 6 steps")
+    assert walls.tree_hash(project.parent) == before
 
 
 @pytest.mark.usefixtures("warm_interpreter")

@@ -11,7 +11,7 @@ from turbofix.findings import Risk
 from turbofix.records import dataclass
 from turbofix.verify import changes, printed, verdict
 from turbofix.verify.late import late
-from turbofix.verify.probe.levels import OVERLAY
+from turbofix.verify.probe.levels import DENIALS, OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import LIKELY, Progress, Request, Stage
 from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
@@ -29,9 +29,6 @@ FINISH_SECONDS = 2.0
 # runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
 MOST_LOOKS = 4
 
-# what the kernel and the guard say to one who may not write
-_DENIALS = ("Permission denied", "Read-only file system", "verified script may not write")
-
 Tell = Callable[[Progress], None]
 
 
@@ -46,6 +43,14 @@ class Outcome:
     @property
     def clean(self) -> bool:
         return self.difference is None and self.unverifiable is None
+
+
+class Elsewhere(Exception):  # noqa: N818 (an outcome)
+    """The script works in a ``folder`` beside those that it was given."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,10 @@ class Original:
         if first.how == "shorten":
             self._plan = first.log["shorten"]
             first = self._run("the script as it is", {})
+        for log in (first.log, first.log.get("end", {})):
+            folder = self._scratch.beyond(log)
+            if folder is not None:
+                raise Elsewhere(folder)
         self._demand_steps(first)
         self.log = first.log
         self._printed = [printed.read_lines(first.log["lines"])]
@@ -195,7 +204,7 @@ class Original:
         if "Invalid cross-device link" in complaint and self._scratch.held.level == OVERLAY:
             why = "a layer above your folders cannot rename those that are there already; --isolation landlock can"
             return f'stopped{_at(ended.log)} with "{complaint}": {why}'
-        if any(sign in complaint for sign in _DENIALS):
+        if any(sign in complaint for sign in DENIALS):
             denied = (
                 "it writes outside its own folder, which a verification denies; let an argument or TMPDIR name a "
                 "place inside"

@@ -17,6 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from turbofix.records import dataclass
 from turbofix.verify.isolation import Held
@@ -43,6 +44,8 @@ MARKERS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg", "requiremen
 BIG_FILE = 16 << 20
 MOST_COPIED = 512 << 20
 MOST_ENTRIES = 20_000
+# folders beside the script that it may write to
+MOST_FOLDERS = 6
 
 
 def project_of(script: Path) -> Path:
@@ -112,6 +115,22 @@ class Scratch:
         if self._overlaid:
             return any(layer.holds(real_place(path)) for layer in self.held.layers)
         return any(tree == path or tree in path.parents for tree in self.trees)
+
+    def beyond(self, log: Mapping[str, Any]) -> Path | None:
+        """The folder that a run would have needed too, by its log; None where it had all that can be given."""
+        path = Path(log.get("denied") or log.get("missing") or self.root)
+        if not self._overlaid:
+            if self.mirror_root not in path.parents:
+                return None  # by its own name it is not to be had in a mirror
+            path = Path("/") / path.relative_to(self.mirror_root)
+        # what is there is found in the user's folders, but not in a mirror of some of them
+        gone = "missing" in log and (self._overlaid or not path.parent.exists())
+        if gone or len(self.trees) > MOST_FOLDERS or self.holds(path):
+            return None
+        folder = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        copied = not self._overlaid and (folder == Path.home() or folder in Path.home().parents)
+        holds_this = folder == self.root or folder in self.root.parents or self.root in folder.parents
+        return None if copied or holds_this or folder in self.trees else folder
 
     def argument(self, text: str) -> str:
         """An argument of the script's, with a path into a mirrored folder moved into the mirror."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
-from turbofix.verify.learning import Blame, Learned, Original
-from turbofix.verify.lease import scratch_folder
+from turbofix.verify.learning import Blame, Elsewhere, Learned, Original
+from turbofix.verify.lease import Lease, scratch_folder
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.recipes import Recipes
 from turbofix.verify.request import ASSUMPTION, Progress, Request, names_of
@@ -54,33 +54,43 @@ def verify(request: Request, on_progress: OnProgress | None = None) -> Verificat
     cwd = Path.cwd()
     trees = trees_for(request.script, cwd)
     with signals.unwinding(), scratch_folder(keep=options.keep_scratch, outside=trees) as lease:
-        try:
-            held = isolation.reach(options.isolation, lease.root, trees)
-        except Inconclusive as why:
-            return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
-        scratch = Scratch(lease.root, trees, held, lease.lock)
-        child = Child(scratch, request.script, request.args, cwd, options, request.texts)
-        before = scratch.state() if held.level == GUARD else {}
-        try:
-            found = _verify(request, scratch, child, tell)
-        except Inconclusive as why:
-            device = child.device_name if child.cuda and child.device_name else "cpu"
-            found = Verification(INCONCLUSIVE, str(why), device, isolation=child.isolation or None)
-        finally:
-            child.close()
-        changed = isolation.difference(before, scratch.state()) if before else ()
-        return dataclasses.replace(
-            found,
-            reason=scratch.told(found.reason),
-            codemods=tuple(dataclasses.replace(one, reason=scratch.told(one.reason)) for one in found.codemods),
-            notes=(
-                *found.notes,
-                *held.notes,
-                *isolation.events(child.touched, child.programs(), changed, cwd),
-                *_of_the_past(lease.swept),
-            ),
-            scratch=lease.root if options.keep_scratch else None,
-        )
+        while True:
+            try:
+                return _in_folders(request, trees, cwd, lease, tell)
+            except Elsewhere as more:
+                trees = (*trees, more.folder)
+
+
+def _in_folders(request: Request, trees: tuple[Path, ...], cwd: Path, lease: Lease, tell: OnProgress) -> Verification:
+    """The verification where the script may work in these folders."""
+    options = request.options
+    try:
+        held = isolation.reach(options.isolation, lease.root, trees)
+    except Inconclusive as why:
+        return Verification(INCONCLUSIVE, str(why), options.device or "cpu")
+    scratch = Scratch(lease.root, trees, held, lease.lock)
+    child = Child(scratch, request.script, request.args, cwd, options, request.texts)
+    before = scratch.state() if held.level == GUARD else {}
+    try:
+        found = _verify(request, scratch, child, tell)
+    except Inconclusive as why:
+        device = child.device_name if child.cuda and child.device_name else "cpu"
+        found = Verification(INCONCLUSIVE, str(why), device, isolation=child.isolation or None)
+    finally:
+        child.close()
+    changed = isolation.difference(before, scratch.state()) if before else ()
+    return dataclasses.replace(
+        found,
+        reason=scratch.told(found.reason),
+        codemods=tuple(dataclasses.replace(one, reason=scratch.told(one.reason)) for one in found.codemods),
+        notes=(
+            *found.notes,
+            *held.notes,
+            *isolation.events(child.touched, child.programs(), changed, cwd),
+            *_of_the_past(lease.swept),
+        ),
+        scratch=lease.root if options.keep_scratch else None,
+    )
 
 
 def _of_the_past(swept: tuple[Path, ...]) -> tuple[str, ...]:

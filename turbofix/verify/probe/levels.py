@@ -14,6 +14,9 @@ OVERLAY = "overlay"
 LANDLOCK = "landlock"
 GUARD = "guard"
 
+# what the kernel and the guard say to one who may not write
+DENIALS = ("Permission denied", "Read-only file system", "verified script may not write")
+
 # shared memory for a rehearsal, in bytes
 _LITTLE = 1 << 20
 

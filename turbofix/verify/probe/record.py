@@ -586,7 +586,11 @@ def _watch_saving(recorder: Recorder) -> None:
             if os.getpid() == recorder.main_process and isinstance(target, (str, os.PathLike)):
                 name = re.sub(r"\d+", "0", os.path.basename(os.fspath(target)))
                 recorder.saved[name] = sorted({*recorder.saved.get(name, []), *_flat_keys(_shape_of(thing))})
-            return original(thing, target, *arguments, **keywords)
+            try:
+                return original(thing, target, *arguments, **keywords)
+            except RuntimeError as error:
+                error.filename = target  # type: ignore[attr-defined]  # torch's own words do not name it
+                raise
 
         return save
 

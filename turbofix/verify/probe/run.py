@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import notebook, patience
+from .levels import DENIALS
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -95,7 +96,7 @@ def _run_script(order: dict[str, Any], finish: Callable[..., None]) -> int:
             finish("waiting", {"line": _line_of(error, order)})
             return 0
         traceback.print_exc()
-        finish("crashed", {"error": _describe(error), "line": _line_of(error, order)})
+        finish("crashed", {"error": _describe(error), "line": _line_of(error, order), **_place_of(error)})
         return 1
     finish("finished")
     return 0
@@ -125,6 +126,17 @@ def _describe(error: BaseException) -> str:
     text = lines[-1] if "Traceback" in str(error) else " ".join(lines)
     words = " ".join(text.split())
     return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
+
+
+def _place_of(error: BaseException) -> dict[str, str]:
+    """The place that could not be written or was not found, where that is what the error says."""
+    name, words = getattr(error, "filename", None), str(error)
+    if not isinstance(name, (str, bytes)):
+        return {}
+    if isinstance(error, FileNotFoundError) or "does not exist" in words:  # torch's, of the folder to save in
+        return {"missing": os.path.abspath(os.fsdecode(name))}
+    denied = any(sign in words for sign in DENIALS)
+    return {"denied": os.path.abspath(os.fsdecode(name))} if denied else {}
 
 
 def _line_of(error: BaseException, order: dict[str, Any]) -> tuple[str, int] | None:
