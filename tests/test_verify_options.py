@@ -63,16 +63,37 @@ def verified(run: Run, *options: str) -> tuple[dict[str, Any], str]:
     return answer, ran.err
 
 
+def test_what_a_run_that_failed_wrote_is_shown_on_request(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "theirs.py").write_text("print('so far')\nraise SystemExit('no data')\n")
+    ended = [
+        "verify: the script as it is … 20 steps in",
+        "verify: the script against itself … 20 steps in",
+        "verify: the rewritten script … 0 steps in",
+    ]
+    for options in ((), ("--verbose",)):
+        lines = run("verify", "--steps", "20", *options, "train.py", "theirs.py").err.splitlines()
+        assert [line[: len(start)] for line, start in zip(lines, ended, strict=False)] == ended
+        assert lines[2].endswith('then it stopped with "SystemExit: no data"')
+        assert lines[3:] == (["  | so far"] if options else [])
+
+
 def test_every_option_does_what_its_help_says(run: Run) -> None:
     pytest.importorskip("torch")
     options = ("--steps", "5", "--repeats", "2", "--timeout", "300", "--python", sys.executable, "--device", "cpu")
     answer, said = verified(run, *options, "--isolation", "guard", "--keep-scratch", "--seed", "1")
     assert (answer["verdict"], answer["steps"], answer["device"], answer["isolation"]) == ("pass", 5, "cpu", "guard")
-    kept = re.fullmatch(r"the folder that the runs worked in was kept: (\S+)", said.strip())
-    assert kept is not None, said  # and nothing else: there is no progress on a pipe
+    *runs, last = said.splitlines()
+    assert [line.partition(" … ")[0] for line in runs] == [
+        "verify: the script as it is",
+        "verify: the script against itself",
+        "verify: the rewritten script",
+    ]
+    kept = re.fullmatch(r"the folder that the runs worked in was kept: (\S+)", last)
+    assert kept is not None, said
     assert list(Path(kept[1]).rglob("train.py"))
     shutil.rmtree(kept[1])
-    again, said = verified(run, "--steps", "5", "--seed", "1")
+    again, said = verified(run, "--steps", "5", "--seed", "1", "--quiet")
     assert not said
     other, _ = verified(run, "--steps", "5", "--seed", "2")
     assert again["baseline"]["losses"] == answer["baseline"]["losses"]

@@ -83,7 +83,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("there", "quiet"), [(True, False), (True, True), (False, False)])
-def test_every_phase_shows_on_a_terminal_and_nothing_elsewhere(
+def test_every_phase_shows_on_a_terminal_and_a_line_for_each_run_elsewhere(
     monkeypatch: pytest.MonkeyPatch, there: bool, quiet: bool
 ) -> None:
     phases = ("importing torch", "the script as it is", "timing, run 1 of 10")
@@ -93,6 +93,7 @@ def test_every_phase_shows_on_a_terminal_and_nothing_elsewhere(
             if on_progress is not None:
                 on_progress(Progress(phase, 5, 20))
                 time.sleep(0.3)  # the bar is drawn ten times a second
+                on_progress(Progress(phase, 20, 20, "20 steps in 0.3 s", ("its last words",)))
         return Verification("pass", "it learns the same", "cpu")
 
     stream = Terminal(there=there)
@@ -101,4 +102,11 @@ def test_every_phase_shows_on_a_terminal_and_nothing_elsewhere(
     monkeypatch.setenv("TERM", "xterm")
     assert run_verification(Request(Path("train.py")), quiet).verdict == "pass"
     shown = stream.getvalue()
-    assert all(phase in shown for phase in phases) if there and not quiet else shown == ""
+    if quiet:
+        assert shown == ""
+    elif there:
+        assert all(phase in shown for phase in phases)
+    else:
+        assert shown == "".join(f"verify: {phase} … 20 steps in 0.3 s\n" for phase in phases)
+        assert run_verification(Request(Path("train.py")), quiet, verbose=True).verdict == "pass"
+        assert stream.getvalue().endswith(f"verify: {phases[-1]} … 20 steps in 0.3 s\n  | its last words\n")

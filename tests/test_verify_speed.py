@@ -99,7 +99,7 @@ def test_programs_are_timed_in_turn_and_their_progress_is_told() -> None:
     assert faster is not None and faster.median == pytest.approx(2.0, rel=0.05)
     assert speed.change(found[1].speeds, found[2].speeds) is None
     assert told[0] == Progress("timing, run 1 of 15", 0, 80)
-    assert told[-1] == Progress("timing, run 15 of 15", 80, 80)
+    assert told[-1] == Progress("timing, run 15 of 15", 80, 80, "60 steps in 0.0 s")
 
 
 def test_a_program_that_does_not_run_is_named_by_its_place() -> None:

@@ -217,7 +217,12 @@ Jobs = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Processes for many files. [default: all processors]")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages beside results and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also say what each finding was concluded from.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Also say what each finding was concluded from, and what a run that failed wrote."
+    ),
+]
 FEWEST_STEPS = 3  # with fewer there is no verdict (turbofix.verify.learning)
 
 
@@ -477,6 +482,7 @@ def verify(  # noqa: PLR0913
     output_format: Annotated[VerifyFormat, typer.Option(help="How to show the result.")] = VerifyFormat.RICH,
     output_file: OutputFile = None,
     quiet: Quiet = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also say what a run that failed wrote.")] = False,
 ) -> int:
     """Run the script as it is and as rewritten, and compare learning, speed and memory; its arguments follow `--`."""
     chosen = choose(select, ignore, risk, gpu, torch_version)
@@ -508,7 +514,7 @@ def verify(  # noqa: PLR0913
             raise
         verification = no_verdict(str(reason), options)
     else:
-        verification = run_verification(request, quiet)
+        verification = run_verification(request, quiet, verbose)
     show_verification(verification, Output(Format(output_format.value), output_file))
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
@@ -585,7 +591,7 @@ def apply_verified(  # noqa: PLR0913
     except project.NothingToChange as reason:
         say(str(reason))
         return CLEAN
-    verification = run_verification(request, output.quiet)
+    verification = run_verification(request, output.quiet, output.verbose)
     show_verification(verification, output if output.format is Format.JSON else Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):
         return FAILED
@@ -625,22 +631,32 @@ def no_verdict(reason: str, options: Options) -> Verification:
     return Verification("inconclusive", reason, options.device or "none")
 
 
-def run_verification(request: Request, quiet: bool) -> Verification:
-    """Verify, with a progress bar on a terminal."""
+def run_verification(request: Request, quiet: bool, verbose: bool = False) -> Verification:
+    """Verify, with a progress bar on a terminal, and elsewhere, or with ``verbose``, a line for each run."""
     from turbofix.verify import verify as run
 
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         return run(request)
+
+    def tell(progress: Progress) -> None:
+        if progress.ended:
+            lines = [f"verify: {progress.phase} … {progress.ended}"]
+            say("\n".join([*lines, *(f"  | {line}" for line in progress.output)] if verbose else lines))
+
+    if not sys.stderr.isatty():
+        return run(request, tell)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, console=Console(stderr=True), transient=True, redirect_stderr=True) as bars:
         task = bars.add_task("starting", total=None)
 
         def advance(progress: Progress) -> None:
             bars.update(task, description=progress.phase, completed=progress.done, total=progress.total)
+            if verbose:
+                tell(progress)
 
         return run(request, advance)
 

@@ -160,6 +160,8 @@ class Original:
     def _observed(self, phase: str, files: Mapping[Path, bytes], order: Mapping[str, Any], total: int | None) -> Ended:
         """A run, with the lines that its log names in words."""
         ended = self._child.run(files, order, lambda step: self._tell(Progress(phase, step, total)))
+        told = self._scratch.told(ended.in_words)
+        self._tell(Progress(phase, len(ended.rows), total, told, ended.output if ended.failed else ()))
 
         def placed(log: Mapping[str, Any]) -> dict[str, Any]:
             if not log.get("line"):

@@ -115,8 +115,13 @@ def names_of(stages: Iterable[Stage]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, for a progress bar: ``done`` of ``total`` steps (None when the total is not known)."""
+    """What is being done, for a progress bar: ``done`` of ``total`` steps (None when the total is not known).
+
+    Once it is done, how it ``ended``, and the last lines of ``output`` of a run that failed.
+    """
 
     phase: str
     done: int
     total: int | None
+    ended: str = ""
+    output: tuple[str, ...] = ()

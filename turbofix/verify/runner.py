@@ -58,11 +58,17 @@ QUIET = {
 }
 
 
+_ENDS = {"finished": ", to its end", "waiting": ", then it waits", "shorten": ", to know how long its data are"}
+# lines of the script's own output that are kept of a run
+_LINES_KEPT = 20
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a run ended (stopped, finished, crashed, waiting, shorten or killed), and its log, empty when it left none.
 
-    ``stopped`` says that it broke a limit, which is then the ``complaint``.
+    ``stopped`` says that it broke a limit, which is then the ``complaint``. ``seconds`` is what it took, ``output`` the
+    last lines that the script wrote.
     """
 
     how: str
@@ -70,6 +76,26 @@ class Ended:
     complaint: str | None = None
     last_words: str = ""
     stopped: bool = False
+    seconds: float = 0.0
+    output: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not end as a training does, on the way to its end neither."""
+        return self.complaint is not None or self.log.get("end", {}).get("how") == "crashed"
+
+    @property
+    def in_words(self) -> str:
+        """How far it came, in which time, and how it ended."""
+        end = self.log.get("end", {})
+        steps = self.log["steps"] if "steps" in self.log else len(self.rows)
+        words = f"{steps} steps in {self.seconds:.1f} s"
+        error = self.complaint or end.get("error")
+        if "crashed" in (self.how, end.get("how")):
+            words += f', then it stopped with "{error}"'
+        elif self.complaint:
+            words += f", then it {self.complaint}"
+        return words + _ENDS.get(end.get("how", self.how), "")
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -219,6 +245,7 @@ class Child:
         logs = self._scratch.root / "logs"
         log = logs / "log.json"
         log.unlink(missing_ok=True)
+        begun = time.monotonic()
         watch = Watch(self.limits, self._process.pid, self._scratch.written)
         with contextlib.suppress(OSError):
             self._process.stdin.write((json.dumps({**self._order(logs, log), **order}) + "\n").encode())
@@ -228,8 +255,10 @@ class Child:
             self._stop_run()
         forget_shared_memory(str(self._scratch.root))
         self.touched.update(self._scratch.touched())
+        seconds = time.monotonic() - begun
+        output = tuple(line for name in ("stdout.txt", "stderr.txt") for line in _last_lines(logs / name))
         if isinstance(ended, str):
-            return Ended("killed", complaint=ended, stopped=True)
+            return Ended("killed", complaint=ended, stopped=True, seconds=seconds, output=output)
         if ended is not None and "unheld" in ended:
             self.close()
             raise Inconclusive(f"the user's files could not be held at the level {self.isolation}: {ended['unheld']}")
@@ -238,8 +267,8 @@ class Child:
         try:
             found = json.loads(log.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return Ended("killed", complaint=_death(status), last_words=words)
-        return Ended(found["how"], found, found.get("error"), words)
+            return Ended("killed", complaint=_death(status), last_words=words, seconds=seconds, output=output)
+        return Ended(found["how"], found, found.get("error"), words, seconds=seconds, output=output)
 
     def _order(self, logs: Path, log: Path) -> dict[str, Any]:
         scratch = self._scratch
@@ -362,11 +391,14 @@ def _death(status: int | None) -> str:
 
 def _tail(path: Path) -> str:
     """The last line that says something."""
+    return next((line.strip()[:300] for line in reversed(_last_lines(path)) if line.strip()), "")
+
+
+def _last_lines(path: Path) -> list[str]:
     try:
         with open(path, "rb") as handle:
             handle.seek(0, os.SEEK_END)
             handle.seek(max(0, handle.tell() - 4096))
-            lines = handle.read().decode("utf-8", "replace").splitlines()
+            return handle.read().decode("utf-8", "replace").splitlines()[-_LINES_KEPT:]
     except OSError:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+        return []

@@ -111,6 +111,8 @@ def measure(
             teller(0)
             child.start()  # a fresh process: CUDA cannot be forked, and caches must be cold alike
             ended = child.run(files, {"speed": True, "warm_up": WARM_UP, "steps": steps}, teller)
+            done = WARM_UP + ended.log.get("steps", 0)
+            tell(Progress(phase, done, WARM_UP + steps, ended.in_words, ended.output if ended.failed else ()))
             if ended.complaint:
                 words = f'stops with "{ended.complaint}"' if ended.how == "crashed" else ended.complaint
                 raise NotTimed(place, words, failed=not ended.stopped)
