@@ -115,6 +115,23 @@ def test_what_a_function_returns_is_followed_into_its_callers_one_item_apart_fro
     )
 
 
+def test_a_result_that_is_given_to_its_function_again_is_followed_once() -> None:
+    text = """
+def advance(x, rate):
+    moved = x - rate * x
+    return moved
+
+times = model(torch.rand(4, 4).cuda())
+x = torch.rand(4)
+for i in range(9):
+    x = advance(x, times[i].item())
+print(x)
+"""
+    near, far = uses(text, "times[i].item()")
+    assert near
+    assert "shown" in far.split()
+
+
 @pytest.mark.parametrize(
     ("body", "lines"),
     [

@@ -99,6 +99,7 @@ class Flow:
     _bodies: dict[ast.AST, list[Frame]] = field(default_factory=lambda: defaultdict(list))
     _summarized: dict[ast.AST, list[Place]] = field(default_factory=lambda: defaultdict(list))
     _held: dict[int, list[Place]] | None = None
+    entered: set[tuple[int, ast.AST]] = field(default_factory=set)  # the calls that a value is followed into right now
 
     def __post_init__(self) -> None:
         self.execution = self.facts.execution
@@ -411,7 +412,12 @@ class _Following:
         for callee in callees:
             for parameter in self._parameters(callee):
                 inner += [(callee, read) for read in readers(callee.function.node).get(parameter, ())]  # type: ignore[union-attr]
+        here = (id(self.frame), call)
+        if here in self.flow.entered:  # its result is given to it again, in the next round
+            return []
+        self.flow.entered.add(here)
         uses = [use for place in inner for use in _Following(self.flow, *place, True, self.until).found]
+        self.flow.entered.discard(here)
         if uses and all(use.kind == "shown" for use in uses):
             return self._use("shown", call)
         if not self.deep:
