@@ -258,12 +258,14 @@ LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "w
 class Wrap:
     """A region to put under autocast; ``test`` is true where a GPU is used ("True": always).
 
-    ``outputs`` become float32 again inside it, because the loss is computed from them outside.
+    ``outputs`` become float32 again inside it, because the loss is computed from them outside. Where calls of models
+    stand in the statements of losses, they are ``lifted`` out of these, and each statement gets a region of its own.
     """
 
     region: Region
     test: str
     outputs: tuple[Output, ...] = ()
+    lifted: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -704,6 +706,9 @@ def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | N
     inside = outside is not None and any(name in LOGIT_LOSSES for name in region.criteria_inside)
     if end is not None and outputs is not None and not region.tangled and not inside:
         return Wrap(replace(region, last=end), test, outputs), outside is None
+    hidden = set(region.criteria_hidden) & LOGIT_LOSSES.keys()
+    if inside and region.lifted and outputs is not None and not region.tangled and not hidden:
+        return Wrap(region, test, outputs, region.lifted), False
     if outside is not None:
         raise Refuse(outside)
     logits = isinstance(loop, Evaluation) or (
@@ -903,12 +908,27 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         enabled = "" if test == "True" else f", enabled={test}"
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
+        header = requote(header, edit, place)
+        apart = {each.statement for each in wrap.lifted}
         for output in wrap.outputs:
             if output.names:
                 values = ", ".join(f"{name}.float()" for name in output.names)
                 edit.after(output.statement, f"{', '.join(output.names)} = {values}")
-            else:
+            elif output.statement not in apart:
                 edit.insert_after(output.call, ".float()")
-        edit.wrap(place, wrap.region.last, requote(header, edit, place))
+        if not wrap.lifted:
+            edit.wrap(place, wrap.region.last, header)
+        for statement in wrap.region.calling if wrap.lifted else ():
+            if statement not in apart:
+                edit.wrap(statement, statement, header)
+                continue
+            calls = [each.call for each in wrap.lifted if each.statement == statement]
+            names: list[str] = []
+            for call in calls:
+                names.append(edit.free_name("output", call, names))
+            lines = [f"    {name} = {edit.text(call)}.float()" for name, call in zip(names, calls, strict=True)]
+            edit.before(statement, header, *lines)
+            for name, call in zip(names, calls, strict=True):
+                edit.replace(call, name)
     if plan.scaling is not None:
         scale(plan.scaling, edit, old_torch=plan.old_torch)

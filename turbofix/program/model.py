@@ -311,10 +311,12 @@ class Region:
     ``blockers`` says why the region cannot be put under a ``with`` (one sentence each); empty means it can. ``half``:
     under autocast, the loss might come out in 16 bits, because it is put together by hand. ``products`` are matrix
     products beside the models, ``tangled`` if one is no later than the last call of a model, as are the criteria that
-    ``criteria_inside`` names. ``calls_end`` is the last statement that calls a model, ``outputs`` what the calls give
-    in 16 bits; None where some of it does not come out as tensors. ``idle`` are statements behind ``calls_end`` that
-    do not lead to the loss. ``unfit`` are calls beside it, and after the loop, that are given a result of it in 16
-    bits and raise for it (``libraries.unfit_for_half``).
+    ``criteria_inside`` names; those in ``criteria_hidden`` are called by a model. ``calling`` are the statements that
+    call a model, ``calls_end`` is the last one, ``outputs`` what the calls give in 16 bits; None where some of it does
+    not come out as tensors. ``lifted`` are those in statements that also call a criterion, where their calls can stand
+    in front of it. ``idle`` are statements behind ``calls_end`` that do not lead to the loss. ``unfit`` are calls
+    beside it, and after the loop, that are given a result of it in 16 bits and raise for it
+    (``libraries.unfit_for_half``).
     """
 
     first: Site
@@ -326,7 +328,10 @@ class Region:
     products: tuple[Site, ...] = ()
     tangled: bool = False
     criteria_inside: tuple[str, ...] = ()
+    criteria_hidden: tuple[str, ...] = ()
     calls_end: Site | None = None
+    calling: tuple[Site, ...] = ()
+    lifted: tuple[Output, ...] = ()
     outputs: tuple[Output, ...] | None = None
     idle: tuple[Site, ...] = ()
     unfit: tuple[Called, ...] = ()

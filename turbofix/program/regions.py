@@ -23,6 +23,9 @@ from turbofix.program.values import Const, External, Instance, Made, ModuleValue
 from turbofix.records import dataclass
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log1p", "logit"))
+_AT_TIMES = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+"""Expressions whose parts are computed as often as something else says."""
+
 _MUTATING = {"append", "extend", "insert", "add", "update", "add_", "mul_", "div_", "sub_"}
 
 
@@ -302,6 +305,8 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     products: dict[Site, int] = {}
     criteria: list[tuple[str, int]] = []
     logarithms = False
+    calling: set[int] = set()
+    judging: set[int] = set()
     for node, event in anchors(analysis, events, span.frames):
         index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
         if index is None or (backward is not None and no_grad(event)):
@@ -310,6 +315,7 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             continue
         in_model = _in_model(analysis, event, len(span.frames))
         if event.kind == "criterion":
+            judging.add(index)
             made = [each.qualname for each in members(event.receiver) if isinstance(each, (Made, External))]
             criteria += [(name, -1 if in_model else index) for name in made or [event.name]]
         elif event.kind == "call" and not in_model:
@@ -319,17 +325,22 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             logarithms = logarithms or _is_logarithm(event)
         elif event.kind == "forward" and event.result is not None and not in_model:
             last = max(last, index)
+            calling.add(index)
             found = _output(analysis, event, module) if node is event.node else None
             complete = complete and found is not None
             outputs += [each for each in found or () if each not in outputs]
     loss = members(backward.receiver) if backward is not None else ()
+    both = [statements[index] for index in sorted(calling & judging)]
     return replace(
         region,
         half=logarithms or any(isinstance(member, Tensor) and member.half for member in loss),
         products=tuple(sorted(products)),
         tangled=any(index <= last for index in products.values()),
         criteria_inside=tuple(sorted({name for name, index in criteria if index <= last})),
+        criteria_hidden=tuple(sorted({name for name, index in criteria if index < 0})),
         calls_end=places.site(statements[last], module) if last >= 0 else None,
+        calling=tuple(places.site(statements[index], module) for index in sorted(calling)),
+        lifted=_lifted(analysis, both, outputs, module) if complete else (),
         outputs=tuple(outputs) if complete else None,
         idle=tuple(
             places.site(statement, module)
@@ -337,6 +348,34 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             if index > last and index + span.first not in span.contributing
         ),
     )
+
+
+def _lifted(
+    analysis: Analysis, statements: list[ast.stmt], outputs: list[Output], module: ModuleFile
+) -> tuple[Output, ...]:
+    """What models give inside of some statements, by the outermost calls; none unless each is made once, and always."""
+    places = analysis.facts.places
+    found: list[Output] = []
+    for statement in statements:
+        here = {each.call: each for each in outputs if each.statement == places.site(statement, module)}
+        own: list[Output] = []
+        waiting: list[ast.AST] = [statement.value] if isinstance(statement, (ast.Assign, ast.Expr)) else []
+        while waiting:
+            node = waiting.pop(0)
+            output = here.get(places.site(node, module)) if isinstance(node, ast.Call) else None
+            if output is not None:
+                own.append(output)
+            elif not isinstance(node, _AT_TIMES):
+                waiting += ast.iter_child_nodes(node)
+        if not own or {each for each in here if any(_holds(one.call, each) for one in own)} != here.keys():
+            return ()
+        found += own
+    return tuple(found) if not any(each.names for each in found) else ()
+
+
+def _holds(outer: Site, inner: Site) -> bool:
+    start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
+    return start <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= end
 
 
 def _is_logarithm(event: Event) -> bool:
