@@ -346,3 +346,11 @@ def test_what_moves_behind_a_copy_to_the_gpu_is_seen(moving: Original) -> None:
     assert moving.compare({moving.script: cloned}, exact=True, phase="cloned").clean
     alias = rewritten(moving.script, [("value.cpu()", "value")])
     assert not moving.compare({moving.script: alias}, exact=False, phase="alias").clean
+
+
+def test_a_tensor_that_stays_on_the_cpu_is_refused_beside_the_models(moving: Original) -> None:
+    for wrong in ("torch.zeros(8, 1) + y.cuda()", "y"):
+        left = rewritten(moving.script, [("targets = y.cuda()", f"targets = {wrong}")])
+        found = moving.compare({moving.script: left}, exact=False, phase="left")
+        assert found.difference is not None
+        assert "Expected all tensors to be on the same device" in found.difference

@@ -203,9 +203,9 @@ assert weight.grad.is_cuda and copy.deepcopy(model)[0].weight.is_cuda
 snapshot = {name: value.cpu() for name, value in model.state_dict().items()}
 with torch.no_grad():
     weight += 1
-assert not torch.equal(snapshot["0.weight"], weight) and not snapshot["0.weight"].is_cuda
+assert not torch.equal(snapshot["0.weight"], weight.cpu()) and not snapshot["0.weight"].is_cuda
 model.load_state_dict(snapshot)
-assert torch.equal(snapshot["0.weight"], weight) and weight.is_cuda
+assert torch.equal(snapshot["0.weight"], weight.cpu()) and weight.is_cuda
 file = io.BytesIO()
 torch.save(model.state_dict(), file)
 for where in (None, "cpu", "cuda"):
@@ -219,3 +219,93 @@ assert packed.data.is_cuda and not packed.batch_sizes.is_cuda
 
 def test_what_goes_to_the_other_device_is_copied_and_knows_where_it_is() -> None:
     subprocess.run([sys.executable, "-c", PLACES], check=True)
+
+
+TOGETHER = """
+import io
+import numpy as np
+import torch
+from torch import nn
+from turbofix.verify.probe import cuda_on_cpu
+cuda_on_cpu.install()
+F = nn.functional
+here, index = torch.ones(3), torch.tensor([0, 2])
+there, model = here.cuda(), nn.Linear(3, 3).cuda()
+scalar = torch.tensor(2.0)
+
+def refuses(run, kind=RuntimeError):
+    try:
+        run()
+    except kind as error:
+        return "same device" in str(error) or "to numpy" in str(error)
+    return False
+
+for run in (
+    lambda: there + here, lambda: here * there, lambda: there.add_(here), lambda: model(here), lambda: 1 / here @ there,
+    lambda: torch.cat([there, here]), lambda: F.mse_loss(there, here), lambda: here[index.cuda()],
+    lambda: scalar.add_(there.sum()),
+    lambda: F.cross_entropy(model(there)[None], torch.tensor([1])), lambda: torch.where(there > 0, there, here),
+    lambda: F.cross_entropy(model(there)[None], torch.tensor([1]).cuda(), weight=here), lambda: there == here,
+    lambda: F.embedding(index, model.weight), lambda: there.cpu() + there, lambda: there + torch.zeros(3, device="cpu"),
+    lambda: there + torch.zeros(3), lambda: model.cpu() and model.cuda() and model.bias + here,
+):
+    assert refuses(run), run.__code__.co_firstlineno
+assert refuses(there.numpy, TypeError) and refuses(lambda: np.asarray(there), TypeError)
+
+# what a GPU takes
+there + scalar, scalar * there, there[index], there[index.cuda()], there + 1, there.copy_(here), here.copy_(there)
+there[index] = scalar
+there[torch.tensor([True, False, True])] = 0.0
+there.masked_fill(there > 0, scalar), torch.where(there > 0, there, scalar), torch.where(there > 0, 1.0, there)
+here.type_as(there) + there, here.to(there) + there, there.new_tensor([1.0, 2, 3]) + torch.zeros_like(there)
+there.cpu().numpy() + here.numpy(), here[there.argmax()], np.asarray(there.cpu()), there.tolist(), float(there.sum())
+torch.zeros(3, device=there.device) + there, torch.arange(3, device=model.weight.device) + there
+weights = list(model.parameters())
+for optimizer in (torch.optim.Adam(weights, fused=True), torch.optim.SGD(weights, 0.1, momentum=0.9),
+                  torch.optim.LBFGS(weights), torch.optim.AdamW(weights, foreach=True)):
+    scaler = torch.amp.GradScaler("cuda", enabled=not isinstance(optimizer, torch.optim.LBFGS))
+    for resumed in (False, True):
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(there)[None], torch.tensor([1], device="cuda"))
+            scaler.scale(loss).backward()
+            return loss
+        if scaler.is_enabled():
+            closure()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step(closure)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        optimizer.load_state_dict(torch.load(file, map_location="cpu"))
+mean = sum(parameter.grad.norm() for parameter in model.parameters()) / there.numel()
+lengths = torch.tensor([3, 2])
+packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(2, 3, 4).cuda(), lengths, batch_first=True)
+out, _ = nn.LSTM(4, 4, bidirectional=True).cuda()(packed)
+padded, lengths_again = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+assert torch.equal(lengths, lengths_again) and padded.is_cuda
+probabilities = torch.randn(5, 2, 4).cuda().log_softmax(2)
+F.ctc_loss(probabilities, torch.ones(2, 3, dtype=torch.long), torch.tensor([5, 5]), lengths)
+attention = nn.MultiheadAttention(8, 2).cuda()
+attention(padded, padded, padded)
+nn.TransformerEncoderLayer(8, 2).cuda()(torch.zeros(2, 3, 8, device="cuda"))
+averaged = torch.optim.swa_utils.AveragedModel(model)
+averaged.update_parameters(model)
+data = torch.utils.data.TensorDataset(torch.zeros(4, 3))
+loader = torch.utils.data.DataLoader(data, 2, num_workers=1, pin_memory=True)
+for (batch,) in loader:
+    model(batch.to("cuda")), model(batch.cuda(non_blocking=True))
+checkpointed = torch.utils.checkpoint.checkpoint(model, there, use_reentrant=False)
+torch.autograd.grad(checkpointed.sum() + (model.weight**2).sum(), list(model.parameters()))[0] * model.weight
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    model(there) + there
+torch.func.vmap(lambda row: row @ model.weight)(torch.ones(2, 3, device="cuda")) + there
+"""
+
+
+def test_tensors_on_two_devices_are_refused_where_a_gpu_refuses_them_and_only_there() -> None:
+    subprocess.run([sys.executable, "-c", TOGETHER], check=True)

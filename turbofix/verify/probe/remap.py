@@ -32,6 +32,23 @@ _AS_THE_FIRST = frozenset({"__getitem__", "expand_as", "view_as", "reshape_as", 
 _WITH_COUNTS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 
 
+# What computes something of all its tensors at once: on a GPU they must lie on one device, but for a single number.
+_TOGETHER = frozenset(
+    """
+    add radd sub rsub mul rmul div true_divide rtruediv rdiv floor_divide floordiv rfloordiv remainder fmod mod rmod
+    pow rpow matmul rmatmul mm bmm mv dot addmm addbmm baddbmm addmv addcmul addcdiv lerp maximum minimum fmax fmin
+    eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor and or xor multiply divide
+    subtract where cat concat concatenate stack hstack vstack gather scatter scatter_add index_select masked_fill
+    masked_select einsum linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    embedding embedding_bag cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss
+    l1_loss smooth_l1_loss huber_loss kl_div batch_norm layer_norm group_norm scaled_dot_product_attention cdist
+    cosine_similarity atan2 isclose allclose equal
+    """.split()  # noqa: SIM905 (a line for each word, or none to read)
+)
+# Code of torch's that handles tensors whose place is known to it alone.
+_HANDLES = ("torch.optim", "torch.amp", "torch.autograd", "torch.distributed", "torch.nn.utils", "torch.utils")
+
+
 def is_cuda(device: object) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
@@ -113,6 +130,7 @@ class Remap(TorchFunctionMode):
         tensor: Any = torch.Tensor
         self._device = tensor.device.__get__
         self.moved = False
+        self._guessed = False  # whether a tensor of which that is not known was said to lie on the CPU
         self._answers: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
             # an object that only names a device is what it says, and so is what a module's `to` is given
             torch.device: lambda func, args, kwargs: func(*args, **kwargs),
@@ -124,6 +142,8 @@ class Remap(TorchFunctionMode):
             tensor.cpu: lambda func, args, kwargs: _landed(func(*args, **kwargs), args[0], place=False),
             tensor.to: self._to,
             tensor.type: self._type,
+            tensor.numpy: _to_numpy,
+            tensor.__array__: _to_numpy,
             tensor.type_as: lambda func, args, kwargs: _landed(func(*args), args[0], place=place_of(args[1])),
             tensor.pin_memory: _pin,
             tensor.is_pinned: lambda func, args, kwargs: True,
@@ -137,10 +157,12 @@ class Remap(TorchFunctionMode):
             return answer(func, args, kwargs)
         to_cuda, args, kwargs = self._without_cuda(args, kwargs)
         tensors = _tensors(itertools.chain(args, kwargs.values()) if kwargs else args)
+        name = getattr(func, "__name__", "")
+        if tensors and (name == "__getitem__" or name.strip("_") in _TOGETHER):
+            _demand_one_device(name, tensors)
         result: Any = func(*args, **kwargs) if kwargs else func(*args)
         if not _may_hold_tensors(result) or (args and result is args[0] and not to_cuda):
             return result
-        name = getattr(func, "__name__", "")
         if to_cuda:
             if func in (torch.as_tensor, torch.asarray) and place_among(tensors) is not True:
                 result = result.clone()  # which elsewhere shares the memory of what it is given
@@ -149,8 +171,7 @@ class Remap(TorchFunctionMode):
             put(result[1:], False)
             return (put(result[0], place_of(args[0])), *result[1:])
         if "device" in kwargs and kwargs["device"] is not None:
-            # what torch's own code gives as a device is the real one
-            place = False if from_user() and torch.device(kwargs["device"]).type == "cpu" else None
+            place = self._place_named(kwargs["device"], truthful=from_user())
         elif func is torch.tensor and not isinstance(args[0], torch.Tensor):
             place = False
         else:
@@ -179,11 +200,17 @@ class Remap(TorchFunctionMode):
             args = tuple(moved(argument) if type(argument) in _NAMES_A_DEVICE else argument for argument in args)
         return to_cuda, args, kwargs
 
+    def _place_named(self, device: Any, *, truthful: bool) -> bool | None:
+        """The place that a device names which is not the GPU; what torch's own code gives is always the real one."""
+        certain = isinstance(device, str) or (truthful and not self._guessed)
+        return False if certain and torch.device(device).type == "cpu" else None
+
     def _tell_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         place = place_of(args[0])
         if place is None:
             # what needs gradients is a parameter or comes from one, and a model is moved as a whole
             place = self.moved and args[0].requires_grad
+            self._guessed = self._guessed or (self.moved and not place)
         if not place or not from_user(3):
             return func(*args)
         return torch.device("cuda", 0) if func == self._device else True
@@ -204,8 +231,7 @@ class Remap(TorchFunctionMode):
         elif to_cuda:
             place = True
         elif isinstance(given, _NAMES_A_DEVICE):
-            truthful = isinstance(given, str) or from_user(3) or _caller(3) == _PASSES_ON
-            place = False if truthful and torch.device(given).type == "cpu" else None
+            place = self._place_named(given, truthful=from_user(3) or _caller(3) == _PASSES_ON)
         else:
             return put(func(*args, **kwargs), place_of(args[0]))
         return _landed(func(*args, **kwargs), args[0], place=place)
@@ -230,6 +256,31 @@ def _landed(result: torch.Tensor, source: torch.Tensor, *, place: bool | None) -
         return put(result, place)
     stays = before is place or not (place or before)
     return source if stays else put(source.clone(), place)
+
+
+def _demand_one_device(name: str, tensors: list[torch.Tensor]) -> None:
+    """Refuse what a GPU refuses: tensors of which one lies there for certain, and another for certain does not."""
+    places = [place_of(one) for one in tensors]
+    if True not in places or False not in places or _caller(3).startswith(_HANDLES):
+        return
+    if name == "__getitem__":
+        if not places[0] and any(one.dim() for one, place in zip(tensors, places, strict=True) if place):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    else:
+        written = name.endswith("_") and not name.endswith("__") and not places[0]
+        if written or any(one.dim() for one, place in zip(tensors, places, strict=True) if place is False):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+            )
+
+
+def _to_numpy(func: Any, args: Any, kwargs: Any) -> Any:
+    if place_of(args[0]):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    return func(*args, **kwargs)
 
 
 def _parse(func: Any, args: Any, kwargs: Any) -> Any:
