@@ -54,7 +54,9 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
         raise Refuse("what looks at it is not seen")
     plan = Deferral([replacing(sync.site, kept(pages, page, loop, sync, base))], too_early=shown)
     plan.actions += promised
-    again = any(look.holds in ("list", "dict") for look in seen)  # what is converted once may be a number already
+    again = any(
+        look.holds in ("list", "dict", "lists") for look in seen
+    )  # what is converted once may be a number already
     before: list[ast.stmt] = []
     for look in seen:
         if look.site.path != sync.site.path:
@@ -111,6 +113,8 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
         return [f"{text} = float({text})"]
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
+    if look.holds == "lists" and all(key.isidentifier() for key in look.keys):
+        return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
     if look.holds == "dict" and all(key.isidentifier() for key in look.keys):
         return [f'{text}["{key}"] = float({text}["{key}"])' for key in look.keys]
     raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")

@@ -78,6 +78,8 @@ LOOP = "for i in range(100):\n    loss = model(torch.rand(4, 4).cuda()).mean()\n
         ("row = {}\n    row['loss'] = loss.item()\n    if row['loss'] > 3: break", "stored", "control stored"),
         ("rows.append(loss.item())\nprint(sum(rows) / len(rows))", "stored", "shown stored"),
         ("rows += [loss.item()]\nprint(rows)", "stored", "shown stored"),
+        ("logs['loss'].append(loss.item())\nprint(logs)", "stored", "shown stored"),
+        ("logs['loss'].append(loss.item())\nprint(logs['steps'])", "stored", "stored"),
         ("rows.append(loss.item())\nif rows[-1] > 3: print()", "stored", "control stored"),
         ("rows.append(loss.item())", "stored", "stored"),
         (
@@ -97,7 +99,9 @@ LOOP = "for i in range(100):\n    loss = model(torch.rand(4, 4).cuda()).mean()\n
     ],
 )
 def test_a_number_is_followed_to_its_uses(body: str, near: str, far: str) -> None:
-    assert uses(f"rows, sums, total = [], {{'loss': 0.0, 'steps': 0}}, 0.0\n{LOOP}{body}\n") == (near, far)
+    assert uses(
+        f"logs = {{'loss': [], 'steps': []}}\nrows, sums, total = [], {{'loss': 0.0, 'steps': 0}}, 0.0\n{LOOP}{body}\n"
+    ) == (near, far)
 
 
 def test_what_a_function_returns_is_followed_into_its_callers_one_item_apart_from_the_others() -> None:

@@ -100,6 +100,7 @@ class Flow:
     _summarized: dict[ast.AST, list[Place]] = field(default_factory=lambda: defaultdict(list))
     _held: dict[int, list[Place]] | None = None
     entered: set[tuple[int, ast.AST]] = field(default_factory=set)  # the calls that a value is followed into right now
+    _dicts: dict[int, dict[int, Mapping]] = field(default_factory=lambda: defaultdict(dict))  # that hold an object
 
     def __post_init__(self) -> None:
         self.execution = self.facts.execution
@@ -151,7 +152,14 @@ class Flow:
                     for member in members(value):
                         if isinstance(member, _HOLDERS):
                             self._held[id(member)].append((frame, node))
+                        if isinstance(member, Mapping):
+                            for inner in (each for entry in member.entries.values() for each in members(entry.value)):
+                                self._dicts[id(inner)][id(member)] = member
         return self._held.get(id(holder), [])
+
+    def around(self, holder: Value) -> list[Place]:
+        """Every expression that was a dict with this very object in it."""
+        return [place for outer in self._dicts.get(id(holder), {}).values() for place in self.holding(outer)]
 
     def uses(
         self, node: ast.AST, control: Control | None, *, deep: bool = False, until: Until | None = None
@@ -308,7 +316,8 @@ class _Following:
 
     def _whole(self, holder: ast.AST) -> list[Place]:
         """The reads of a container that the value was put into."""
-        found = [place for each in members(self.frame.values.get(holder)) for place in self.flow.holding(each)]
+        kept = members(self.frame.values.get(holder))
+        found = [place for each in kept for place in (*self.flow.holding(each), *self.flow.around(each))]
         return [
             place
             for place in found

@@ -548,13 +548,14 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         held = members(use.frame.values.get(place))
         entries = [each for one in held if isinstance(one, Mapping) for each in one.entries.items()]
         ours = {str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))}
-        holds: Literal["number", "list", "dict", "other"] = "other"
+        holds: Literal["number", "list", "dict", "lists", "other"] = "other"
         if held and all(isinstance(each, (Host, Const)) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             holds = "list"
         elif held and ours and all(isinstance(each, Mapping) for each in held):
-            holds = "dict"
+            lists = (type(each) is Sequence for value in ours.values() for each in members(value))
+            holds = "lists" if all(lists) else "dict"
         elif use.plain and not use.untouched:  # Python computed it
             holds = "number"
         yield Look(
