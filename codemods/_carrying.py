@@ -31,7 +31,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
         raise Refuse(f"line {line} may read it by its name, among all that there are")
     if sync.accumulator is not None:
         refuse_mixtures(pages, page, loop, sync.accumulator)
-    seen = [look for look in sync.looks if look.kind == "seen"]
+    seen = sorted((look for look in sync.looks if look.kind == "seen"), key=lambda look: look.site)
     used = [look for look in sync.looks if look.kind != "seen"]
     for look in used:
         if look.kind == "control":
