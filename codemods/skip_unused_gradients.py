@@ -31,27 +31,10 @@ Use instead
         bce(discriminator(generator(z)), ones).backward(inputs=[*generator.parameters()])
 
 When refused
-    Nothing is said
-
-    - where a step of an optimizer, a clip or a scaler's ``unscale_`` could meet gradients of that backward pass: each
-      of them must come behind a ``zero_grad()`` of that model or its optimizer, whenever it happens, and with no such
-      backward pass in between;
-    - where not every optimizer is one of torch's that is given ``model.parameters()`` of models that are known, or one
-      steps with a closure; where it is not known which model computed a value, or that it is one tensor;
-    - where a value leaves what can be followed (into an object of another class, through a generator function);
-    - where weights are frozen and thawed (``requires_grad``), hooks are registered, activations are checkpointed or the
-      project has an ``autograd.Function`` of its own, or reaches into a model (``vars``, ``__dict__``, ``_modules``);
-    - of models that several processes train together (``DistributedDataParallel`` counts on its backward pass), and
-      under frameworks.
-
-    It is refused where the generator's loss is made of the same result (then its gradients are needed), where
-    ``torch.autograd.grad`` takes a gradient through it, as gradient penalties do, where the backward pass comes to that
-    model by another way, too, and where the program reads a gradient by itself.
-
-    A backward pass is told whose gradients are wanted only where these models are called by name in the same function,
-    consist of torch's layers and make no weight that takes no gradients (torch raises then), where no other optimizer
-    could use a gradient of that pass (a penalty on the weights of a model that is not called), and where nothing is
-    compiled: a compiled backward pass computes all that it was compiled for.
+    Where another backward pass goes through the same call, and so needs those gradients. Nothing is said where it is
+    not known which models an optimizer trains, of models that several processes train together
+    (``DistributedDataParallel`` counts on its backward pass), and under frameworks. A backward pass is told whose
+    gradients are wanted only where these models are called by name in the same function and no weights are frozen.
 
 Risk
     exact: the same forward passes, and the same gradients wherever a step uses them. Where models are compiled it is
@@ -65,14 +48,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import UNUSED_GRADIENTS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Framework, Step, ThrownAway, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="compute", risk=Risk.EXACT, known_as=("detach", "stop gradient"))
+codemod = Codemod(
+    __name__,
+    group="compute",
+    risk=Risk.EXACT,
+    known_as=("detach", "stop gradient"),
+    assumes=(UNUSED_GRADIENTS,),
+    worth=Worth.HIGH,
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Backward passes into models whose gradients are cleared before anything uses them."""
-    if not program.complete or program.framework is not Framework.PYTORCH or program.hands_over or program.distributed:
+    if program.framework is not Framework.PYTORCH or program.hands_over or program.distributed:
         return
     if any(part.kind in ("apex", "framework") for part in program.precision):
         return
@@ -103,16 +94,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield codemod.refuse(found.backward, message(found), found.why_not, evidence=seen(step, found))
             else:
                 risk = Risk.EQUIVALENT if is_compiled(program, step) else None
-                plan = Plan(found)
-                yield codemod.finding(found.backward, message(found), plan=plan, risk=risk, evidence=seen(step, found))
+                plan, why = Plan(found), seen(step, found)
+                assumes = (UNUSED_GRADIENTS,)
+                yield codemod.finding(
+                    found.backward, message(found), plan=plan, risk=risk, evidence=why, assumes=assumes
+                )
 
 
 def message(found: ThrownAway) -> str:
     """What is computed in vain."""
-    if found.kept:
-        besides = f", and of {code(found.untrained)}, which no optimizer trains" if found.untrained else ""
-        lost = f"the weights of {code(found.models)}, which are cleared before a step uses them{besides}"
-        return f"computes gradients of {lost}"
+    if not found.cuts:
+        fate = "which are cleared before a step uses them" if found.cleared else "which no optimizer trains"
+        return f"computes gradients of the weights of {code(found.models)}, {fate}"
     fate = "whose gradients are cleared before a step uses them" if found.cleared else "which no optimizer trains"
     return f"goes back through {code(found.names)} into {code(found.models)}, {fate}"
 

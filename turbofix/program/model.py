@@ -628,7 +628,6 @@ class ThrownAway:
     no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
     not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
     gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
-    ``untrained``: what it goes through besides, whose gradients nobody clears nor uses.
     """
 
     backward: Site
@@ -639,7 +638,6 @@ class ThrownAway:
     why_not: str | None = None
     done: bool = False
     kept: tuple[str, ...] = ()
-    untrained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
