@@ -70,7 +70,12 @@ BROKEN: dict[str, tuple[Edits, str]] = {
     "left out": ([("model.parameters(), lr", "list(model.parameters())[1:], lr")], "10 parameters instead of 11"),
     "shifted labels": ([("source.flip(1)", "source.flip(1).roll(1, 1)")], "gradient"),
     "stale batch": (
-        [("x, y = x.to(device), y.to(device)", "x, y, kept = *(kept if step else (x, y)), (x, y)")],
+        [
+            (
+                "x, y = x.to(device), y.to(device)",
+                "new = x.to(device), y.to(device); x, y, kept = *(kept if step else new), new",
+            )
+        ],
         "step 1",
     ),
     "other dropout": ([("nn.Dropout(0.1)", "nn.Dropout(0.2)")], "dropout is p=0.2 instead of p=0.1"),
