@@ -150,7 +150,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
-        known = [step.iterations for step in steps]
+        known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
         longest = max((each for each in known if each is not None), default=None)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))

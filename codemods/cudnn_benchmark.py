@@ -257,7 +257,7 @@ def why_not(
 
 def is_short(step: Step) -> bool:
     """Whether a training is not known to run long enough for what it measures at its start."""
-    if step.iterations is not None:
+    if step.iterations:
         return step.iterations < STEPS
     return step.passes is not None and step.passes < PASSES
 

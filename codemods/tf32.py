@@ -176,6 +176,10 @@ def worth_of(models: Iterable[Model], batch: int | None, wide: bool) -> Worth:
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of transformers, whose settings have a switch for it."""
     for training in program.trainings:
+        there = judged(codemod, training, "tf32", slow(training.models), "the trainer lets matrix products use TF32")
+        if isinstance(there, InPlace):
+            yield there
+            continue
         others = ("bf16", "fp16", "torch_compile", "torch_compile_backend", "torch_compile_mode", "deepspeed")
         if training.precision == "other" or stays_on_cpu(training):
             continue
@@ -184,7 +188,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         models = [model for model in training.models if not is_float64(model)]
         if training.models and not models:
             continue
-        there = judged(codemod, training, "tf32", slow(models), "the trainer lets matrix products use TF32")
         if there is not None:
             yield there
             continue
