@@ -98,7 +98,7 @@ class Original:
         self._disturbed: Mapping[str, Any] | None = None
         self._widened = False  # by what that run says
         last = request.stages[-1].files if request.stages else {}
-        self._late = late({path: path.read_bytes() for path in last if path.exists()}, last)
+        self._late = late({path: request.content(path) for path in last if path.exists()}, last)
 
     @property
     def script(self) -> Path:
