@@ -82,6 +82,7 @@ codemod = Codemod(
     risk=Risk.RECIPE,
     after=("larger-batch",),
     unlocks=("larger-batch",),
+    tells=("no-sync",),
     known_as=("gradient accumulation", "effective batch size"),
 )
 

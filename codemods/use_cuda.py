@@ -57,6 +57,7 @@ from turbofix.records import dataclass
 
 codemod = Codemod(
     __name__,
+    tells=("ddp",),
     group="compute",
     risk=Risk.EQUIVALENT,
     unlocks=("all",),

@@ -177,3 +177,28 @@ def test_a_table_tells_what_else_is_right_and_where() -> None:
     }
     shown = {lines[each.site.line - 1].strip() for each in report.in_place if each.codemod == "throttle-logging"}
     assert shown == {'print("every now and then")', 'print("an epoch")'}
+
+
+def test_what_has_no_codemod_yet_is_told_by_the_nearest() -> None:
+    text = (
+        "import torch\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from torch.utils.data import DataLoader, DistributedSampler\n"
+        "from data import Pictures\n"
+        "model = DistributedDataParallel(torch.nn.Linear(3, 3).cuda())\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "sampler = DistributedSampler(Pictures())\n"
+        "for epoch in range(3):\n"
+        "    sampler.set_epoch(epoch)\n"
+        "    for step, x in enumerate(DataLoader(Pictures(), sampler=sampler)):\n"
+        "        if step % 4:\n"
+        "            with model.no_sync():\n"
+        "                model(x.cuda()).sum().backward()\n"
+        "            continue\n"
+        "        model(x.cuda()).sum().backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+    )
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target())
+    told = [(each.codemod, each.site.line) for each in report.in_place if each.codemod in ("ddp", "no-sync")]
+    assert told == [("ddp", 5), ("ddp", 7), ("ddp", 9), ("no-sync", 12)]

@@ -54,8 +54,9 @@ class Codemod:
     good as several others.
     ``known_as`` are the words that people look for it by (``"FlashAttention"``): ``explain`` finds it by them, the
     README shows them. ``everywhere``: it speaks of the text, in files that train nothing, too. ``mends``: what it
-    speaks of ends the script, so that it comes first and all else rests on it. ``assumes`` are all assumptions that its
-    findings may rest on. ``worth`` ranks its findings.
+    speaks of ends the script, so that it comes first and all else rests on it. ``tells`` names what is near to it and
+    has no codemod: that it is right already is told beside this one. ``assumes`` are all assumptions that its findings
+    may rest on. ``worth`` ranks its findings.
     """
 
     def __init__(  # noqa: PLR0913
@@ -71,6 +72,7 @@ class Codemod:
         once: bool = False,
         everywhere: bool = False,
         mends: bool = False,
+        tells: tuple[str, ...] = (),
         known_as: tuple[str, ...] = (),
         assumes: tuple[Assumption, ...] = (),
         worth: Worth = Worth.SOME,
@@ -88,6 +90,7 @@ class Codemod:
         self.once = once
         self.everywhere = everywhere
         self.mends = mends
+        self.tells = tells
         self.known_as = known_as
         self.assumes = assumes
         self.worth = worth
@@ -132,7 +135,7 @@ class Codemod:
             slow = slow or not isinstance(said, InPlace)
             yield said
         for habit in () if slow and self.once else program.habits:
-            if habit.codemod == self.name and habit.site[:2] not in told:
+            if habit.codemod in self.tells or (habit.codemod == self.name and habit.site[:2] not in told):
                 yield habit
 
     def prepare(self, finding: Finding, edit: Edit) -> None:

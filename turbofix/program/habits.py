@@ -31,7 +31,7 @@ class Habit:
 
     def covers(self, event: Event, where: str) -> bool:
         """Whether an event of this kind, there, is such a habit."""
-        if self.where not in ("any", where) or not (self.names == ("-",) or self._is(event.name)):
+        if self.where not in ("any", where) or not (self.names == ("-",) or self._is(event.name or _called(event))):
             return False
         return not self.argument or self._given(event)
 
@@ -54,6 +54,12 @@ class Habit:
         if self.value == "*":
             return not known or any(known)
         return bool(known) and all(str(each) == self.value for each in known)
+
+
+def _called(event: Event) -> str:
+    """The method by whose call something is entered: ``.no_sync``."""
+    node = getattr(event.node, "context_expr", event.node)
+    return f".{node.func.attr}" if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
 
 
 @cache
