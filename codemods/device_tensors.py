@@ -75,6 +75,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -82,12 +83,15 @@ from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Evaluation, Guard, Lookup, Step, TrainingProgram
 from turbofix.records import dataclass
 
+from ._copies import goes_to_gpu
+
 codemod = Codemod(
     __name__,
     group="sync",
     risk=Risk.EXACT,
     unlocks=("pin-memory", "non-blocking", "defer-item"),
     known_as=("tensors made on the device",),
+    assumes=(ON_GPU,),
 )
 
 OFTEN = 10
@@ -128,13 +132,14 @@ class Picked:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Tensors that steps and evaluations make on the host and copy at once."""
-    if not program.complete or not program.trains:
+    if not program.trains:
         return
     told: set[Site] = set()
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     for loop in loops:
         for made in loop.creations:
-            if made.site in told or not made.to.reaches_cuda or is_seldom(made.guard, kept=made.kept):
+            goes = goes_to_gpu(program, made.to)
+            if made.site in told or goes is None or is_seldom(made.guard, kept=made.kept):
                 continue
             told.add(made.site)
             name = made.qualname.rpartition(".")[2]
@@ -152,7 +157,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype)
                 if made.shape is not None and made.device is not None:
                     plan = Drawn(made.site, made.shape, made.device, made.unused)
-                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen)
+                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen, assumes=goes)
     for each in program.lookups:
         if is_seldom(each.guard):
             continue

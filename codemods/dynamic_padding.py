@@ -73,8 +73,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Texts that are padded to a fixed length."""
     if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE, Framework.TRANSFORMERS):
         return
-    if not program.complete:
-        return
     for padding in program.paddings:
         if padding.dynamic:
             yield codemod.in_place(padding.site, "batches are padded to their own longest text")

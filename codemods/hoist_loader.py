@@ -74,15 +74,14 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """What loops build anew in every round."""
-    if not program.complete or not program.trains:
+    if not program.trains:
         return
     for each in program.rebuilt:
         message = f"`{each.name}` is built anew in every {round_of(program, each)}{consequence(each)}"
         seen = (Evidence("the loop that builds it", each.loop), Evidence("built", each.site))
         risk = Risk.EQUIVALENT if each.lasting else Risk.EXACT
         if each.why_not is not None:
-            if each.kind != "dataset":
-                yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
+            yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
         else:
             plan = Plan(each.statements, each.above)
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)

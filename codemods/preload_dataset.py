@@ -99,7 +99,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Tensors in memory that loaders hand out sample by sample for a GPU."""
-    if program.framework is not Framework.PYTORCH or not program.complete or not program.trains:
+    if program.framework is not Framework.PYTORCH or not program.trains:
         return
     for preload in program.preloads:
         loaders = [(loader, data) for site, data in preload.loaders if (loader := program.loader(site)) is not None]

@@ -175,7 +175,7 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis),
         scalings=scalings(analysis),
-        lookups=lookups(analysis, steps) if complete else (),
+        lookups=lookups(analysis, steps),
         averagings=averagings(analysis, steps) if complete else (),
         repeated=repeated(analysis, steps, read)
         if complete and framework is Framework.PYTORCH
@@ -186,9 +186,9 @@ def program_of(execution: Execution, target: Target) -> TrainingProgram:
         unwanted=unwanted_weights(analysis) if trains else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
         formulas=formulas(analysis) if trains and complete else (),
-        same_items=same_items(analysis, read, steps) if trains and complete else (),
+        same_items=same_items(analysis, read, steps) if trains else (),
         bulks=bulks(analysis, known_models) if trains and complete else (),
-        paddings=paddings(analysis, steps) if trains and complete else (),
+        paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if complete else (),
         fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,

@@ -259,7 +259,8 @@ class _Search:
                 continue  # what a step makes is noted as it happens
             held = [each for each in flatten(self.facts.evaluate(value, frames)) if isinstance(each, Tensor)]
             here = any(not each.roles & _THERE for each in held)
-            if not here and not any(self._makes(each) for each in walk(value)):
+            called = [part for each in walk(value) for frame in self._returning(each) for part in walk(frame.scope)]
+            if not here and not any(self._makes(each) for each in (*walk(value), *called)):
                 continue
             self.followed.add(id(write))
             self._follow_value(value, module, depth)
@@ -269,11 +270,14 @@ class _Search:
         for each in walk(value) if not noted else ():
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
                 self._follow(each, module, None, depth - 1)
-            for event in self.facts.of("return") if isinstance(each, ast.Call) else ():
-                frames = self.facts.frames(event)
-                if frames and frames[-1].call is each and _name(frames[-1].scope) != "forward":
-                    for made in walk(frames[-1].scope):
-                        self._made(made, frames[-1].module)
+            for frame in self._returning(each):
+                for made in walk(frame.scope):
+                    self._made(made, frame.module)
+
+    def _returning(self, call: ast.AST) -> list[Frame]:
+        """The functions of the program that a call enters, but for what computes of a model."""
+        frames = (self.facts.frames(event) for event in self.facts.of("return") if isinstance(call, ast.Call))
+        return [each[-1] for each in frames if each and each[-1].call is call and _name(each[-1].scope) != "forward"]
 
     def _given(self, event: Event, unknown: bool = False) -> None:
         """Bring what a model or criterion is given to the device: beside the loops all, in them what is unknown."""
