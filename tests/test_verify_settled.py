@@ -11,7 +11,7 @@ from turbofix.assumptions import Assumption
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage, Verification, verify
 from turbofix.verify.request import ASSUMPTION, LIKELY
-from turbofix.verify.settle import FACTS
+from turbofix.verify.settle import FACTS, observed
 
 FLAT = """
 import torch
@@ -126,6 +126,14 @@ def test_what_holds_is_observed_and_kept(assumption: Assumption, tmp_path: Path)
     (judgement,) = found.codemods
     assert (found.verdict, judgement.verdict) == ("pass", "kept"), (found.reason, judgement.reason)
     assert [(one.assumption.name, one.how) for one in judgement.assumes] == [(assumption.name, "observed")]
+
+
+def test_a_run_that_was_made_short_says_nothing_of_the_length() -> None:
+    ended = {"how": "finished", "rows": [{}] * 8}
+    for arguments, how in (((), "refuted"), (("--epochs", "1"), "not exercised")):
+        found = observed([assumptions.LONG_ENOUGH], {**ended, "arguments": arguments})["long-enough"]
+        assert found.how == how
+        assert "8 steps" in found.figure
 
 
 def test_what_a_comparison_refutes_is_named_and_what_is_proven_stays(tmp_path: Path) -> None:

@@ -56,12 +56,15 @@ def observed(assumptions: Iterable[Assumption], log: Mapping[str, Any]) -> dict[
 
 def in_words(bad: Iterable[Settled]) -> str:
     """Why something that rests on these is not kept."""
-    return "; ".join(
-        f"it assumes that {one.assumption.sentence}, and `{one.assumption.name}` is {one.how}: {one.figure}"
-        if one.how == REFUTED
-        else f"it assumes that {one.assumption.sentence}, and the run does not show it (`{one.assumption.name}`)"
-        for one in bad
-    )
+    told = []
+    for one in bad:
+        name, sentence = one.assumption.name, one.assumption.sentence
+        if one.how == REFUTED:
+            told.append(f"it assumes that {sentence}, and `{name}` is {one.how}: {one.figure}")
+        else:
+            sure = f'where you know that it holds, say `assume = ["{name}"]` in [tool.turbofix]'
+            told.append(f"it assumes that {sentence}, and the run does not show it: {one.figure} ({sure})")
+    return "; ".join(told)
 
 
 def names_of(bad: Iterable[Settled]) -> str:
@@ -127,9 +130,11 @@ def _gradients(log: Mapping[str, Any]) -> Answer:
 
 def _length(log: Mapping[str, Any]) -> Answer:
     steps = len(log["rows"])
-    if log["how"] == "finished":
-        return False, f"the training ends after {steps} steps"
-    return True, f"it goes on after {steps} steps"
+    if log["how"] != "finished":
+        return True, f"it goes on after {steps} steps"
+    if log["arguments"]:  # a run that was made short for the verification says nothing of the others
+        return None, f"with these arguments the training ends after {steps} steps"
+    return False, f"the training ends after {steps} steps"
 
 
 def _processes(log: Mapping[str, Any]) -> Answer:

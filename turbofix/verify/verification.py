@@ -131,11 +131,12 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     original = Original(child, scratch, request, remap=remap, tell=tell)
     original.watch()
     open_ones = {each.name: each for stage in request.stages for each in stage.assumes}
-    settled = settle.observed(open_ones.values(), original.log)
+    settled = settle.observed(open_ones.values(), {**original.log, "arguments": request.args})
     left = request.leaving(ASSUMPTION + name for name, one in settled.items() if one.how != settle.OBSERVED)
-    blame = Blame(original, scratch, left, cuda=cuda, out=_unsettled(request, left, settled))
+    unsettled = _unsettled(request, left, settled)
+    blame = Blame(original, scratch, left, cuda=cuda, out=unsettled)
     selected = Selected(Recipes(original, left, blame).judge_candidate(blame.sort_out()))
-    differing = {one.codemod for one in selected.learned.judgements if one.verdict == DROPPED}
+    differing = {one.codemod for one in selected.learned.judgements if one.verdict == DROPPED} - unsettled.keys()
     if selected.learned.stages and speed.is_measured(cuda=cuda):
         selected = Selection(child, blame.request, blame, tell).sort_out(selected.learned)
     learned = Recipes(original, blame.request, blame).judge(selected.learned)
