@@ -73,7 +73,10 @@ def from_user(depth: int = 2) -> bool:
 
 
 def _caller(depth: int) -> str:
-    return str(sys._getframe(depth).f_globals.get("__name__", ""))
+    frame: Any = sys._getframe(depth)
+    while frame.f_code.co_name == "__torch_function__":  # of another mode, through which the call has come
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def place_of(thing: Any) -> bool | None:
