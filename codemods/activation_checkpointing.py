@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
@@ -67,6 +68,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     after=("compile-model",),
     known_as=("gradient checkpointing", "torch.utils.checkpoint"),
+    assumes=(READ_WHOLE,),
 )
 
 
@@ -78,7 +80,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocks and models whose activations fill the memory."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is not Framework.PYTORCH or not program.complete:
+    if program.framework is not Framework.PYTORCH:
         return
     for each in program.repeated:
         kept = f"all activations of `{each.name}`" if each.library else f"the activations of every `{each.name}`"

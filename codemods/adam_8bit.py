@@ -69,6 +69,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -90,6 +91,7 @@ codemod = Codemod(
         *("compile-model", "crash-checkpoint", "set-to-none"),
     ),
     known_as=("bitsandbytes", "8-bit Adam", "AdamW8bit"),
+    assumes=(READ_WHOLE,),
 )
 
 TAKEN = ("params", "lr", "betas", "eps", "weight_decay")
@@ -175,8 +177,6 @@ def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
 def why_not(program: TrainingProgram, optimizer: Optimizer, bulk: Bulk) -> str | None:
     """What makes 8-bit states unsafe for an optimizer, if anything."""
     kind = (optimizer.qualname or "").rpartition(".")[2]
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
     if optimizer.state_loads:
         line = optimizer.state_loads[0].site.line_from(optimizer.site.path)
         return f"its state is loaded ({line}), and what torch's {kind} has saved does not fit the other one"

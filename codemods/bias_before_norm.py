@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -51,7 +52,13 @@ from turbofix.program.model import Biased, TrainingProgram
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="compute", risk=Risk.RECIPE, known_as=("bias=False", "convolution before BatchNorm"))
+codemod = Codemod(
+    __name__,
+    group="compute",
+    risk=Risk.RECIPE,
+    known_as=("bias=False", "convolution before BatchNorm"),
+    assumes=(READ_WHOLE,),
+)
 
 
 @codemod.find
@@ -79,8 +86,6 @@ def seen(biased: Biased) -> tuple[Evidence, ...]:
 
 def why_not(program: TrainingProgram) -> str | None:
     """What needs the bias, if anything."""
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
     needed = program.biases.needed
     if needed is not None:
         return f"{needed.why} ({needed.site.line_from(program.biases.layers[0].layer.path)})"

@@ -66,6 +66,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk
@@ -85,6 +86,7 @@ codemod = Codemod(
     risk=Risk.RECIPE,
     after=("autocast", "modern-amp"),
     known_as=("gradient clipping", "clip_grad_norm_"),
+    assumes=(READ_WHOLE,),
 )
 
 LARGEST = 1.0
@@ -189,8 +191,6 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
 def why_not(program: TrainingProgram, step: Step) -> str | None:
     """What makes a clip unsafe, apart from what it would be given."""
     update = step.updates[0]
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
     if not update.alone or update.certainty != "seen" or update.closure:
         return "the step is no plain call of an optimizer that was seen being made"
     if step.grad_reads:

@@ -68,6 +68,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -77,7 +78,12 @@ from turbofix.records import dataclass
 from ._precision import requote
 
 codemod = Codemod(
-    __name__, group="safety", risk=Risk.EXACT, once=True, known_as=("checkpoint on interrupt", "resume", "SIGTERM")
+    __name__,
+    group="safety",
+    risk=Risk.EXACT,
+    once=True,
+    known_as=("checkpoint on interrupt", "resume", "SIGTERM"),
+    assumes=(READ_WHOLE,),
 )
 
 SAMPLES = 5_000_000
@@ -102,7 +108,7 @@ class Plan:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A long training that keeps nothing before its end."""
     run = program.run
-    if program.framework is not Framework.PYTORCH or not program.complete or not program.script.starts:
+    if program.framework is not Framework.PYTORCH or not program.script.starts:
         return
     if run is None or is_short(run) or run.loop.path != program.entry or program.entry.suffix == ".ipynb":
         return

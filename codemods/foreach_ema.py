@@ -59,6 +59,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -72,6 +73,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     after=("grad-accumulation",),
     known_as=("exponential moving average", "EMA", "torch._foreach"),
+    assumes=(READ_WHOLE,),
 )
 
 SINCE = (2, 1)  # torch._foreach_copy_
@@ -82,7 +84,7 @@ LONG = 85
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loops over the parameters of two models in a training step on a GPU."""
-    if program.framework not in LEFT or program.hands_over or not program.complete:
+    if program.framework not in LEFT or program.hands_over:
         return
     if not program.device.reaches_cuda or program.target.torch < SINCE:
         return

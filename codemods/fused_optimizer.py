@@ -57,12 +57,9 @@ When refused
     of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for parameters of which some
     may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
-    momentum beside a ``GradScaler`` or where parameters are thawed or take part in some steps only (torch makes the
-    buffers uninitialised, and once), for complex parameters, which raise, where one call of ``load_state_dict`` serves
-    the optimizer and other things than optimizers, for a model of which all but the last layer is frozen in every run
-    (two tensors, whose update is nothing beside the forward pass), for parameters that are given twice, those of a
-    module in two models, and such that several processes update without a lock, for a backward through what was
-    computed before the optimizer's step (autograd learns nothing of a fused update, where plain torch raises), before
+    momentum beside a ``GradScaler`` (torch makes the buffers uninitialised, and once), for complex parameters, which
+    raise, where one call of ``load_state_dict`` serves the optimizer and other things than optimizers, for parameters
+    that are given twice, those of a module in two models, and such that several processes update without a lock, before
     torch 2.5 for lazy layers that have seen no input when the optimizer is built (the constructor raises), before torch
     2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU,
     and where the state that is loaded cannot be told beforehand.
@@ -90,9 +87,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from turbofix.assumptions import EVERY_GRADIENT, ON_GPU, READ_WHOLE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
 from turbofix.records import dataclass
@@ -120,6 +118,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
+    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT),
 )
 
 SINCE = {
@@ -174,13 +173,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is Framework.LIGHTNING:
         yield from under_lightning(program)
     owned = program.framework not in (*LEFT, Framework.DEEPSPEED)
-    if owned or not program.trains or not program.device.reaches_cuda:
+    if owned or not program.trains:
         return
     for optimizer in program.optimizers:
         since = SINCE.get(optimizer.qualname or "")
-        if since is None or not optimizer.used or optimizer.trains == "inputs" or not on_gpu(program, optimizer):
+        if since is None or not optimizer.used or optimizer.trains == "inputs" or optimizer.handed_over:
             continue
-        if optimizer.handed_over:
+        assumes = on_gpu(program, optimizer)
+        if assumes is None:
             continue
         name = (optimizer.qualname or "").rpartition(".")[2]
         fused = optimizer.argument("fused")
@@ -217,7 +217,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             for load in optimizer.state_loads
             if load.function != optimizer.function or load.others == "optimizers"
         )
-        yield codemod.finding(optimizer.site, message, plan=Plan(value, loads, elsewhere, sharded), evidence=seen)
+        plan = Plan(value, loads, elsewhere, sharded)
+        open_ones = (*assumes, *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()))
+        worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
+        yield codemod.finding(optimizer.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -312,16 +315,18 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     return None
 
 
-def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> bool:
-    """Whether its parameters may live on a GPU: by where its model went, or by where a step that updates them runs."""
+def on_gpu(program: TrainingProgram, optimizer: Optimizer) -> tuple[Assumption, ...] | None:
+    """What it takes for its parameters to live on a GPU, where its model went or a step that updates them runs."""
     steps = [step for step in program.steps if optimizer.site in step.optimizers]
-    return optimizer.device.reaches_cuda or any(step.device.reaches_cuda for step in steps)
+    places = [optimizer.device, *(step.device for step in steps)]
+    if any(each.reaches_cuda for each in places) and program.device.reaches_cuda:
+        return ()
+    unknown = any(each.where == "unknown" for each in places)
+    return (ON_GPU,) if unknown and (program.names_cuda or program.device.reaches_cuda) else None
 
 
 def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     """What makes ``fused=True`` unsafe for an optimizer, if anything."""
-    if not program.complete:
-        return program.incomplete_because or "the program could not be read to its end"
     for name in ("foreach", "differentiable", "fused"):
         argument = optimizer.argument(name)
         if argument.state == "unknown" and argument.text is not None:
@@ -350,9 +355,6 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         if load.others == "any":
             where = said_at(load.site, optimizer.site)
             return f"the call{where} loads its state and that of other things, which have no groups to be told before"
-    if optimizer.frozen is not None:
-        where = said_at(optimizer.frozen, optimizer.site)
-        return f"its model is frozen{where} but for the last layer: there are too few weights to update to be noticed"
     if optimizer.complex:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:
@@ -375,8 +377,7 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
     """Why a fused SGD may step with momentum that nobody has filled.
 
     torch makes the buffers uninitialised, all of them at the first step (``torch/optim/sgd.py``, ``_fused_sgd``): a
-    first step that a ``GradScaler`` skips leaves them as they are, and a parameter that gets its first gradient later
-    has none, which raises.
+    first step that a ``GradScaler`` skips leaves them as they are.
     """
     momentum = optimizer.argument("momentum")
     if not optimizer.regrouped and (momentum.state == "absent" or (momentum.known and not any(momentum.values))):
@@ -388,16 +389,16 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
         return (
             f"the GradScaler{where} may skip the first step, and fused SGD then goes on with momentum nobody has filled"
         )
-    for step in program.steps:
-        if step.late is not None and optimizer.site in step.optimizers:
-            where = said_at(step.late, optimizer.site)
-            late = f"what decides{where} may keep parameters without a gradient in the first step"
-            return f"{late}, and fused SGD has no momentum for them later"
-    if program.thaws:
-        where = said_at(program.thaws[0], optimizer.site)
-        late = f"parameters may get their first gradient late (requires_grad{where})"
-        return f"{late}, and fused SGD has no momentum for them"
     return None
+
+
+def is_late(program: TrainingProgram, optimizer: Optimizer) -> bool:
+    """Whether a parameter may get its first gradient later than others: fused SGD has no momentum for it and raises."""
+    momentum = optimizer.argument("momentum")
+    if not optimizer.regrouped and (momentum.state == "absent" or (momentum.known and not any(momentum.values))):
+        return False
+    late = any(step.late is not None for step in program.steps if optimizer.site in step.optimizers)
+    return optimizer.qualname == "torch.optim.SGD" and (late or bool(program.thaws))
 
 
 def said_at(site: Site, beside: Site) -> str:

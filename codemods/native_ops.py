@@ -48,6 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -60,6 +61,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.EQUIVALENT,
     known_as=("fused LayerNorm", "GELU", "RMSNorm", "log_softmax"),
+    assumes=(READ_WHOLE,),
 )
 
 FUSED_RMS = (2, 9)

@@ -49,6 +49,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -59,7 +60,13 @@ from turbofix.records import dataclass
 
 from ._pages import page_of
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, known_as=("anomaly detection", "CUDA_LAUNCH_BLOCKING"))
+codemod = Codemod(
+    __name__,
+    group="sync",
+    risk=Risk.EXACT,
+    known_as=("anomaly detection", "CUDA_LAUNCH_BLOCKING"),
+    assumes=(READ_WHOLE,),
+)
 
 MESSAGES = {
     "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",
@@ -88,8 +95,6 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Aids for debugging that are on."""
-    if not program.complete:
-        return
     for aid in program.debugging:
         if not is_on(aid, program):
             continue

@@ -59,6 +59,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
@@ -77,6 +78,7 @@ codemod = Codemod(
     risk=Risk.EXACT,
     after=("defer-item", "throttle-logging"),
     known_as=("torch.cuda.empty_cache", "gc.collect", "torch.cuda.synchronize"),
+    assumes=(READ_WHOLE,),
 )
 
 EVERY = 100
@@ -114,8 +116,6 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Chores in every step of a training, or for every batch of an evaluation."""
-    if not program.complete:
-        return
     found: dict[Site, tuple[BatchLoop, Chore, str | None]] = {}
     for loop in batch_loops(program):
         for chore in loop.chores:

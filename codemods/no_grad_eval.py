@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -63,7 +64,9 @@ from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="sync", risk=Risk.EXACT, known_as=("torch.no_grad", "inference_mode"))
+codemod = Codemod(
+    __name__, group="sync", risk=Risk.EXACT, known_as=("torch.no_grad", "inference_mode"), assumes=(READ_WHOLE,)
+)
 
 WHY = {
     "asked": "{line} asks for a gradient, or whether there is one",
@@ -95,7 +98,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Evaluations that build graphs."""
-    if not program.complete or program.framework not in LEFT:
+    if program.framework not in LEFT:
         return
     told = set()
     decorated = {

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
@@ -53,7 +54,9 @@ from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
-codemod = Codemod(__name__, group="optimizer", risk=Risk.EXACT, known_as=("zero_grad", "set_to_none=True"))
+codemod = Codemod(
+    __name__, group="optimizer", risk=Risk.EXACT, known_as=("zero_grad", "set_to_none=True"), assumes=(READ_WHOLE,)
+)
 
 SINCE = (2, 0)
 DEPENDING = frozenset(("torch.nn.AdaptiveLogSoftmaxWithLoss",))
@@ -70,7 +73,7 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Gradients that a step fills with zeros."""
-    if not program.complete or program.framework not in LEFT or program.hands_over or program.target.torch < SINCE:
+    if program.framework not in LEFT or program.hands_over or program.target.torch < SINCE:
         return
     told = set()
     for step in program.steps:

@@ -66,6 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -83,6 +84,7 @@ codemod = Codemod(
     risk=Risk.RECIPE,
     after=("autocast", "modern-amp", "clip-gradients"),
     known_as=("learning-rate warm-up", "cosine schedule"),
+    assumes=(READ_WHOLE,),
 )
 
 OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW"))
@@ -129,8 +131,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     """What the rewrite does; Refuse where it is not known to be right."""
     update = step.updates[0]
-    if not program.complete:
-        raise Refuse(program.incomplete_because or "the program could not be read to its end")
     if program.framework is not Framework.PYTORCH:
         raise Refuse("the framework has to prepare a scheduler, which may then count the steps of all processes")
     if program.processes:

@@ -90,6 +90,11 @@ OPTION_DEFAULT = Assumption(
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))
 ALL_MOVED = Assumption("all-moved", "all tensors that meet the model were found, and move with it", compare("rounded"))
+READ_WHOLE = Assumption(
+    "read-whole",
+    "what could not be read of the program (code that it makes and runs) changes nothing here",
+    compare("rounded"),
+)
 SCRIPT_MENDED = Assumption("script-mended", "what stops the script today is mended first", compare("bitwise"))
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Assumption))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from turbofix.assumptions import SCRIPT_MENDED, Assumption
+from turbofix.assumptions import READ_WHOLE, SCRIPT_MENDED, Assumption
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
@@ -380,7 +380,10 @@ class Analysis:
         if codemod.name not in self._said:
             what = f"{codemod.name} failed on {self.entry.name}"
             said = self._try(what, lambda: list(codemod.examine(program)))
-            rests = () if codemod.everywhere or not self._is_broken else (SCRIPT_MENDED,)
+            rests: tuple[Assumption, ...] = ()
+            if not codemod.everywhere:
+                unread = READ_WHOLE in codemod.assumes and not program.complete
+                rests = (READ_WHOLE,) * unread + (SCRIPT_MENDED,) * self._is_broken
             self._said[codemod.name] = [self._told(each, rests) for each in said or [] if self._wanted(codemod, each)]
         return self._said[codemod.name]
 
