@@ -36,11 +36,9 @@ When refused
     whose cast weights the training would take over without a graph.
 
     It is refused where a gradient, or whether there is one, is asked for in the loop or in the models that it runs
-    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where the model is handed to code that is not
-    torch's and not known, or a library for attacks, explanations or meta-learning is imported; where a module keeps
-    what it computes at its first call, which the training would take up without its graph; where a backward pass
-    retains its graph; where results go on to a training step, or are kept as tensors where one may find them; and where
-    a generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
+    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where a module keeps what it computes at its
+    first call, which the training would take up without its graph; where results go on to a training step; and where a
+    generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
 
 Risk
     exact: the training stays as it is, and so does the evaluation. Where the model has torch's own attention or
@@ -54,29 +52,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import NO_GRAPH_NEEDED, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.evidence import of_loop
+from turbofix.program.graphless import LEFT_TO_RUNS
 from turbofix.program.model import Evaluation, KeptGraph, Sampling, TrainingProgram
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT
 
 codemod = Codemod(
-    __name__, group="sync", risk=Risk.EXACT, known_as=("torch.no_grad", "inference_mode"), assumes=(READ_WHOLE,)
+    __name__,
+    group="sync",
+    risk=Risk.EXACT,
+    known_as=("torch.no_grad", "inference_mode"),
+    assumes=(READ_WHOLE, NO_GRAPH_NEEDED),
 )
 
 WHY = {
     "asked": "{line} asks for a gradient, or whether there is one",
-    "library": "the library imported on {line} may ask for gradients",
-    "handed": "the model is handed to other code on {line}, which may ask for gradients",
     "cached": "a module keeps what it computes first ({line}), which the training would take up without its graph",
-    "retained": "{line} goes through a graph twice, of which this may be a part",
     "yielded": "what takes what {line} hands on would run without graphs, too",
     "taken": "{line}, in a training step, takes up what is computed here",
-    "kept": "{line} keeps tensors where a training step may find them",
 }
 
 FUSED = frozenset(
@@ -117,13 +116,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         told.add(graphs.loop)
         message = "every forward pass of this evaluation builds a graph that nothing goes through"
         seen = (of_loop(evaluation),)
-        if graphs.why is not None and graphs.where is not None:
+        assumes = (NO_GRAPH_NEEDED,) if graphs.why is not None else ()
+        if graphs.why not in (None, *LEFT_TO_RUNS) and graphs.where is not None:
+            assert graphs.why is not None
             reason = WHY[graphs.why].format(line=graphs.where.line_from(graphs.loop.path))
             yield codemod.refuse(graphs.loop, message, reason, evidence=seen)
             continue
         risk = Risk.EQUIVALENT if fuses(evaluation, program) else Risk.EXACT
         # timed steps do not show what an evaluation takes
-        yield codemod.finding(graphs.loop, message, plan=Plan(graphs), risk=risk, evidence=seen, for_speed=False)
+        plan = Plan(graphs)
+        yield codemod.finding(
+            graphs.loop, message, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
+        )
     yield from sampled(program)
 
 

@@ -34,6 +34,8 @@ ASKING_LIBRARIES = (
     "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
     "higher", "learn2learn", "functorch", "torchopt",
 )  # fmt: skip
+LEFT_TO_RUNS = frozenset({"library", "handed", "retained", "kept"})
+"""Reasons for which a graph may be needed and mostly is not: a run that needs one ends, or learns differently."""
 PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
 CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})
 KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
@@ -51,7 +53,8 @@ def kept_graph(
     places, module = analysis.facts.places, record.module
     function = places.function(record.node, module)
     alone = function is not None and does_nothing_else(analysis, function)
-    why = next(_reasons(analysis, record, events, steps), None)
+    reasons = list(_reasons(analysis, record, events, steps))
+    why = next((each for each in reasons if each[0] not in LEFT_TO_RUNS), reasons[0] if reasons else None)
     return KeptGraph(
         places.site(record.node, module),
         places.site(function, module) if alone and function is not None else None,
