@@ -349,6 +349,8 @@ class _Reading:
                 if parent.args[:1] == [node] and self._drops(parent, test):
                     node = parent
                     continue
+            if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in ("permute", "transpose"):
+                return self._turned_product(parent)
             if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in _CASTS:
                 called = self.places.parent(parent, self.module)
                 if isinstance(called, ast.Call):
@@ -357,6 +359,22 @@ class _Reading:
                     continue
                 raise _OtherError
             return None
+
+    def _turned_product(self, turned: ast.Attribute) -> Product | None:
+        """``bmm(v, weights.permute(0, 2, 1))``: values whose widths come first, and a result like them."""
+        call = self.places.parent(turned, self.module)
+        product = self.places.parent(call, self.module) if isinstance(call, ast.Call) else None
+        if not isinstance(call, ast.Call) or not isinstance(product, ast.expr):
+            return None
+        axes = tuple(_number(each) for each in call.args)
+        given = self._called(product, "matmul", "bmm") or []
+        if isinstance(product, ast.BinOp) and isinstance(product.op, ast.MatMult):
+            given = [product.left, product.right]
+        known = axes in _LAST or (axes in ((0, 2, 1), (1, 2), (2, 1)) and self._called(product, "bmm") is not None)
+        if not known or len(given) != len("vw") or given[1] is not call:
+            return None
+        self.moved.append((-1, given[0]))
+        return product, (f"{self._operand(given[0])}.transpose(-2, -1).contiguous()", ".transpose(-2, -1).contiguous()")
 
     def _operand_of(self, node: ast.expr) -> str:
         self.moved.append((-1, node))
@@ -807,8 +825,7 @@ class _Reading:
         elif self.masks:
             mask = self._mask(query, key)
         is_of_three = self._in_heads or len(self._letters_out or "") == len("bij") or self._is_of_one_head(query)
-        turned = bool(behind)
-        if not turned and self._is_viewed(product):
+        if not behind and self._is_viewed(product):
             behind = ".contiguous()"
         site = self.places.site
         return Attention(
@@ -823,7 +840,7 @@ class _Reading:
             self.dropout,
             scale,
             behind,
-            not turned and is_of_three,
+            is_of_three,
             tuple(site(each, self.module) for each in self.removed),
             tuple(unread),
             self.certain,

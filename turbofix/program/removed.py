@@ -211,18 +211,21 @@ def _transposed(scope: ast.AST) -> frozenset[str]:
 def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[ast.AST, Removed]]:
     """``torch.full((n,), 1)``, which makes integers since torch 1.7, where a loss for probabilities takes it."""
     taken: set[tuple[ast.AST, str]] = set()
+    given: set[ast.AST] = set()
     for event in analysis.facts.of("criterion"):
         if event.module is module and event.name in _PROBABILITIES and isinstance(event.node, ast.Call):
             scope = analysis.facts.places.scope(event.node, module)
             taken |= {(scope, each.id) for each in event.node.args[1:2] if isinstance(each, ast.Name)}
-    for event in analysis.facts.of("call") if taken else ():
+            given.update(event.node.args[1:2])
+    for event in analysis.facts.of("call") if given else ():
         call = event.node
         if event.module is not module or event.name != "torch.full" or not isinstance(call, ast.Call):
             continue
         statement = analysis.facts.places.statement(call, module)
         names = [each.id for each in getattr(statement, "targets", ()) if isinstance(each, ast.Name)]
         scope = analysis.facts.places.scope(call, module)
-        if not any((scope, name) in taken for name in names) or _keyword(call, "dtype") is not None:
+        is_label = call in given or any((scope, name) in taken for name in names)
+        if not is_label or _keyword(call, "dtype") is not None:
             continue
         passed = event.arguments.get("fill_value", 1) if event.arguments is not None else None
         values = members(passed.value) if passed is not None else ()
