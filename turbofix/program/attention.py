@@ -900,11 +900,13 @@ class _Reading:
         """Whether the product may be viewed as it lies, which what torch's kernels give does not allow."""
         statement = self.places.statement(product, self.module)
         names = stored([statement]) if isinstance(statement, ast.Assign) and statement.value is product else set()
+        later = [each for each in self.block if each.lineno > product.lineno]
+        once = not names & stored(later)
         for each in walk(self.function):
             if isinstance(each, ast.Attribute) and each.attr == "view":
                 held: ast.AST | None = each.value
             else:
-                held = each.value if isinstance(each, ast.Return) and self._views_somewhere() else None
+                held = each.value if isinstance(each, ast.Return) and once and self._views_somewhere() else None
                 held = held.elts[0] if isinstance(held, ast.Tuple) and held.elts else held
             if held is product or (isinstance(held, ast.Name) and held.id in names):
                 return True

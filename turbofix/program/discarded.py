@@ -31,6 +31,7 @@ _CUTS = words(
     "detach detach_ item tolist numpy size dim numel argmax argmin shape data dtype device new_zeros new_ones"
 )
 _DEEPEST = 12
+_FREEZING = re.compile(r"\.requires_grad\s*=(?!=)|requires_grad_\(\s*(?!True)|set_requires_grad")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ class _Loop:
     def _kept(self, event: Event, way: _Way, updated: frozenset[int]) -> tuple[str, ...]:
         """The models whose gradients are wanted, as they are called in the function of the backward pass."""
         call = event.node
-        if not isinstance(call, ast.Call) or call.keywords or any("requires_grad" in text for text in self.texts):
+        if not isinstance(call, ast.Call) or call.keywords or not self._is_never_frozen():
             return ()
         wanted = [each for each in way.passes if each.models & updated]
         scope = self.places.scope(call, event.module)
@@ -154,7 +155,7 @@ class _Loop:
 
     def _is_never_frozen(self) -> bool:
         """Whether no weights are frozen: else a model that nothing trains has no gradients."""
-        return not any("requires_grad" in text for text in self.texts)
+        return not any(_FREEZING.search(text) for text in self.texts)
 
     def _is_frozen(self, name: str) -> bool:
         """Whether a model takes no gradients for a while."""
