@@ -140,7 +140,7 @@ class Outcome:
 
 def planned(case: Case, python: str | None = None) -> Request | None:
     """What the codemod makes of the training; None where it rewrites nothing there."""
-    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE)
+    chosen = Chosen(select=(case.codemod, *case.beside), risk=Risk.RECIPE, likely=True)
     try:
         request = plan_verification(case.path, case.args, chosen, Options(timeout=TIMEOUT, python=python), Workspace())
     except NothingToChange:
