@@ -36,6 +36,11 @@ class Analysis:
         self.devices = Devices(self.facts, self.guards)
         self.flow = Flow(self.facts)
 
+    def close(self) -> None:
+        """Forget the execution: what it left refers to itself, and only a search through all of it would free it."""
+        for part in (self.execution, self.guards, self.reads, self.devices, self.flow, self.facts, self):
+            vars(part).clear()
+
     def once(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
         """The answer to a question, which is looked for when it is asked for the first time."""
         if question not in self._answers:

@@ -121,13 +121,17 @@ def analyse(
     ``beside`` lists the project's files, those that the script does not import among them.
     """
     execution = execute(entry, root, read, beside)
-    return None if execution is None else program_of(execution, target)
-
-
-def program_of(execution: Execution, target: Target) -> TrainingProgram:
-    """The training program that an abstract execution shows."""
+    if execution is None:
+        return None
     analysis = Analysis(execution)
-    facts = analysis.facts
+    program = program_of(analysis, target)
+    analysis.close()
+    return program
+
+
+def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
+    """The training program that an abstract execution shows."""
+    execution, facts = analysis.execution, analysis.facts
     known_models = models(analysis)
     steps = tuple(sorted(_steps(analysis, known_models), key=lambda step: step.loop.site))
     framework = framework_of(analysis, bool(steps))
