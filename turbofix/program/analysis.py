@@ -38,6 +38,8 @@ class Analysis:
 
     def close(self) -> None:
         """Forget the execution: what it left refers to itself, and only a search through all of it would free it."""
+        for module in self.execution.modules.values():
+            module.scope.names.clear()
         for part in (self.execution, self.guards, self.reads, self.devices, self.flow, self.facts, self):
             vars(part).clear()
 

@@ -66,6 +66,7 @@ def execute(entry: Path, root: Path, read: Reader, beside: Callable[[], Iterable
         reason = f"the analysis failed ({type(error).__name__}: {error})"
     finally:
         sys.setrecursionlimit(limit)
+    interp.close()
     _mark_inputs(interp.events)
     modules = {path: each for path, each in interp.modules.items() if each is not None}
     for each in modules.values():

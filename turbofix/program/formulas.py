@@ -257,7 +257,9 @@ class _Reader:
                 )
             return False
 
-        if not visit(node, self.at, 24) or len(plain) != 1 or len(rows) > 2 or len(numbers) > 1:
+        whole = visit(node, self.at, 24)
+        visit = None  # type: ignore[assignment]  # it holds itself
+        if not whole or len(plain) != 1 or len(rows) > 2 or len(numbers) > 1:
             return None
         if not self._serves_nothing_else(node):
             return None

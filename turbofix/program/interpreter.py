@@ -218,6 +218,11 @@ class Interpreter:
         self.expressions: defaultdict[type[ast.AST], Callable[[Any], Value]]
         self.expressions = defaultdict(lambda: lambda _: UNKNOWN, known)
 
+    def close(self) -> None:
+        """Forget the tables of its own methods, which hold it: else only a search through all objects would free it."""
+        self._statements.clear()
+        self.expressions.clear()
+
     def run_module(self, module: ModuleFile) -> None:
         """Execute a module's body under a control stack of its own, whatever is being executed."""
         outer = getattr(self, "frame", None)
