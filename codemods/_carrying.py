@@ -11,7 +11,7 @@ from pathlib import Path
 from turbofix.edits import Refuse
 from turbofix.program.model import Look, Sync
 
-from ._deferring import OWN_STORAGE, Deferral, annotated, number_of, refuse_mixtures, refuse_timing
+from ._deferring import OWN_STORAGE, Deferral, annotated, kept_on_device, number_of, refuse_mixtures, refuse_timing
 from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
 from ._throttling import is_detached, names_itself, refuse_changes, stripped
@@ -30,7 +30,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     if (line := page.line_of_all_names(page.scope(read))) is not None:
         raise Refuse(f"line {line} may read it by its name, among all that there are")
     if sync.accumulator is not None:
-        refuse_mixtures(pages, page, loop, sync.accumulator)
+        refuse_mixtures(pages, page, loop, sync.accumulator, likely=True)
     seen = sorted((look for look in sync.looks if look.kind == "seen"), key=lambda look: look.site)
     used = [look for look in sync.looks if look.kind != "seen"]
     for look in used:
@@ -38,29 +38,27 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             raise Refuse(f"its value decides on line {look.site.line} what the program does next")
         if look.kind != "shown" and (look.kind not in KEEPING or not look.plain):
             raise Refuse(f"line {look.site.line} does more with the number than to keep it")
-    if any(look.kind == "summed" for look in used):
-        for look in used:
-            if look.kind in ("stored", "returned") and not look.untouched:
-                raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
+    for look in used:
+        if look.kind in ("stored", "returned") and look.grown:
+            raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
     refuse_timing(page, read, pages(loop.loop.site).node(loop.loop.site))
     promised: list[Action] = []
     if any(look.kind == "returned" for look in used):
         function = page.scope(read)
-        if not isinstance(function, ast.FunctionDef) or (sync.site.path != entry and not function.name.startswith("_")):
+        if not isinstance(function, ast.FunctionDef):
+            raise Refuse("what returns it is no plain function")
+        if sync.shared and sync.site.path != entry and not function.name.startswith("_"):
             raise Refuse("other scripts may call the function that returns it")
         promised = annotated(page, function)
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
     if not seen and shown is None:
         raise Refuse("what looks at it is not seen")
-    plan = Deferral([replacing(sync.site, kept(pages, page, loop, sync, base))], too_early=shown)
-    plan.actions += promised
-    again = any(
-        look.holds in ("list", "dict", "lists") for look in seen
-    )  # what is converted once may be a number already
+    plan = Deferral([*kept(pages, page, loop, sync, base), *promised], too_early=shown)
+    # what is converted once may be a number already, and so may what has no float64
+    again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
     before: list[ast.stmt] = []
     for look in seen:
-        if look.site.path != sync.site.path:
-            raise Refuse(f"it is looked at in {look.site.path.name}")
+        page = pages(look.site)
         node = page.node(look.site)
         if look.holds == "number" and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
             plan.actions.append(replacing(look.site, read_there(page, look, node, again=again)))
@@ -75,23 +73,20 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     return plan
 
 
-def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) -> str:
+def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) -> list[Action]:
     """The tensor without its graph: in float64 where Python computes with the number, else in memory of its own."""
+    if any(look.kind == "summed" or not look.untouched for look in sync.looks):
+        read = page.node(sync.site)
+        return kept_on_device(page, loop, sync, read, number_of(pages, page, sync, read, likely=True))
     text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     closed = text if text.endswith(")") else page.operand(base)
-    if any(look.kind == "summed" or not look.untouched for look in sync.looks):
-        if number_of(pages, page, sync, page.node(sync.site)) == "int":
-            return text
-        if lacks_float64(sync, loop):
-            raise Refuse("the device may be one without float64")
-        return f"{closed}.double()"
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
     own = (sync.of == "loss" or sync.scalar or owns) and not sync.replayed
     try:
         refuse_changes(page, base, pages(loop.loop.site).node(loop.loop.site))
     except Refuse:
         own = False
-    return text if own else f"{closed}.clone()"
+    return [replacing(sync.site, text if own else f"{closed}.clone()")]
 
 
 def read_there(page: Page, look: Look, node: ast.AST, *, again: bool) -> str:

@@ -91,13 +91,16 @@ def deferred_sum(  # noqa: PLR0913
     refuse_operands(page, update, inside, node, kind)
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
-    plan.actions += kept_on_device(pages, page, loop, sync, read, kind)
+    plan.actions += kept_on_device(page, loop, sync, read, kind)
     plan.actions += read_at_last(page, loop, total, scope, node, shown, plan, kind)
     return plan
 
 
-def number_of(pages: Pages, page: Page, sync: Sync, read: ast.AST) -> Number:
-    """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``."""
+def number_of(pages: Pages, page: Page, sync: Sync, read: ast.AST, *, likely: bool = False) -> Number:
+    """Whether the number is a count or a fraction: a sum of counts is printed without a point. Raises ``Refuse``.
+
+    ``likely``: what is not known is taken for a fraction.
+    """
     outer = read.func.id if isinstance(read, ast.Call) and isinstance(read.func, ast.Name) else None
     base = stripped(read)
     if base is None:
@@ -110,6 +113,8 @@ def number_of(pages: Pages, page: Page, sync: Sync, read: ast.AST) -> Number:
         raise Refuse(f"`{page.text(base)}` may be a whole number of few digits, whose sum would overflow")
     if outer == "int" and kind != "int":
         raise Refuse("`int(...)` cuts a fraction off")
+    if kind is None and likely:
+        return "float"
     if kind is None:
         raise Refuse(f"whether `{page.text(base)}` is a count or a fraction is not known")
     return kind
@@ -384,7 +389,7 @@ def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST
         raise Refuse(f"`{total.text}` starts under a condition, so that it may not be there after the loop")
 
 
-def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulator) -> None:
+def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulator, *, likely: bool = False) -> None:
     """Raise ``Refuse`` where several lines add to a sum and may differ: a tensor that is added to keeps what it is.
 
     That is its shape, its being a whole number or not, and whether it was made where nothing is recorded.
@@ -399,7 +404,7 @@ def refuse_mixtures(pages: Pages, page: Page, loop: BatchLoop, total: Accumulato
     if len(added) > 1 and not (
         alike
         and len({sync.no_grad for sync in added}) == 1
-        and len({number_of(pages, page, sync, read) for sync, read in zip(added, reads, strict=False)}) == 1
+        and len({number_of(pages, page, *each, likely=likely) for each in zip(added, reads, strict=False)}) == 1
     ):
         lines = ", ".join(str(sync.site.line) for sync in added)
         raise Refuse(f"lines {lines} add to `{total.text}`, and may add tensors of different shapes or types")
@@ -441,9 +446,7 @@ def literal(write: ast.AST, name: str) -> int | float | None:
     return None
 
 
-def kept_on_device(  # noqa: PLR0913
-    pages: Pages, page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number
-) -> list[Action]:
+def kept_on_device(page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number) -> list[Action]:
     """The read, without the wait: the count as it is, a fraction in float64, as Python sums it."""
     base = stripped(read)
     assert base is not None
@@ -599,7 +602,7 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
     refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id
     scope = page.maker(meter, call)
-    plan = Deferral(kept_on_device(pages, page, loop, sync, read, "float"))
+    plan = Deferral(kept_on_device(page, loop, sync, read, "float"))
     for each in page.reads(meter, scope):
         attribute = page.parent(each)
         if attribute is call.func or page.holds(call, each):

@@ -92,8 +92,8 @@ def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Thro
         return reason
     try:
         plan = carried(pages, waiting.loop, sync, program.entry)
-    except Refuse:
-        return reason
+    except Refuse as refuse:
+        return str(refuse) if sync.looks and sync.use in ("returned", "other") else reason
     lines = {
         each.statement.line for each in shows_in(waiting.loop, waiting.syncs) if each.statement not in shown.refused
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
+from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.edits import Edit
 from turbofix.findings import Gain, Site
 from turbofix.program.model import Evaluation, Guard, Loader, Show, Step, Sync, TrainingProgram
@@ -52,15 +53,18 @@ def runs_each_time(guard: Guard) -> bool:
 
 def waits(loop: BatchLoop, program: TrainingProgram) -> tuple[Sync, ...]:
     """The reads that make the host wait for a GPU in every iteration, in the order of the source."""
-    return tuple(sync for sync in loop.syncs if runs_each_time(sync.guard) and is_on_gpu(sync, loop, program))
+    return tuple(s for s in loop.syncs if runs_each_time(s.guard) and on_gpu(s, loop, program) is not None)
 
 
-def is_on_gpu(sync: Sync, loop: BatchLoop, program: TrainingProgram) -> bool:
-    """Whether what is read may lie on a GPU; where the tensor does not tell, its loop does, or the program."""
+def on_gpu(sync: Sync, loop: BatchLoop, program: TrainingProgram) -> tuple[Assumption, ...] | None:
+    """What is assumed for what is read to lie on a GPU; None where it does not.
+
+    Where the tensor does not tell where it is, its loop does, or the program.
+    """
     for place in (sync.on_device, loop.device, program.device):
         if place.where != "unknown":
-            return place.reaches_cuda
-    return False
+            return () if place.reaches_cuda else None
+    return (ON_GPU,) if program.names_cuda else None
 
 
 def lacks_float64(sync: Sync, loop: BatchLoop) -> bool:

@@ -76,7 +76,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import DISPLAY_ONLY
+from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
@@ -88,7 +88,7 @@ from ._deferring import Deferral, detached_sum
 from ._frameworks import LEFT
 from ._pages import page_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
-from ._syncs import GAIN, Action, BatchLoop, batch_loops, interval, loop_words, read_text, waits
+from ._syncs import GAIN, Action, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, waits
 
 codemod = Codemod(
     __name__,
@@ -98,7 +98,7 @@ codemod = Codemod(
     after=("throttle-logging",),
     unlocks=("no-empty-cache",),
     known_as=(".item() in the loop", "loss read-out"),
-    assumes=(DISPLAY_ONLY,),
+    assumes=(DISPLAY_ONLY, ON_GPU),
 )
 
 
@@ -137,8 +137,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if isinstance(found, Deferral) and found.too_early is not None:
                 found = f"line {found.too_early} shows it {loop_words(loop)}: throttle-logging comes first"
             if isinstance(found, str):
-                if isinstance(loop, Step) or (sync.use in ("summed", "meter", "stored") and sync.how == "item"):
-                    yield codemod.refuse(sync.site, message, found, evidence=seen)
+                yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue
             beside = view.beside((sync.site,))
             yield codemod.finding(
@@ -147,7 +146,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 plan=Plan(tuple(found.actions)),
                 risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely else Risk.EXACT,
                 evidence=seen,
-                assumes=(DISPLAY_ONLY,) if found.likely else (),
+                assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=Worth.SMALL if beside else None,
             )

@@ -61,7 +61,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from turbofix.assumptions import DISPLAY_ONLY
+from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
@@ -81,6 +81,7 @@ from ._syncs import (
     batch_loops,
     interval,
     loop_words,
+    on_gpu,
     read_text,
     shows_in,
     waits,
@@ -95,7 +96,7 @@ codemod = Codemod(
     gain=GAIN,
     unlocks=("defer-item", "no-empty-cache"),
     known_as=("progress bar", "print in every step"),
-    assumes=(DISPLAY_ONLY,),
+    assumes=(DISPLAY_ONLY, ON_GPU),
 )
 
 
@@ -138,7 +139,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     yield codemod.finding(default.place, raised, plan=default, evidence=seen, for_speed=timed)
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
-            for place, message in places(waiting, show, often(loop, show, program), refused=reason is not None):
+            for place, message in places(view, show, often(loop, show, program), refused=reason is not None):
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
                 told.add(place)
@@ -149,9 +150,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     yield codemod.refuse(place, message, own, evidence=seen)
                 else:
                     beside = view.beside(show.syncs)
-                    plan = Plan(place, view.shown)
+                    plan = Plan(place if place in view.shown.hoisted else show.statement, view.shown)
                     later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
-                    assumes = (DISPLAY_ONLY,) if later else ()  # only then does it help that less is shown
+                    where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
+                    # only where a read is put off then does it help that less is shown
+                    assumes = ((DISPLAY_ONLY,) if later else ()) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
                     small = Worth.SMALL if beside else None
                     text = f"{message}{beside}"
                     yield codemod.finding(
@@ -171,7 +174,8 @@ def reads_stay(view: Outlook, show: Show) -> str | None:
 
 def reads_of(view: Outlook, show: Show) -> list[tuple[Sync, Deferral | str]]:
     """The reads that a message shows, each with what becomes of it."""
-    return [(sync, view.put_off(sync)) for sync in view.waiting.syncs if is_shown_by(sync, show)]
+    found = ((sync, view.put_off(sync)) for sync in view.waiting.syncs)
+    return [(sync, outcome) for sync, outcome in found if is_shown_by(sync, show) or is_first(show, outcome)]
 
 
 def is_shown_by(sync: Sync, show: Show) -> bool:
@@ -180,10 +184,15 @@ def is_shown_by(sync: Sync, show: Show) -> bool:
     return sync.site in show.syncs or any((each.show or each.statement) == show.statement for each in sums)
 
 
+def is_first(show: Show, outcome: Deferral | str) -> bool:
+    """Whether a read can be put off once a message is shown less often."""
+    return isinstance(outcome, Deferral) and outcome.too_early == show.statement.line
+
+
 def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
     """The default of a command line's option that does nothing but to say how often values are shown, if it is 1."""
     given = show.interval
-    if given is None or given.edit_at is None or given.option is None or not given.option.startswith("--"):
+    if given is None or given.edit_at is None or given.option is None or len(given.option.lstrip("-")) == 1:
         return None
     if given.state != "option" or given.values != (1,) or given.edit_at.kind != "Constant" or waiting.every is None:
         return None
@@ -216,11 +225,12 @@ def often(loop: BatchLoop, show: Show, program: TrainingProgram) -> str:
     return loop_words(loop)
 
 
-def places(waiting: Waiting, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:
+def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:
     """The expressions that a person would change: the message, and the reads for it on other lines.
 
     Only the reads are told of a message that stays as it is.
     """
+    waiting = view.waiting
     reads = [sync for sync in waiting.syncs if sync.use == "shown" and sync.show == show]
     apart = [sync for sync in reads if sync.statement != show.statement]
     told = reads or [sync for sync in waiting.syncs if sync.site in show.syncs]
@@ -230,6 +240,10 @@ def places(waiting: Waiting, show: Show, how_often: str, *, refused: bool) -> It
     where = f"only to show it on line {show.statement.line}"
     for sync in apart:
         yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {where}"
+    for sync, outcome in reads_of(view, show) if not refused else ():
+        if sync.use != "shown" and is_first(show, outcome) and sync.site.path == show.statement.path:
+            also = f"which line {show.statement.line} looks at"
+            yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {also}"
 
 
 @codemod.rewrite

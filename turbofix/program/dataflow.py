@@ -75,7 +75,7 @@ class Use:
     """One use of a value: what uses it, and the expression that stands for it there.
 
     ``plain``: nothing but ``+ - * /`` lies in between, and ``untouched``: not even these. ``chosen``: it went through
-    ``max``, ``min`` or ``sorted``.
+    ``max``, ``min`` or ``sorted``, ``grown``: it is a sum that goes on growing.
     """
 
     kind: Kind
@@ -85,6 +85,7 @@ class Use:
     plain: bool
     chosen: bool = False
     untouched: bool = True
+    grown: bool = False
 
 
 @dataclass(eq=False)
@@ -182,9 +183,9 @@ class _Following:
         read = [each for each in flatten(frame.values.get(node)) if type(each) is Host]
         self.origins = {origin.node for host in read for origin in host.syncs} & {node}
         seen: set[tuple[int, ast.AST]] = set()
-        waiting: list[tuple[Frame, ast.AST, bool, bool, bool]] = [(frame, node, True, False, True)]
+        waiting: list[tuple[Frame, ast.AST, bool, bool, bool, bool]] = [(frame, node, True, False, True, False)]
         while waiting:
-            self.frame, self.node, self.plain, self.chosen, self.untouched = waiting.pop()
+            self.frame, self.node, self.plain, self.chosen, self.untouched, self.grown = waiting.pop()
             if (id(self.frame), self.node) in seen:
                 continue
             seen.add((id(self.frame), self.node))
@@ -199,7 +200,7 @@ class _Following:
             ):
                 self._use("seen", self.node)
                 continue
-            waiting += [(*place, self.plain, self.chosen, self.untouched) for place in self._next()]
+            waiting += [(*place, self.plain, self.chosen, self.untouched, self.grown) for place in self._next()]
 
     def _reached_into(self) -> bool:
         """Whether the expression that holds the value is only asked for an item or attribute."""
@@ -210,7 +211,8 @@ class _Following:
         return isinstance(above.ctx, ast.Load) and not (isinstance(call, ast.Call) and call.func is above)
 
     def _use(self, kind: Kind, node: ast.AST) -> list[Place]:
-        self.found.append(Use(kind, self.frame, node, self.node, self.plain, self.chosen, self.untouched))
+        went = (self.plain, self.chosen, self.untouched, self.grown)
+        self.found.append(Use(kind, self.frame, node, self.node, *went))
         return []
 
     def _may_be(self, place: Place) -> bool:
@@ -380,7 +382,7 @@ class _Following:
         if isinstance(statement.op, ast.Add) and isinstance(statement.value, ast.JoinedStr):
             return self._read_by(target)
         self._use("summed" if isinstance(statement.op, ast.Add) and self.plain else "other", statement)
-        self.untouched = False
+        self.untouched, self.grown = False, True
         if not self.deep:
             return []
         return self._read_by(target) if isinstance(target, ast.Name) else self._slot_reads(target)

@@ -473,8 +473,8 @@ class Look:
     """What becomes of a number that was read, wherever it went: what uses it in each step, and where else it is seen.
 
     Of what is ``seen``, ``site`` gives it: itself (``holds`` is "number"), or the list or dict (of numbers, of "lists")
-    that keeps it, under ``keys``. ``sure``: no other number may be there. ``plain``, ``untouched``: as ``dataflow.Use``
-    has them.
+    that keeps it, under ``keys``. ``sure``: no other number may be there. ``plain``, ``untouched``, ``grown``: as
+    ``dataflow.Use`` has them.
     """
 
     kind: Literal["shown", "control", "summed", "stored", "returned", "passed", "other", "seen"]
@@ -485,6 +485,7 @@ class Look:
     sure: bool
     plain: bool
     untouched: bool
+    grown: bool
 
 
 @dataclass(frozen=True)
@@ -503,7 +504,8 @@ class Sync:
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
     the next step uses again. ``picked``: of an evaluation, where what is read was picked from a model's results by a
     mask, for which the host waits as well, with no model called since. ``looks``: what becomes of a number in all of
-    the program, up to where it is looked at no more than now and then.
+    the program, up to where it is looked at no more than now and then. ``shared``: a file of the project that the
+    program does not run names the function, or its class.
     """
 
     site: Site
@@ -533,6 +535,7 @@ class Sync:
     replayed: bool = False
     picked: Site | None = None
     looks: tuple[Look, ...] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True)

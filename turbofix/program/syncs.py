@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -500,6 +501,7 @@ def _sync(  # noqa: PLR0913
             harmful is not None and not harmful & _methods_called(analysis),
             harmful or frozenset(),
         )
+    looks = tuple(_looks(analysis, event, loop)) if event.name in _NUMBERS and use not in _SETTLED else ()
     return Sync(
         site=site,
         how=event.name if event.name in _HOWS else "other",  # type: ignore[arg-type]
@@ -519,7 +521,8 @@ def _sync(  # noqa: PLR0913
         loops=tuple(places.site(each.node, each.module) for each in facts.loops(event)),
         scalar=any(isinstance(member, Tensor) for member in members(event.receiver)) and is_scalar(event.receiver),
         plain=_may_be_plain(event),
-        looks=tuple(_looks(analysis, event, loop)) if event.name in _NUMBERS and use not in _SETTLED else (),
+        looks=looks,
+        shared=any(each.kind == "returned" for each in looks) and _is_shared(analysis, event),
         replayed=use in ("stored", "returned") and any(map(_replays, facts.of("compile"))),
     )
 
@@ -567,7 +570,21 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             use.frame is here and all(map(is_read, held)),
             use.plain,
             use.untouched,
+            use.grown,
         )
+
+
+def _is_shared(analysis: Analysis, event: Event) -> bool:
+    """Whether a file that the program does not run names the function that a number is read in, or its class."""
+    places, execution = analysis.facts.places, analysis.execution
+    above = [places.scope(event.node, event.module)]
+    while not isinstance(above[-1], ast.Module):
+        above.append(places.scope(above[-1], event.module))
+    names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+    word = re.compile(rf"\b{re.escape(names[-1])}\b") if names else None
+    run = {path.absolute() for path in execution.modules}
+    others = (execution.read(path) for path in execution.beside() if path.absolute() not in run)
+    return word is not None and any(text is not None and word.search(text) for text in others)
 
 
 def _replays(compiling: Event) -> bool:
