@@ -27,11 +27,14 @@ Use instead
     (hidden states, masks, weights of a loss, data that a loop cuts up by hand), and ``.numpy()`` of a result becomes
     ``.cpu().numpy()``. ``apply`` lets the other codemods go on from there.
 
+    Where the script moves models and batches by a device already, and only a constant or the default of an option keeps
+    it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed.
+
 When refused
-    Where a sequence is packed by its lengths, which stay on the host, a model is scripted, quantised or exported, the
-    program speaks of the CPU itself, or moves its batches there, and where a model is built, or a tensor made, in
-    another file than the script, which others may use. Nothing is said of a program that knows of devices, and of
-    data that are known to be few.
+    Where a comment says why the CPU is used, or a flag asks for the GPU; where a sequence is packed by its lengths,
+    which stay on the host, a model is scripted, quantised or exported, the program speaks of the CPU itself, and where
+    a model is built, or a tensor made, in another file than the script, which others may use. Nothing is said of data
+    that are known to be few.
 
 Risk
     equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU every number
@@ -44,16 +47,20 @@ Measured
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED
+from turbofix.assumptions import ALL_MOVED, OPTION_DEFAULT
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Batch, Framework, Model, Step, TrainingProgram, Unplaced
+from turbofix.program.model import Batch, Framework, Held, Model, Step, TrainingProgram, Unplaced
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
+
+from ._loaders import is_telling, mend_help
 
 codemod = Codemod(
     __name__,
@@ -62,12 +69,15 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     unlocks=("all",),
     known_as=("train on the GPU", "device"),
-    assumes=(ALL_MOVED,),
+    assumes=(ALL_MOVED, OPTION_DEFAULT),
     worth=Worth.HIGH,
 )
 
 WIDE = 32
 """Channels of a convolution that has enough to compute for a GPU."""
+
+NAMED = re.compile(r"(?i)\b(device|devices|gpu|cuda|cpu|mps|set|choose|select|setup|define|torch|or|if|available|to)\b")
+"""Words of a comment that only says that a device is chosen."""
 
 FEW_SAMPLES = 1000
 FEW_STEPS = 100
@@ -76,9 +86,10 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that moves."""
+    """Everything that moves, or the literals that keep it on the CPU."""
 
-    all_of_it: Unplaced
+    all_of_it: Unplaced | None
+    held: tuple[Held, ...] = ()
 
 
 @codemod.find
@@ -88,7 +99,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     found = program.unplaced
     if found is None:
-        yield from sent_to_the_cpu(program)
+        yield from held_back(program)
         return
     is_worth = any(is_worth_it(program, step) for step in program.steps)
     if not is_worth and any(is_toy(program, step) for step in program.steps):
@@ -104,22 +115,32 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(site, message, plan=Plan(found), evidence=seen, assumes=(ALL_MOVED,), worth=worth)
 
 
-def sent_to_the_cpu(program: TrainingProgram) -> Iterator[Refusal]:
-    """A training that moves its batches to the CPU, by a device that is written down."""
-    for step in program.steps:
-        moved = [each for each in step.transfers if each.to.where == "cpu" and each.what == "batch" and each.to.text]
-        if not moved or any(each.to.mps for each in step.transfers) or not is_worth_it(program, step):
-            continue
-        if any(each.to.where != "cpu" for other in program.steps for each in other.transfers):
-            continue
-        words = moved[0].to.text
-        yield codemod.refuse(
-            min(step.models),
-            "the model and its batches stay on the CPU: no step of this training reaches a GPU",
-            f"the script says so itself: `{words}` is the CPU ({moved[0].site.line_from(step.loop.site.path)})",
-            evidence=(of_loop(step),),
-        )
+def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+    """A training that moves by a device, which a literal or an option's default keeps on the CPU."""
+    if not program.held:
         return
+    site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
+    message = "the training stays on the CPU although it moves by a device: this chooses it"
+    said = next((each for held in program.held for each in held.comments if is_reason(each)), None)
+    seen = tuple(map(of_loop, program.steps[:1]))
+    if said is not None:
+        yield codemod.refuse(site, message, f"the comment may say why it is so: {said}", evidence=seen)
+    elif any(held.wanted is None for held in program.held):
+        yield codemod.refuse(site, message, f"the script leaves it to the option {options[0]}: pass it", evidence=seen)
+    else:
+        assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
+        worth = Worth.SMALL if any(is_toy(program, step) for step in program.steps) else Worth.HIGH
+        plan = Plan(None, program.held)
+        yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def is_reason(comment: str) -> bool:
+    """Whether a comment may say why the CPU is used: not one that is code, or only says what stands there."""
+    try:
+        ast.parse(comment.strip("# "))
+    except SyntaxError:
+        return is_telling(NAMED.sub(" ", comment))
+    return False
 
 
 def is_worth_it(program: TrainingProgram, step: Step) -> bool:
@@ -146,7 +167,13 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Choose the device, move the models where they are built, and the batches where they are read."""
     plan = finding.plan
     assert isinstance(plan, Plan)
+    for held in plan.held:
+        old = edit.text(held.site).strip("'\"")
+        edit.replace(held.site, switched(edit, held))
+        mend_help(edit, held.site, old, f"{held.wanted or True} where there is a GPU")
     found = plan.all_of_it
+    if found is None:
+        return
     at = found.before or found.after
     assert at is not None
     device = edit.free_name("device", at)
@@ -165,6 +192,16 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.before(batch.at, *moved(batch, batch.text or device), above_comments=True)
     for each in found.moves:
         edit.insert_after(each.site, ".cpu()" if each.text == "cpu" else f".to({each.text or device})")
+
+
+def switched(edit: Edit, held: Held) -> str:
+    """The literal where there is no GPU, and what it should be where there is one."""
+    there = f"{edit.name('torch.cuda.is_available', held.site)}()"
+    if not held.wanted:
+        return there
+    wanted = edit.quoted(held.wanted, held.site) if held.quoted else held.wanted
+    text = f"{wanted} if {there} else {edit.text(held.site)}"
+    return f"({text})" if held.inner else text
 
 
 def moved(batch: Batch, device: str) -> tuple[str, ...]:

@@ -1015,6 +1015,22 @@ class Unplaced:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A literal, or an option's default, by which a program stays on the CPU that can use a GPU.
+
+    ``wanted`` is what it would be on a GPU: a text or number without quotes (``quoted``: it is a text), empty where the
+    literal is False; None for a flag, which has no default to change. ``inner``: it stands inside of an expression.
+    """
+
+    site: Site
+    wanted: str | None
+    option: str | None = None
+    comments: tuple[str, ...] = ()
+    quoted: bool = False
+    inner: bool = False
+
+
+@dataclass(frozen=True)
 class Compiling:
     """What it takes to compile a model in place.
 
@@ -1681,6 +1697,7 @@ class TrainingProgram:
     # numbers that the first sizes of tensors are, or are compared with; where batches may be accumulated
     fixed_sizes: tuple[tuple[int, Site], ...] = ()
     counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
+    held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something

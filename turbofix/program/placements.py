@@ -139,6 +139,7 @@ class Devices:
 
     facts: Facts
     guards: Guards
+    held: bool = False  # by a literal alone the program stays on the CPU: where it goes is not known then
     _asked: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def of_transfer(self, event: Event) -> Placement:
@@ -165,6 +166,8 @@ class Devices:
         if where == "unknown":
             moved = [member.device for member in members(event.result) if isinstance(member, Tensor)]
             where = join_where([*moved]) if moved else where
+        if self.held and where == "cpu" and not isinstance(passed.node, ast.Constant):
+            where = "unknown"
         if event.name == "type" or passed.node is None:  # x.type(torch.cuda.FloatTensor) names no device
             return self.under_tests(Placement(where), event, node) if where == "cuda" else Placement(where)
         written = self.facts.places.text(passed.node, event.module)

@@ -18,7 +18,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import SetLater
 from turbofix.program.names import dotted, is_main_test
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.values import Class, Function, ModuleValue, members
+from turbofix.program.values import Class, External, Function, ModuleValue, members
 from turbofix.records import dataclass
 
 Read: TypeAlias = tuple[ModuleFile, str, object]
@@ -109,12 +109,20 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
                 read_parts = parts.get(write.name, ())
                 if write.first and not is_function and not _is_guard(top):
                     continue
+                if write.part is not None and _is_library(module, write.name):
+                    continue  # a switch of torch makes no samples
                 if read_parts and (None in read_parts or write.part is None or write.part in read_parts):
                     of_class = any(each.node.name == write.name for each in classes) and write.part is not None
                     named = f"{write.name}.{write.part}" if of_class else write.name
                     later = SetLater(named, f"line {write.line}{where}", site(top, module), guarded or is_function)
                     found[write.name] = later  # of several statements without a guard, the last one comes under it
     return tuple(found.values())
+
+
+def _is_library(module: ModuleFile, name: str) -> bool:
+    """Whether a name of a file is a library that it imports."""
+    found = members(module.scope.names.get(name))
+    return bool(found) and all(isinstance(each, External) for each in found)
 
 
 def _is_guard(top: ast.stmt) -> bool:

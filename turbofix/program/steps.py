@@ -22,6 +22,7 @@ from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
 from turbofix.program.branches import without_excluded
 from turbofix.program.bulk import bulks
+from turbofix.program.chosen import held_back
 from turbofix.program.compiling import with_compiling
 from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
@@ -132,6 +133,8 @@ def analyse(
 def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
     """The training program that an abstract execution shows."""
     execution, facts = analysis.execution, analysis.facts
+    held = held_back(analysis)
+    analysis.devices.held = bool(held)
     known_models = models(analysis)
     steps = tuple(sorted(_steps(analysis, known_models), key=lambda step: step.loop.site))
     framework = framework_of(analysis, bool(steps))
@@ -152,7 +155,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         trains=trains,
         remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
-        names_cuda=any("cuda" in module.text for module in execution.modules.values()),
+        names_cuda=bool(held) or any("cuda" in module.text for module in execution.modules.values()),
         script=script(analysis),
         target=_fitting(execution, target),
         steps=steps,
@@ -196,6 +199,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         samplings=samplings(analysis, steps, evaluations) if trains else (),
         fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
         counting=counting(analysis) if asked else None,
+        held=held if trains else (),
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),

@@ -1,0 +1,154 @@
+"""What keeps a training on the CPU although its models and batches move by a device: a literal, or an option's default.
+
+A device is followed to the literals that it can be, and a ``"cuda"`` among them to the tests that it stands under: as
+the program stands, they hold or not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from turbofix.program.analysis import Analysis
+from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
+from turbofix.program.model import Held
+from turbofix.program.placements import OTHERS
+from turbofix.program.switches import stands
+from turbofix.program.values import Computed, Const, Made, Option, Origin, Value, members
+from turbofix.records import dataclass
+
+_DEPTH = 4
+_PLAIN = (ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.Dict, ast.arguments, ast.Return)
+
+
+@dataclass(frozen=True)
+class _Root:
+    """Where something is written that keeps the CPU: by which option, and what it is compared with."""
+
+    origin: Origin
+    option: str | None = None
+    wanted: str = "cuda"
+
+
+class _Unknown(Exception):  # noqa: N818  (an outcome, not an error)
+    """A GPU is used, or that cannot be told."""
+
+
+def held_back(analysis: Analysis) -> tuple[Held, ...]:
+    """What to change for a GPU where there is one; nothing where one is used already, or that is not known."""
+    search = _Search(analysis)
+    try:
+        roots = {id(root.origin.node): root for event in analysis.facts.of("transfer") for root in search.moved(event)}
+    except _Unknown:
+        return ()
+    return tuple(sorted(filter(None, map(search.held, roots.values())), key=lambda each: each.site))
+
+
+class _Search:
+    """The search through one program."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.facts, self.guards = analysis.facts, analysis.guards
+
+    def moved(self, event: Event) -> list[_Root]:
+        """What keeps a transfer from going to a GPU; nothing where it says nothing of that."""
+        passed = event.arguments.get("device", 0) if event.arguments is not None else None
+        if event.name == "cuda":
+            return self._skipped(event.node, self.facts.frames(event))
+        if event.name != "to" or passed is None or isinstance(passed.node, ast.Constant):
+            return []
+        named = list(_named(passed.value))
+        roots = [(name, origin, option) for name, origin, option in filter(None, named)]
+        gpus = [origin for name, origin, _ in roots if name not in ("cpu", *OTHERS)]
+        if gpus:
+            return [root for origin in gpus for root in self._unreached(origin)]
+        if None in named:
+            return []
+        return [self._instead(origin, option) for name, origin, option in roots if name == "cpu" and origin is not None]
+
+    def _unreached(self, origin: Origin | None) -> list[_Root]:
+        """What keeps the program from a literal that names a GPU."""
+        frames = self._there(origin) if origin is not None else ()
+        if origin is None or not frames:
+            raise _Unknown
+        return self._skipped(origin.node, frames)
+
+    def _instead(self, origin: Origin, option: str | None) -> _Root:
+        """What chooses the CPU: the test of ``"cuda" if use_cuda else "cpu"``, else the literal."""
+        parent = self.facts.places.parent(origin.node, origin.module)
+        off = self._off(parent.test, True, self._there(origin)) if isinstance(parent, ast.IfExp) else None
+        return off or _Root(origin, option)
+
+    def _skipped(self, node: ast.AST, frames: tuple[Frame, ...]) -> list[_Root]:
+        """What keeps the program from a place."""
+        for index in range(len(frames) - 1, -1, -1):
+            inner = frames[: index + 1]
+            anchor = node if index == len(frames) - 1 else frames[index].anchor
+            for condition in self.guards.tests_around(anchor, frames[index].scope, inner, returns=False):
+                root = self._off(condition.test, condition.holds, condition.frames)
+                if root is not None:
+                    return [root]
+        raise _Unknown
+
+    def _off(self, test: ast.expr | None, holds: bool, frames: tuple[Frame, ...], depth: int = _DEPTH) -> _Root | None:
+        """What makes a test not hold as the program stands, through the names that carry it."""
+        if test is None or depth < 0:
+            return None
+        stand = stands(self.facts, test, frames)
+        if stand is not None and stand.origin is not None and bool(stand.value) is not holds:
+            compared = test.comparators[0] if isinstance(test, ast.Compare) and holds else None
+            named = compared.value if isinstance(compared, ast.Constant) else None
+            return _Root(stand.origin, stand.option, named if isinstance(named, str) and named != "cpu" else "cuda")
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and holds:
+            found = (self._off(each, holds, frames, depth - 1) for each in test.values)
+            return next(filter(None, found), None)
+        written: list[tuple[ast.AST, ModuleFile]] = []
+        if isinstance(test, ast.Name) and frames:
+            module, bindings = frames[-1].module, self.facts.bindings
+            written = [(each, module) for each in bindings.writes(bindings.owner(test.id, test, module), test.id)]
+        elif isinstance(test, ast.Attribute):
+            written = [(each, module) for each, _, module in self.facts.attribute_writes(test.attr)]
+        if len(written) != 1 or not isinstance(written[0][0], ast.Assign):
+            return None
+        return self._off(written[0][0].value, holds, self._there(Origin(*written[0])), depth - 1)
+
+    def _there(self, origin: Origin) -> tuple[Frame, ...]:
+        """The frames in which something that is written is executed, the first time."""
+        scope = self.facts.places.scope(origin.node, origin.module)
+        for frames in map(self.facts.frames, self.facts.events):
+            for index, frame in enumerate(frames):
+                if frame.scope is scope:
+                    return frames[: index + 1]
+        return ()
+
+    def held(self, root: _Root) -> Held | None:
+        """The literal, with what is said of it; None for one that does not stand for the CPU."""
+        node, module, places = root.origin.node, root.origin.module, self.facts.places
+        parent = places.parent(node, module)
+        site, comments = places.site(node, module), places.comments_at(node, module)
+        plain = isinstance(parent, _PLAIN) or (isinstance(parent, ast.IfExp) and parent.orelse is node)
+        try:
+            value = ast.literal_eval(node)
+        except ValueError:
+            return Held(site, None, root.option, comments)
+        if value is not False and value not in ("cpu", -1, "-1"):
+            return None
+        wanted = "" if value is False else root.wanted if value == "cpu" else "0"
+        return Held(site, wanted, root.option, comments, type(value) is str, not plain)
+
+
+def _named(value: Value | None) -> Iterator[tuple[str, Origin | None, str | None] | None]:
+    """The literals that a device can be; None for what is not known."""
+    for member in members(value):
+        if isinstance(member, Made) and member.kind == "device":
+            passed = member.arguments.get("type", 0)
+            yield from _named(passed.value) if passed is not None else (None,)
+        elif isinstance(member, Computed) and member.name.startswith("cuda:"):
+            yield "cuda", member.origin, None
+        else:
+            option = member.name if isinstance(member, Option) and not member.derived else None
+            const = member.default if isinstance(member, Option) and option else member
+            origin = member.origin if isinstance(member, (Const, Option)) else None
+            yield (str(const.value), origin, option) if isinstance(const, Const) and const.value is not None else None
