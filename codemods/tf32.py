@@ -63,7 +63,7 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches
+from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._precision import MATMULS, PRODUCTS, autocast_of, called, in_use, may_contain, on_a_gpu, requote, said, version
@@ -150,7 +150,9 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
     wide = own and any(
-        all(has_noticeable(model.products, batch) for model in choice) for choice in called_in(program, models)
+        any(has_noticeable(each.products, batch) for each in choice)
+        and not any(lacks_noticeable(each.products, batch) for each in choice)
+        for choice in called_in(program, models)
     )
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)

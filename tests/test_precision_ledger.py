@@ -18,6 +18,7 @@ from benchmarks.precision.draw import draw
 from benchmarks.precision.ledger import Expectation, Judgement
 from benchmarks.precision.sweep import Said, Swept
 from turbofix import registry
+from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.findings import Examined, Risk, Site
 
@@ -216,9 +217,10 @@ if __name__ == "__main__":
 # --- analysis -------------------------------------------------------------------------------------------------------
 
 
-def examined(path: Path, line: int, column: int, fixable: bool) -> tuple[str, Examined]:
+def examined(path: Path, line: int, column: int, fixable: bool, *assumes: Assumption) -> tuple[str, Examined]:
     site = Site(path, line, column, line, column + 5, "Call")
-    told = Examined("pin-memory", "data", site, "slow", Risk.EXACT, fixable, None if fixable else "no", None)
+    why_not = None if fixable else "no"
+    told = Examined("pin-memory", "data", site, "slow", Risk.EXACT, fixable, why_not, None, assumes=assumes)
     return str(line), told
 
 
@@ -234,6 +236,18 @@ def test_a_shared_module_s_finding_counts_once_and_is_refused_where_one_script_r
         ("engine.py", "3", False, ("flat", "gan")),
         ("engine.py", "9", True, ("flat", "gan")),
     ]
+
+
+def test_likely_is_no_fix_until_it_is_asked_for(tmp_path: Path) -> None:
+    engine = tmp_path / "engine.py"
+    first, second = (Program("a/b", COMMIT, tmp_path, name) for name in ("one.py", "two.py"))
+    reached = [
+        Reached(first, (examined(engine, 3, 0, True), examined(engine, 9, 0, True))),
+        Reached(second, (examined(engine, 3, 0, True, ON_GPU), examined(engine, 9, 0, True))),
+    ]
+    rows = analysis.merge(reached, {})
+    assert [(row.line, row.fixable, row.likely) for row in rows] == [("3", True, True), ("9", True, False)]
+    assert [row.line for row in analysis.fixable(rows)] == ["9"]
 
 
 def test_a_module_that_a_listed_training_program_reads_is_no_entry(tmp_path: Path) -> None:
@@ -323,14 +337,17 @@ def test_a_training_script_is_swept_through_the_whole_pipeline(tmp_path: Path) -
     states = {each.codemod: each.state for each in swept.said}
     assert {each.path for each in swept.said} == {"train.py"}
     assert {states[name] for name in ("pin-memory", "loader-workers", "autocast")} == {"fixed"}
-    assert {name for name, state in states.items() if state != "fixed"} == {"tf32"}, "autocast makes it void"
+    assert {name: state for name, state in states.items() if state != "fixed"} == {
+        "tf32": "void",  # by autocast
+        "compile-model": "refused",  # is on the CPU, as far as is known
+    }
     assert [ask(swept) for _, ask in sweep.MUST_BE_EMPTY] == [()] * len(sweep.MUST_BE_EMPTY)
     assert swept.lines == TRAINING.count("\n") + 1
     assert swept.seconds > 0
     looked = sweep.look(program(tmp_path, TRAINING))
     assert looked.trains
     assert looked.rewritten == 0
-    assert {each.state for each in looked.said} == {"fixed"}
+    assert {each.state for each in looked.said} == {"fixed", "refused"}
 
 
 def test_what_python_cannot_read_is_told_and_is_no_crash(tmp_path: Path) -> None:

@@ -155,6 +155,12 @@ def test_the_least_that_needs_to_be_read(at: str, lines: str) -> None:
     assert CLASS[first:last] == lines
 
 
+def test_statements_that_share_a_last_line_without_an_end() -> None:
+    text = "import a\nb = 1; c = 2; d = 3"
+    ((first, last),) = stretches(text, [(text.index("c"), text.index("c") + 1)])
+    assert text[first:last] == "b = 1; c = 2; d = 3"
+
+
 def test_a_name_that_is_cut_in_two() -> None:
     assert "code of train.py is not what it was: loss" in problem("loss = 1\n", Change(2, 2, "_", Role.SUFFIX))
 

@@ -130,8 +130,8 @@ def _parted(body: list[ast.stmt], text: str, starts: list[int]) -> Iterator[int]
     """Where the lines of each statement of a block but the last one end."""
     for statement, following in pairwise(body):
         last = statement.end_lineno or statement.lineno
-        goes_on = text[: starts[last]].rstrip("\r\n").endswith("\\")  # a backslash joins it with the next line
-        if last < first_line(following) and not goes_on:
+        # A backslash joins it with the next line.
+        if last < first_line(following) and not text[: starts[last]].rstrip("\r\n").endswith("\\"):
             yield starts[last]
 
 

@@ -32,7 +32,7 @@ Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")
 
 
 @app.command("sweep")
-def sweep_command(
+def sweep_command(  # noqa: PLR0913
     where: Corpus,
     jobs: Jobs = 2,
     only: Annotated[list[str] | None, typer.Option(metavar="OWNER/NAME", help="Only these repositories.")] = None,
@@ -40,6 +40,7 @@ def sweep_command(
     analysis_only: Annotated[
         bool, typer.Option("--analysis-only", help="Rewrite nothing: what analysis costs.")
     ] = False,
+    likely: Annotated[bool, typer.Option("--likely", help="Apply what rests on assumptions, too.")] = False,
 ) -> None:
     """Run every file of the corpus through the whole pipeline: crashes, broken files, cost. Exit 1 on any."""
     wanted = corpus.commits(corpus.scripts())
@@ -57,7 +58,7 @@ def sweep_command(
     random.Random(0).shuffle(programs)  # so that the long ones do not come together
     listed = {(row.repository, row.path) for row in corpus.scripts()}
     programs.sort(key=lambda each: (each.repository, each.path) not in listed)  # what matters most is told first
-    task = sweep.look if analysis_only else sweep.sweep
+    task = sweep.look if analysis_only else sweep.believe if likely else sweep.sweep
     results = sorted(pool.run(task, programs, jobs, "sweep", tell_problems), key=lambda each: each.name)
     raise typer.Exit(show_sweep(results, limit))
 
@@ -176,7 +177,7 @@ def show_sweep(results: Sequence[sweep.Swept], limit: float) -> int:
     }
     show_table(["files", ""], [[name, str(number)] for name, number in files.items()])
     counts = sweep.states(results)
-    columns = ("fixed", "void", "riskier", "refused")
+    columns = ("fixed", "void", "likely", "riskier", "refused")
     show_table(
         ["findings", *columns],
         [[name, *(str(states[column]) for column in columns)] for name, states in counts.items()]

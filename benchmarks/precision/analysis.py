@@ -30,7 +30,8 @@ class Reached:
 
 @dataclass(frozen=True)
 class Found:
-    """All findings of one codemod on one line. ``styles`` are those of the scripts that reach it."""
+    """All findings of one codemod on one line. ``styles`` are those of the scripts that reach it, ``likely`` whether it
+    rests on assumptions that ``apply`` does not settle by itself."""
 
     repository: str
     commit: str
@@ -42,6 +43,7 @@ class Found:
     message: str
     why_not: str
     styles: tuple[str, ...]
+    likely: bool = False
 
     @property
     def key(self) -> Key:
@@ -58,7 +60,8 @@ def analyze(program: Program) -> Reached:
     except TookTooLong as late:
         return Reached(program, error=str(late))
     notes = tuple(note.partition("\n")[0] for note in report.notes)
-    findings = tuple((line_of(each.site, checkout), each) for each in report.findings)
+    told = (replace(each, assumes=()) if report.is_settled(each) else each for each in report.findings)
+    findings = tuple((line_of(each.site, checkout), each) for each in told)
     source = checkout.files.source(program.file)
     guarded = isinstance(source, Source) and "__main__" in source.text
     sentence = report.error or "; ".join(notes)
@@ -95,7 +98,7 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
     rows: dict[Key, Found] = {}
     for (repository, path, codemod, line, _), told in sites.items():
         knowing = [each for each in told if each[0].file not in modules] or told
-        program, finding = min(knowing, key=lambda each: each[1].fixable)  # a refusal first
+        program, finding = min(knowing, key=lambda each: (each[1].fixable, not each[1].assumes))  # a refusal first
         row = Found(
             repository,
             program.commit,
@@ -107,9 +110,10 @@ def merge(reached: Iterable[Reached], styles: Mapping[tuple[str, str], str]) -> 
             finding.message,
             finding.why_not or "",
             tuple(sorted({styles.get((entry.repository, entry.path), "other") for entry, _ in told})),
+            bool(finding.assumes),
         )
         other = rows.get(row.key)
-        if other is None or row.fixable > other.fixable:
+        if other is None or (row.fixable, not row.likely) > (other.fixable, not other.likely):
             rows[row.key] = row
     return sorted(rows.values(), key=order)
 
@@ -121,4 +125,4 @@ def order(found: Found) -> tuple[str, str, list[int], str]:
 
 def fixable(found: Sequence[Found]) -> list[Found]:
     """What ``apply`` rewrites without being asked twice."""
-    return [each for each in found if each.fixable and Risk(each.risk) <= Risk.EQUIVALENT]
+    return [each for each in found if each.fixable and not each.likely and Risk(each.risk) <= Risk.EQUIVALENT]

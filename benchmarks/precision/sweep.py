@@ -23,7 +23,7 @@ RISK = Risk.EQUIVALENT
 
 @dataclass(frozen=True)
 class Said:
-    """A finding as it is told of one entry: fixed, riskier, void or refused."""
+    """A finding as it is told of one entry: fixed, void, likely, riskier or refused."""
 
     repository: str
     path: str
@@ -57,7 +57,12 @@ def look(program: Program) -> Swept:
     return sweep(program, rewrite=False)
 
 
-def sweep(program: Program, *, rewrite: bool = True) -> Swept:
+def believe(program: Program) -> Swept:
+    """As ``sweep``, with everything believed that findings rest on."""
+    return sweep(program, trust=pipeline.Trust(likely=True))
+
+
+def sweep(program: Program, *, rewrite: bool = True, trust: pipeline.Trust = pipeline.Trust()) -> Swept:  # noqa: B008
     """Analyse one file, apply everything to it, twice, and look at the outcome. ``seconds`` are the analysis's."""
     name = f"{program.repository}/{program.path}"
     checkout = Checkout(program.folder)
@@ -75,12 +80,13 @@ def sweep(program: Program, *, rewrite: bool = True) -> Swept:
         first = pipeline.Rewriting(program.file, {}, (), report)
         if rewrite and any(each.fixable for each in report.findings):  # else there is nothing that apply would do
             with limited():
-                first = pipeline.apply(program.file, checkout, codemods, Target(), RISK, report=report)
+                first = pipeline.apply(program.file, checkout, codemods, Target(), RISK, trust=trust, report=report)
         lines = sum(text.count("\n") + 1 for path in checkout.seen if (text := checkout.read(path)) is not None)
         second = first
         if first.texts:  # else the second apply is the first one again
             with limited():
-                second = pipeline.apply(program.file, checkout.with_texts(first.texts), codemods, Target(), RISK)
+                again_on = checkout.with_texts(first.texts)
+                second = pipeline.apply(program.file, again_on, codemods, Target(), RISK, trust=trust)
     except TookTooLong as error:
         return Swept(name, torch=torch, seconds=seconds, crashes=(str(error),))
     if report.error is not None:
@@ -97,7 +103,7 @@ def sweep(program: Program, *, rewrite: bool = True) -> Swept:
         report.trains,
         torch,
         len(files),
-        tuple(said(program, first)),
+        tuple(said(program, first, trust)),
         crashes=tuple(dict.fromkeys(note.partition("\n")[0] for note in (*first.report.notes, *second.report.notes))),
         uncompilable=tuple(problem for problem in problems if problem),
         damaged=(*lost, *damages),
@@ -127,7 +133,7 @@ def changed(
     return files, problems
 
 
-def said(program: Program, rewriting: pipeline.Rewriting) -> Iterator[Said]:
+def said(program: Program, rewriting: pipeline.Rewriting, trust: pipeline.Trust) -> Iterator[Said]:
     """The findings of one file, with what became of them."""
     void = {(each.codemod, each.message) for each in rewriting.void}
     for each in rewriting.report.findings:
@@ -135,6 +141,8 @@ def said(program: Program, rewriting: pipeline.Rewriting) -> Iterator[Said]:
             state = "refused"
         elif each.risk > RISK:
             state = "riskier"
+        elif not trust.likely and not rewriting.report.is_settled(each):
+            state = "likely"
         else:
             state = "void" if (each.codemod, each.message) in void else "fixed"
         path = each.site.path.relative_to(program.folder).as_posix()
@@ -172,7 +180,7 @@ def states(results: Iterable[Swept]) -> dict[str, Counter[str]]:
 
     One that several entries reach counts once, refused where one of them refuses.
     """
-    worst = ("fixed", "void", "riskier", "refused")
+    worst = ("fixed", "void", "likely", "riskier", "refused")
     merged: dict[tuple[str, str, int, int, str], str] = {}
     for each in (said for result in results for said in result.said):
         key = (each.repository, each.path, each.line, each.column, each.codemod)

@@ -51,23 +51,28 @@ def removed(analysis: Analysis, oldest: tuple[int, int]) -> tuple[Removed, ...]:
     found: dict[Site, Removed] = {}
     for module in analysis.execution.modules.values():
         for node, said in _found(analysis, module, oldest):
-            if not is_guarded(analysis, node, module):
+            if not (is_guarded(analysis, node, module) or _is_caught(analysis, node, module)):
                 found.setdefault(said.site, said)
     return tuple(sorted(found.values(), key=lambda each: each.site))
 
 
 def is_guarded(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
-    """Whether the program has an answer of its own to an error there, or asks which torch it finds."""
+    """Whether the program chooses by the torch that it finds: it asks which one, or that is its answer to an error."""
+    return any(
+        isinstance(each, ast.ExceptHandler)
+        or (isinstance(each, (ast.If, ast.IfExp)) and any(map(_asks_for_version, walk(each.test))))
+        for each in analysis.facts.places.ancestors(node, module)
+    )
+
+
+def _is_caught(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether the program has an answer of its own to an error there."""
     below = node
     for each in analysis.facts.places.ancestors(node, module):
-        if isinstance(each, ast.ExceptHandler):
-            return True
         if isinstance(each, ast.Try) and any(below is one for one in each.body):
             kinds = [kind for one in each.handlers for kind in getattr(one.type, "elts", [one.type])]
             if any(dotted(kind) not in _CATCHING for kind in kinds):
                 return True
-        if isinstance(each, (ast.If, ast.IfExp)) and any(map(_asks_for_version, walk(each.test))):
-            return True
         below = each
     return False
 

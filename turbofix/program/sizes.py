@@ -64,6 +64,14 @@ def has_noticeable(products: Products, batch: int | None) -> bool:
     return any(_is_noticeable(layer, products, batch) for layer in _before_the_classifier(products))
 
 
+def lacks_noticeable(products: Products, batch: int | None) -> bool:
+    """Whether every product of a model is known, and none takes noticeable time."""
+    layers = _before_the_classifier(products)
+    return products.complete and not any(
+        layer.elements is None or _is_noticeable(layer, products, batch) for layer in layers
+    )
+
+
 def _before_the_classifier(products: Products) -> tuple[Product, ...]:
     layers = products.layers
     if layers and products.beside_convolutions and not products.by_position and _is_classifier(layers[-1]):

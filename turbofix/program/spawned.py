@@ -50,8 +50,11 @@ def names_read(function: Function) -> set[Read]:
     """The names of its file that a function reads, with the part of each."""
     found: set[Read] = set()
     for name, part in _free(function.node):
+        held = members(function.module.scope.names.get(name))
+        if part is None and any(isinstance(each, External) for each in held):
+            continue  # what is called in a library is not changed by a setting of it
         found.add((function.module, name, part))
-        for each in members(function.module.scope.names.get(name)):
+        for each in held:
             if isinstance(each, ModuleValue) and isinstance(part, str):
                 found.add((each.module, part, None))
     return found
