@@ -64,7 +64,7 @@ LONG_ENOUGH = Assumption(
 ONE_PROCESS = Assumption("one-process", "the training runs in one process", observe("processes"))
 SAME_ITEMS = Assumption(
     "same-items",
-    "an item of the data set does not depend on what was loaded before it",
+    "an item of the data set is made the same each time, whatever was loaded before it",
     compare("rounded", "two epochs"),
 )
 LEARNS_IN_16_BITS = Assumption("learns-in-16-bits", "it learns the same with 16-bit products", compare("rounded"))

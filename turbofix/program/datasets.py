@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import re
 from collections.abc import Iterator
 from dataclasses import field, replace
 
@@ -96,7 +97,7 @@ _RANDOM = (
     "random.", "numpy.random.", "torch.rand", "torch.bernoulli", "torch.multinomial", "torch.normal", "albumentations.",
     "imgaug.",
 )  # fmt: skip
-_RANDOM_TRANSFORMS = (
+RANDOM_TRANSFORMS = (
     "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur",
     "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
@@ -125,6 +126,7 @@ class Work:
     reached: bool = False
     kinds: set[str] = field(default_factory=set)
     random: bool = False
+    draws: str | None = None  # what is known to draw random numbers
     on_device: bool = False
     worker_aware: bool = False
     unpicklable: str | None = None
@@ -352,7 +354,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
-    if get_item is not None and _keeps(get_item.node):
+    if get_item is not None and keeps(get_item.node):
         work.kinds.clear()  # workers would keep items of their own, and forget them
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
     if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
@@ -377,6 +379,29 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         tuple(asking.options) if length is not None else (),
         kind == "map" and get_item is not None and _cuts_from_table(analysis, get_item, value),
     )
+
+
+def making(analysis: Analysis, function: Function, instance: Instance | None) -> Work:
+    """What a function of the project does to make an item."""
+    work = Work(analysis)
+    _scan(work, function, instance, 5)
+    return work
+
+
+def changes_later(analysis: Analysis, instance: Instance) -> str | None:
+    """What changes a dataset between its items."""
+    cls = instance.cls
+    _, writing = analysis.once(("writes to itself", id(cls)), lambda: _writing(cls))
+    return _changed_elsewhere(analysis, instance, writing)
+
+
+def held_data(analysis: Analysis, instance: Instance) -> Dataset | None:
+    """A library's dataset that an object of the project is, or that it takes its items from."""
+    held = (each for value in instance.attributes.values() for each in flatten(value, 1))
+    for each in (instance.base, *held):
+        if isinstance(each, Made) and each.kind == "dataset":
+            return _made(analysis, each, 2)
+    return None
 
 
 def _cuts_from_table(analysis: Analysis, get_item: Function, instance: Instance) -> bool:
@@ -467,11 +492,11 @@ def _has_weights(value: Value) -> bool:
 
 
 @once_per_node
-def _keeps(function: ast.AST) -> bool:
-    """Whether a function remembers what it has given: by ``@lru_cache``, or in a dict of somebody else's."""
+def keeps(function: ast.AST) -> bool:
+    """Whether a function remembers what it has given: by ``@lru_cache`` or the like, or in a dict of others."""
     decorators = getattr(function, "decorator_list", ())
     named = (dotted(each.func if isinstance(each, ast.Call) else each) or "" for each in decorators)
-    if any(name.rpartition(".")[2] in ("cache", "lru_cache") for name in named):
+    if any(re.search("cache|memo|remember", name) is not None for name in named):
         return True
     own = _set_in(function)
     return any(
@@ -517,8 +542,11 @@ def _stateful(analysis: Analysis, instance: Instance) -> str | None:
     """Why a copy of the dataset in a worker would go stale; None where nothing was seen."""
     cls = instance.cls
     itself, writing = analysis.once(("writes to itself", id(cls)), lambda: _writing(cls))
-    if itself is not None:
-        return itself
+    return itself or _changed_elsewhere(analysis, instance, writing)
+
+
+def _changed_elsewhere(analysis: Analysis, instance: Instance, writing: dict[str, str | None]) -> str | None:
+    cls = instance.cls
     for node, module in analysis.once(("changes in loops", id(cls)), lambda: _changing(analysis, writing)):
         if isinstance(node, ast.Attribute):
             if _names(analysis, node.value, instance, module):
@@ -963,7 +991,7 @@ def _note(qualname: str, work: Work) -> None:
     elif qualname.startswith(_READERS):
         work.kinds.add("read")
     elif qualname.startswith(_RANDOM):
-        work.random = True
+        work.random, work.draws = True, work.draws or qualname
     elif qualname.startswith(("torchvision.transforms", "cv2.", "skimage.", "scipy.")):
         work.kinds.add("transform")
     elif qualname.startswith("numpy."):
@@ -991,8 +1019,8 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
             if member.kind in ("transform", "module"):
                 work.kinds.add("transform")
             last = member.qualname.rpartition(".")[2]
-            if last.startswith(_RANDOM_TRANSFORMS) or member.qualname.startswith(("albumentations.", "imgaug.")):
-                work.random = True
+            if last.startswith(RANDOM_TRANSFORMS) or member.qualname.startswith(("albumentations.", "imgaug.")):
+                work.random, work.draws = True, work.draws or member.qualname
             for given in member.arguments.values():
                 _transform(work, given, depth - 1)
         elif isinstance(member, Instance):

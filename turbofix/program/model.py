@@ -165,20 +165,40 @@ class Dataset:
 
 @dataclass(frozen=True)
 class SameItems:
-    """A class of datasets whose ``__getitem__`` takes a text apart, and gives an index the same item each time.
+    """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
-    ``method`` is that function, ``work`` where the text is taken apart, ``loaders`` who reads it, some of them in more
-    than one epoch. ``helper`` is a class of the file in front of which a function can be defined. ``cached``: it keeps
-    them already. ``why_not``: who else may be given the items themselves.
+    ``site`` is where it is told, ``method`` the function that is decorated: ``__getitem__``, or where an item is random
+    in part, the one named ``part``, which reads what comes before. ``work`` is what it takes long with. ``helper`` is
+    the first such function of the file. ``cached``: the items are kept already. ``why_not``: what may differ.
     """
 
+    site: Site
     method: Site
-    work: Site
     loaders: tuple[Site, ...]
     name: str
     helper: Site
+    work: tuple[str, ...] = ()
+    part: str | None = None
+    pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
     cached: bool = False
+
+
+@dataclass(frozen=True)
+class BuiltAgain:
+    """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``.
+
+    ``plain``: its arguments are numbers, texts and names, so that what is built can be looked up by them. ``top`` is
+    the statement of the file that it stands in.
+    """
+
+    call: Site
+    callee: Site
+    name: str
+    top: Site
+    text: str
+    plain: bool
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)
@@ -1689,6 +1709,7 @@ class TrainingProgram:
     unwanted: tuple[Unwanted, ...] = ()
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
+    built_again: tuple[BuiltAgain, ...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()
