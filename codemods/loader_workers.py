@@ -200,7 +200,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for site, loaders in fixable.items():
         told = {each: told_number(program, fixable[each][0]) for each in fixable}
         anchors = tuple(sorted(other for other in fixable if other.path == site.path and told[other] is None))
-        value = loaders[0].argument("num_workers").edit_at
+        value = number_at(loaders[0])
         extras = tuple(extra(program, loader) for loader in loaders)
         guard = None if is_startable(program, loaders[0]) else program.script.unguarded
         shares = [
@@ -292,7 +292,20 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 def place(loader: Loader) -> Site:
     """Where a person would change the number: the call, or the option, constant or entry that decides it."""
     workers = loader.argument("num_workers")
-    return loader.site if workers.edit_at is None or workers.edit_at == workers.site else workers.edit_at
+    inline = workers.edit_at is None or workers.edit_at == workers.site or gets_its_own(loader)
+    return loader.site if inline or workers.edit_at is None else workers.edit_at
+
+
+def gets_its_own(loader: Loader) -> bool:
+    """Whether a constant, which more than this call reads, is no wish of the user's: the call gets its own number."""
+    workers = loader.argument("num_workers")
+    return workers.state == "value" and bool(workers.reads) and workers.site is not None
+
+
+def number_at(loader: Loader) -> Site | None:
+    """Where the number stands that is changed; None where it is added."""
+    workers = loader.argument("num_workers")
+    return workers.site if gets_its_own(loader) else workers.edit_at
 
 
 def has_none(workers: Argument) -> bool:
@@ -342,7 +355,7 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
     if data.kind != "map" and loader.role == "evaluation" and loader.built_in_loop:
         return None
     is_handful = not waits and data.length is not None and data.length <= HANDFUL
-    is_free = not data.work and "." not in (data.qualname or "")
+    is_free = not data.work and "." not in (data.qualname or "") and loader.collating is None
     if data.kind == "map" and (is_handful or is_free):
         return None
     if not waits and not reaches_gpu(program):
@@ -415,8 +428,10 @@ def condition(loader: Loader) -> str | None:
         return None
     if workers.state == "value" and text == str(workers.values[0]):
         return "True"
+    if workers.state == "computed" and re.fullmatch(r"([\w.]+\.)?cpu_count\(\)", text):
+        return "True"
     if workers.state == "computed":
-        return "True" if re.fullmatch(r"([\w.]+\.)?cpu_count\(\)", text) else None
+        return f"{text} > 0" if is_plain(ast.parse(text, mode="eval").body) else None
     if workers.state in ("value", "option") and positive(workers) and is_plain(ast.parse(text, mode="eval").body):
         return f"{text} > 0"
     return None
@@ -585,7 +600,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     loaders = {each.argument("num_workers").site for each in program.loaders}
     entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
     others = [read for read in workers.reads if read not in loaders | entries]
-    if others:
+    if others and not gets_its_own(loader):
         return f"the number is read for something else too ({at(others[0].line)})"
     return None
 
@@ -635,7 +650,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
     entry = loader.mapping_entries.get("num_workers")
     batch = loader.argument("batch_size")
     is_small = batch.known and all(type(each) is int and each <= SMALL_BATCH for each in batch.values)
-    is_inline = workers.state == "absent" or workers.edit_at == (workers.site or entry)
+    is_inline = workers.state == "absent" or number_at(loader) == (workers.site or entry)
     return Extra(
         call=loader.site,
         number=None if is_inline else workers.site or entry,

@@ -894,6 +894,28 @@ def test_a_member_chosen_by_name_is_not_taken_for_the_default() -> None:
     assert chosen == {"torch.optim.Adam", "torch.optim.*"}
 
 
+def test_a_class_of_a_module_that_is_chosen_by_a_name_from_outside_may_be_any_of_its_classes() -> None:
+    execution = run(
+        """
+        import json
+        import parts
+        settings = json.load(open("settings.json"))
+        chosen = getattr(parts, settings["loader"])([1, 2])
+        """,
+        parts="from loading import Batches, Samples",
+        loading="""
+        class Batches:
+            def __init__(self, data):
+                self.data = data
+
+        class Samples(Batches):
+            pass
+        """,
+    )
+    chosen = members(named(execution, "chosen"))
+    assert {each.cls.node.name for each in chosen if isinstance(each, Instance)} == {"Batches", "Samples"}
+
+
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 

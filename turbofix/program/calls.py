@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, externals, libraries, methods, options
+from turbofix.program import access, externals, imports, libraries, methods, options
 from turbofix.program.answers import once_per_node
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.scopes import Frame, Scope
@@ -327,11 +327,10 @@ def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast
         if type(member) is External:
             known = join(known, External(f"{member.qualname}.*"))
         elif type(member) is ModuleValue:
-            access.read_attribute(interp, member, "__name__", node)  # executes it
-            callables = [
-                each for each in member.module.scope.names.values() if isinstance(each, (Function, Class, External))
-            ]
-            known = join(known, join_all(callables[:8]))
+            imports.run(interp, member.module)
+            values = [imports.member(interp, member.module, name) for name in list(member.module.scope.names)]
+            own: list[Value] = [each for each in values if isinstance(each, (Function, Class))]
+            known = join(known, join_all((own or [each for each in values if type(each) is External])[:8]))
         elif type(member) is Instance:
             known = join(known, join_all(member.attributes.values()))
             known = join(known, UNKNOWN)

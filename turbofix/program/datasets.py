@@ -324,6 +324,15 @@ def _library_length(value: Made) -> int | None:
 # --- datasets of the project --------------------------------------------------------------------------------------
 
 
+def _taken_from(value: Instance, get_item: Function | None) -> Iterator[Value]:
+    """The data sets of other classes that an object holds and takes its samples from: ``self.images[index]``."""
+    for node in walk(get_item.node) if get_item is not None else ():
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            for each in members(value.attributes.get(node.value.attr)):
+                if not (isinstance(each, Instance) and each.cls is value.cls):
+                    yield each
+
+
 def _instance(analysis: Analysis, value: Instance) -> Dataset:
     site = analysis.facts.origin_site(value.origin)
     cls = value.cls
@@ -332,9 +341,9 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     iterate = _function(cls.find("__iter__"))
     iterable = any(base.endswith("IterableDataset") for base in bases) or (get_item is None and iterate is not None)
     work = Work(analysis)
-    for external in (value.base,):
-        if external is not None and external.kind == "dataset":
-            inner = _made(analysis, external, 2)
+    for external in (value.base, *_taken_from(value, get_item)):
+        if isinstance(external, (Made, Instance)) and (isinstance(external, Instance) or external.kind == "dataset"):
+            inner = _dataset(analysis, external, 2)
             work.kinds |= set(inner.work)
             work.random |= inner.random
             work.generator = inner.generator
@@ -906,7 +915,7 @@ def _scan_call(  # noqa: PLR0913
 ) -> None:
     if isinstance(node.func, ast.Attribute):
         method = node.func.attr
-        if method == "cuda" or (method == "to" and node.args and not _names_dtype(node.args[0])):
+        if method == "cuda" or (method == "to" and node.args and not _stays(node.args[0], function)):
             work.on_device = True
         encodes = method == "encode" and not _names_codec(node.args)
         if encodes or method in ("tokenize", "encode_plus", "batch_encode_plus", "batch_encode"):
@@ -1002,9 +1011,16 @@ def _note(qualname: str, work: Work) -> None:
         work.kinds.add("tokenize")
 
 
-def _names_dtype(node: ast.expr) -> bool:
+def _stays(node: ast.expr, function: Function) -> bool:
+    """Whether ``x.to(...)`` only changes a type, or goes where another tensor is: ``x.to(wave.device)``."""
     name = dotted(node) or ""
-    return name.startswith("torch.") or name.endswith("dtype")
+    for each in walk(function.node):
+        if isinstance(each, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in each.targets
+        ):
+            name = dotted(each.value) or ""
+    beside = name.endswith(".device") and not name.startswith("self.")
+    return name.startswith("torch.") or name.endswith("dtype") or beside
 
 
 def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
