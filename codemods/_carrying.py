@@ -9,7 +9,9 @@ import ast
 from pathlib import Path
 
 from turbofix.edits import Refuse
+from turbofix.nodes import walk
 from turbofix.program.model import Look, Sync
+from turbofix.program.names import walk_here
 
 from ._deferring import OWN_STORAGE, Deferral, annotated, kept_on_device, number_of, refuse_mixtures, refuse_timing
 from ._pages import Page, Pages
@@ -53,7 +55,8 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     shown = min((look.statement.line for look in used if look.kind == "shown"), default=None)
     if not seen and shown is None:
         raise Refuse("what looks at it is not seen")
-    plan = Deferral([*kept(pages, page, loop, sync, base), *promised], too_early=shown)
+    likely = not is_handed_over(page, sync)
+    plan = Deferral([*kept(pages, page, loop, sync, base), *promised], too_early=shown, likely=likely)
     # what is converted once may be a number already, and so may what has no float64
     again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
     before: list[ast.stmt] = []
@@ -73,6 +76,32 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     return plan
 
 
+def is_handed_over(page: Page, sync: Sync) -> bool:
+    """Whether it is proven that nothing else looks at a number: a function of the file's own returns it, and all that
+    name the function are callers of this file that give it a name of their own, each of whose reads is seen."""
+    read = page.node(sync.site)
+    function = page.scope(read)
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list or sync.shared:
+        return False
+    given = [each for each in walk_here(ast.Module(function.body, [])) if isinstance(each, (ast.Return, ast.Yield))]
+    if [each.value for each in given] != [read] or not function.name.startswith("_") or function.name.endswith("__"):
+        return False
+    known = {look.site for look in sync.looks if look.kind == "seen" and look.holds == "number"}
+    for node in walk(page.module.tree):
+        names = (getattr(node, key, None) for key in ("id", "attr", "value", "name"))
+        if node is function or function.name not in names:
+            continue
+        call = page.parent(node)
+        given_to = page.parent(call) if isinstance(call, ast.Call) and call.func is node else None
+        if not isinstance(given_to, ast.Assign) or not isinstance(given_to.targets[0], ast.Name):
+            return False
+        name = given_to.targets[0].id
+        scope = page.owner(name, given_to)
+        if page.writes(name, scope) != [given_to] or not {*map(page.site, page.reads(name, scope))} <= known:
+            return False
+    return bool(known)
+
+
 def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) -> list[Action]:
     """The tensor without its graph: in float64 where Python computes with the number, else in memory of its own."""
     if any(look.kind == "summed" or not look.untouched for look in sync.looks):
@@ -83,7 +112,8 @@ def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) 
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
     own = (sync.of == "loss" or sync.scalar or owns) and not sync.replayed
     try:
-        refuse_changes(page, base, pages(loop.loop.site).node(loop.loop.site))
+        around = pages(loop.loop.site).node(loop.loop.site)
+        refuse_changes(page, base, around if page.holds(around, base) else page.scope(base))
     except Refuse:
         own = False
     return [replacing(sync.site, text if own else f"{closed}.clone()")]

@@ -65,8 +65,6 @@ def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> De
         return deferred_meter(pages, page, loop, sync, shown)
     if sync.use == "stored":
         return deferred_list(page, loop, sync)
-    if sync.use == "returned" and sync.handed:
-        return deferred_return(page, loop, sync)
     if sync.use == "shown":
         return deferred_message(page, loop, sync)
     raise Refuse("the number is used for more than a sum or a message")
@@ -859,34 +857,6 @@ def clock_of(node: ast.AST) -> str | None:
 
 
 # --- what a function returns -----------------------------------------------------------------------------------------
-
-
-def deferred_return(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
-    """``return loss.item()``: the tensor is returned, and read where the callers show it. Raises ``Refuse``."""
-    read = page.node(sync.site)
-    function, base = page.scope(read), stripped(read)
-    if base is None or not isinstance(function, ast.FunctionDef):
-        raise Refuse("more than one number is read, or in an unusual way")
-    if page.module.path != loop.loop.site.path or not function.name.startswith("_") or function.name.endswith("__"):
-        raise Refuse(f"`{function.name}` may have other callers, to which it returns a number")
-    refuse_changes(page, base, function)
-    detached = "" if sync.no_grad or is_detached(base) else ".detach()"
-    text = f"{page.operand(base)}{detached}" if detached else page.text(base)
-    plan = Deferral([replacing(sync.site, text), *annotated(page, function)])
-    for site in sync.handed:
-        statement = page.node(site)
-        assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
-        name = statement.targets[0].id
-        scope = page.owner(name, statement)
-        if page.writes(name, scope) != [statement]:
-            raise Refuse(f"`{name}` is set elsewhere too")
-        for each in page.reads(name, scope):
-            if sync.scalar and is_formatted(page, each):
-                continue  # a tensor without dimensions is formatted as its number
-            if page.text(each) != name:
-                raise Refuse(f"the place on line {each.lineno} was not found again")  # in a text of several lines
-            plan.actions.append(replacing(page.site(each), f"{name}.item()"))
-    return plan
 
 
 def annotated(page: Page, function: ast.FunctionDef) -> list[Action]:

@@ -97,7 +97,7 @@ def _outcome(program: TrainingProgram, waiting: Waiting, sync: Sync, shown: Thro
     lines = {
         each.statement.line for each in shows_in(waiting.loop, waiting.syncs) if each.statement not in shown.refused
     }
-    return replace(plan, likely=True) if plan.too_early is None or plan.too_early in lines else reason
+    return plan if plan.too_early is None or plan.too_early in lines else reason
 
 
 def _proven(pages: Pages, waiting: Waiting, sync: Sync, shown: Throttling) -> Deferral | str:

@@ -106,9 +106,7 @@ def why_it_stays(sync: Sync) -> str | None:
     """Why a read cannot be put off, as far as the model tells; None where the text decides."""
     if sync.use == "control":
         return "its value decides what the program does next"
-    if sync.use == "returned" and sync.handed and sync.how == "item" and sync.of != "loss" and not sync.scalar:
-        return f"`{one_line(sync.of_text)}` may be a view that would keep a larger tensor alive"
-    if sync.use == "returned" and not (sync.handed and sync.how == "item"):
+    if sync.use == "returned":
         return "the number is returned to the caller in every step"
     if sync.unread and not sync.forgotten:
         return "nothing reads the list that it is stored in"

@@ -165,8 +165,6 @@ def purpose(sync: Sync) -> str:
         return ", only to average it"
     if sync.use == "shown":
         return ", only to show it now and then"
-    if sync.use == "returned" and sync.handed:
-        return ", only to return it to a caller that shows it now and then"
     if sync.forgotten:
         return ", only to keep it in a list that nothing reads"
     return ", only to store it" if sync.use == "stored" else ""

@@ -519,13 +519,12 @@ class Sync:
     ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
     functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
-    ``handed``: of what is ``returned``, the statements of all callers, where these give it a name and only show it,
-    under a guard that counts the steps. ``plain``: on some path it is a number already, which has no tensor's methods.
+    ``plain``: on some path it is a number already, which has no tensor's methods.
     ``replayed``: a part of the program is compiled to be replayed from CUDA graphs, whose results lie in memory that
     the next step uses again. ``picked``: of an evaluation, where what is read was picked from a model's results by a
     mask, for which the host waits as well, with no model called since. ``looks``: what becomes of a number in all of
-    the program, up to where it is looked at no more than now and then. ``shared``: a file of the project that the
-    program does not run names the function, or its class.
+    the program, up to where it is looked at no more than now and then. ``shared``: another file may call
+    the function that returns it: it names the function, or its class.
     """
 
     site: Site
@@ -550,7 +549,6 @@ class Sync:
     results: tuple[tuple[Site, tuple[Site, ...]], ...] = ()
     loops: tuple[Site, ...] = ()
     scalar: bool = False
-    handed: tuple[Site, ...] = ()
     plain: bool = False
     replayed: bool = False
     picked: Site | None = None

@@ -45,7 +45,6 @@ from turbofix.program.values import (
     is_number,
     members,
 )
-from turbofix.records import dataclass
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
 _NUMBERS = ("item", "float", "int")
@@ -186,7 +185,6 @@ def syncs_and_shows(
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
     blind: set[Site] = set()
     backwards = _backwards(analysis, events)
-    handed: dict[Site, list[_Handed]] = {}
     for event in events:
         if event.kind != "sync" or _within_another(event.node, nodes) or _asks_only(event.node):
             continue
@@ -204,8 +202,6 @@ def syncs_and_shows(
         if named and named <= backwards:
             sync = replace(sync, of="loss", plain=False)
         shown.setdefault(sync.site, set()).update(_showing(analysis, uses))
-        if sync.use == "returned":
-            handed.setdefault(sync.site, []).append(_handed(analysis, event))
         known = found.get(sync.site)
         if known is None and is_uncalled(facts.frames(event)):
             blind.add(sync.site)
@@ -245,45 +241,8 @@ def syncs_and_shows(
             own = [known_shows[each] for each in sorted(shown.get(site, ())) if each in known_shows]
             own += [show for show in known_shows.values() if site in show.syncs]
             sync = replace(sync, show=own[0] if own else None)
-        if sync.use == "returned":
-            sync = replace(sync, handed=_to_all(analysis, handed.get(site, []), known_shows))
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
-
-
-@dataclass(frozen=True, eq=False)
-class _Handed:
-    """What one caller of a function does with the number that it returns: the call, and the statements that show it.
-
-    ``function`` is None where the number is not all that a caller gets, or where the caller does more with it.
-    """
-
-    function: ast.FunctionDef | None = None
-    call: ast.Call | None = None
-    statement: Site | None = None
-    shown: frozenset[Site] = frozenset()
-
-
-def _handed(analysis: Analysis, event: Event) -> _Handed:
-    places = analysis.facts.places
-    frames = analysis.facts.frames(event)
-    function, call = (frames[-1].scope, frames[-1].call) if len(frames) > 1 else (None, None)
-    if not isinstance(function, ast.FunctionDef) or not isinstance(call, ast.Call) or function.decorator_list:
-        return _Handed()
-    inner = [each for statement in function.body for each in walk_here(statement)]
-    returns = [each for each in inner if isinstance(each, ast.Return)]
-    if len(returns) != 1 or returns[0].value is not event.node:
-        return _Handed()
-    if any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in inner):
-        return _Handed()
-    module = frames[-2].module
-    statement = places.parent(call, module)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return _Handed()
-    uses = analysis.flow.uses(call, frames[-2].opener)
-    if len(statement.targets) != 1 or {each.kind for each in uses} != {"shown"} or any(each.chosen for each in uses):
-        return _Handed()
-    return _Handed(function, call, places.site(statement, module), frozenset(_showing(analysis, uses)))
 
 
 def _showing(analysis: Analysis, uses: list[Use]) -> set[Site]:
@@ -291,29 +250,6 @@ def _showing(analysis: Analysis, uses: list[Use]) -> set[Site]:
     places = analysis.facts.places
     shown = [(places.statement(each.node, each.frame.module), each) for each in uses if each.kind == "shown"]
     return {places.site(statement, each.frame.module) for statement, each in shown if statement is not None}
-
-
-def _to_all(analysis: Analysis, handed: list[_Handed], shows: dict[Site, Show]) -> tuple[Site, ...]:
-    """The statements of the callers, if these are all that name the function, and show the number now and then."""
-    functions = {each.function for each in handed}
-    function = functions.pop() if len(functions) == 1 else None
-    if function is None:
-        return ()
-    for site in {site for each in handed for site in each.shown}:
-        guard = shows[site].guard if site in shows else None
-        if guard is None or guard.kind != "every_n" or guard.every is None or guard.every == 1:
-            return ()
-    callers = {id(each.call.func) for each in handed if each.call is not None}
-    for module in analysis.execution.modules.values():
-        for node in walk(module.tree):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
-            if isinstance(node, ast.Constant):
-                name = node.value if isinstance(node.value, str) else None
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.alias)) and node is not function:
-                name = node.name
-            if name == function.name and id(node) not in callers:
-                return ()
-    return tuple(sorted({each.statement for each in handed if each.statement is not None}))
 
 
 _NamedTensor = tuple[ast.AST, str, ast.AST]
@@ -575,14 +511,16 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
 
 
 def _is_shared(analysis: Analysis, event: Event) -> bool:
-    """Whether a file that the program does not run names the function that a number is read in, or its class."""
+    """Whether another file may call the function that a number is read in: it names it, if it is one of the file's own;
+    of others it names the function or its class, and is not run by the program."""
     places, execution = analysis.facts.places, analysis.execution
     above = [places.scope(event.node, event.module)]
     while not isinstance(above[-1], ast.Module):
         above.append(places.scope(above[-1], event.module))
     names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
-    word = re.compile(rf"\b{re.escape(names[-1])}\b") if names else None
-    run = {path.absolute() for path in execution.modules}
+    own = bool(names) and names[0].startswith("_") and not names[0].endswith("__")
+    word = re.compile(rf"\b{re.escape(names[0] if own else names[-1])}\b") if names else None
+    run = {path.absolute() for path in ((event.module.path,) if own else execution.modules)}
     others = (execution.read(path) for path in execution.beside() if path.absolute() not in run)
     return word is not None and any(text is not None and word.search(text) for text in others)
 
