@@ -348,15 +348,12 @@ def refuse_unless_number(page: Page, node: ast.AST, loop: ast.AST, depth: int = 
 def written_value(write: ast.AST, name: str) -> ast.AST:
     """The expression that a statement gives to a name. Raises ``Refuse``."""
     if isinstance(write, ast.Assign) and len(write.targets) == 1:
-        if dotted(write.targets[0]) == name:
-            return write.value
+        if (value := given(write, name)) is not None:
+            return value
         if isinstance(write.targets[0], ast.Tuple):
             source = write.value.func if isinstance(write.value, ast.Call) else write.value
             if isinstance(source, ast.Attribute) and source.attr in ("shape", "size"):
                 return ast.Constant(0)
-            if isinstance(write.value, ast.Tuple) and len(write.value.elts) == len(write.targets[0].elts):
-                pairs = zip(write.targets[0].elts, write.value.elts, strict=True)
-                return next(value for target, value in pairs if dotted(target) == name)
     if isinstance(write, ast.AugAssign):
         return write.value
     if isinstance(write, (ast.For, ast.AsyncFor)) and isinstance(write.iter, ast.Call):
@@ -429,18 +426,25 @@ def is_surely_set(page: Page, name: str, scope: ast.AST, loop: ast.AST) -> bool:
 
 def literal(write: ast.AST, name: str) -> int | float | None:
     """The number that a statement gives to a name; None where it gives something else."""
-    if isinstance(write, (ast.Assign, ast.AnnAssign)) and write.value is not None:
-        found = write.targets if isinstance(write, ast.Assign) else [write.target]
-        for target in found:
-            value: ast.expr | None = None
-            if dotted(target) == name:
-                value = write.value
-            elif isinstance(target, ast.Tuple) and isinstance(write.value, ast.Tuple):
-                pairs = zip(target.elts, write.value.elts, strict=False)
-                value = next((given for each, given in pairs if dotted(each) == name), None)
-            if isinstance(value, ast.Constant) and type(value.value) in (int, float):
-                assert isinstance(value.value, (int, float))
-                return value.value
+    value = given(write, name)
+    if isinstance(value, ast.Constant) and type(value.value) in (int, float):
+        assert isinstance(value.value, (int, float))
+        return value.value
+    return None
+
+
+def given(write: ast.AST, name: str) -> ast.expr | None:
+    """The expression that an assignment gives to a name, perhaps one of several: ``losses, total = [], 0.0``."""
+    if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
+        return None
+    for target in write.targets if isinstance(write, ast.Assign) else [write.target]:
+        if dotted(target) == name:
+            return write.value
+        if isinstance(target, ast.Tuple) and isinstance(write.value, ast.Tuple):
+            pairs = zip(target.elts, write.value.elts, strict=False)
+            value = next((value for each, value in pairs if dotted(each) == name), None)
+            if value is not None:
+                return value
     return None
 
 
@@ -732,32 +736,41 @@ def is_formatted(page: Page, node: ast.AST) -> bool:
 
 
 def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
-    """``losses.append(loss.item())``: the list takes the tensors, and becomes one of numbers when the loop is over."""
+    """``losses.append(loss.item())``: the list takes the tensors, and becomes one of numbers when the loop is over.
+
+    And ``predictions.extend(output.cpu().numpy())``, which takes room on the device until then: that is likely.
+    """
     node, read = page.node(loop.loop.site), page.node(sync.site)
+    base, behind = (stripped(read), "") if sync.how in ("item", "float", "int") else copied(page, read)
+    if base is None:
+        raise Refuse("more than one number is read, or in an unusual way")
+    while behind and isinstance(page.parent(read), ast.Attribute):
+        read = page.above(read)[1]
     call = page.parent(read)
     if not (
         isinstance(call, ast.Call)
         and call.args == [read]
         and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "append"
+        and call.func.attr in (("append", "extend") if behind else ("append",))
         and isinstance(call.func.value, ast.Name)
         and isinstance(page.parent(call), ast.Expr)
     ):
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(call) is not node:
         raise Refuse("the number is stored in another loop or function")
-    base = stripped(read)
-    if base is None:
-        raise Refuse("more than one number is read, or in an unusual way")
-    refuse_views(page, sync, base)
+    if not behind:
+        refuse_views(page, sync, base)
     if sync.replayed:
         raise Refuse("what is compiled with CUDA graphs gives its results in memory that the next step uses again")
     refuse_changes(page, base, node)
     name = call.func.value.id
     scope = page.owner(name, call)
     detached = "" if sync.no_grad or is_detached(base) else ".detach()"
-    plan = Deferral([replacing(sync.site, f"{page.operand(base)}{detached}" if detached else page.text(base))])
-    if sync.forgotten:  # nobody can tell what it holds, which is gone with its function
+    kept = f"{page.operand(base)}{detached}" if detached else page.text(base)
+    plan = Deferral([replacing(page.site(read), kept)], likely=bool(behind))
+    if call.func.attr == "extend":
+        plan.actions.append(replacing(page.site(call.func), f"{name}.append"))
+    if sync.forgotten and not behind:  # nobody can tell what it holds, which is gone with its function
         if any(isinstance(each, ast.While) for each in page.above(call)):
             raise Refuse(f"`{name}` grows without an end, and nothing reads it")
         return plan
@@ -767,9 +780,25 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
             raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
     refuse_exceptions(page, whole, name, scope)
     item = "loss" if sync.of == "loss" else "value"
-    again = f"{name} = [{item}.item() for {item} in {name}]"
+    again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
+    if call.func.attr == "extend":
+        again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
     plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
     return plan
+
+
+def copied(page: Page, read: ast.AST) -> tuple[ast.expr | None, str]:
+    """The tensor that is copied to the host whole, and what stands behind it: ``.cpu().numpy()``."""
+    while isinstance(above := page.parent(read), ast.Attribute) and isinstance(page.parent(above), ast.Call):
+        read = page.above(above)[0]
+    behind: list[str] = []
+    while isinstance(read, ast.Call) and isinstance(read.func, ast.Attribute) and not (read.args or read.keywords):
+        if read.func.attr not in ("cpu", "numpy", "tolist", "detach"):
+            break
+        behind.insert(0, f".{read.func.attr}()")
+        read = read.func.value
+    left = [each for each in behind if each != ".detach()"]
+    return (read, "".join(left)) if left and isinstance(read, ast.expr) else (None, "")
 
 
 def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
@@ -777,14 +806,6 @@ def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
     if sync.of != "loss" and not sync.scalar and not owns:
         raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
-
-
-def is_empty_list(write: ast.AST, name: str) -> bool:
-    """Whether a statement makes an empty list."""
-    if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
-        return False
-    found = write.targets if isinstance(write, ast.Assign) else [write.target]
-    return [dotted(each) for each in found] == [name] and isinstance(write.value, ast.List) and not write.value.elts
 
 
 def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST) -> tuple[ast.AST, ast.AST]:
@@ -802,7 +823,12 @@ def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST) -> tuple[as
         if not before:
             continue
         made = max(before, key=begun)
-        if not is_empty_list(made, name) or any(begun(made) < begun(each) <= ended(whole) for each in writes):
+        empty = given(made, name)
+        if (
+            not isinstance(empty, ast.List)
+            or empty.elts
+            or any(begun(made) < begun(each) <= ended(whole) for each in writes)
+        ):
             break
         if (line := left_early(page, whole)) is not None:
             raise Refuse(f"line {line} goes on behind what would make numbers of `{name}` again")

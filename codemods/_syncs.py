@@ -118,7 +118,7 @@ def why_it_stays(sync: Sync) -> str | None:
         return "the number is used for more than a sum or a message"
     if sync.plain and sync.use != "shown":
         return f"`{one_line(sync.of_text)}` may be a plain number, which has no tensor's methods"
-    if sync.use in ("summed", "meter", "stored") and sync.how in ("cpu", "numpy"):
+    if sync.use in ("summed", "meter") and sync.how in ("cpu", "numpy"):
         return "the tensor is copied to the host whole"
     if sync.use == "summed" and (sync.accumulator is None or not sync.accumulator.simple):
         reason = sync.accumulator.why_not_simple if sync.accumulator is not None else "where it is summed is not known"
