@@ -7,66 +7,35 @@ Why slow
 Example
     ::
 
-        total_loss = 0.0
         for images, labels in train_loader:
-            loss = criterion(model(images), labels)
-            ...
             total_loss += loss.item() * images.size(0)
-        return total_loss / len(train_set)
 
 Use instead
     ::
 
-        total_loss = 0.0
         for images, labels in train_loader:
-            loss = criterion(model(images), labels)
-            ...
             total_loss += loss.detach().double() * images.size(0)
         total_loss = float(total_loss)
-        return total_loss / len(train_set)
 
-    In float64, as Python sums: the total is the same bit for bit, which it is not in float32. Counts stay whole numbers
-    (``int(correct)``); which of both a function of the project returns is read in that function. A list of losses takes
-    the tensors, and becomes a list of numbers after the loop, in each epoch that makes it anew: until then each takes
-    512 bytes of the GPU, the smallest block of torch's allocator. Where the device may lack float64 (Apple's GPUs), the
-    line falls back on ``.item()`` there.
-
-    A sum over the micro-batches of one step is read when they are over, once a step, whatever waits there besides.
-
-    Under Accelerate and Fabric the reads are the script's own too: ``backward`` and ``gather`` make no host wait. Since
-    whoever starts the program may choose a device without float64, the line tells there (``loss.is_cuda``).
-
-    A number that a message shows now and then (``if step % 50 == 0:``) and nothing else reads is read in the message:
-    its name keeps the tensor until then. A list of a function that nothing reads takes the tensors too, and is left so.
-
-    A function of the class's own (``_run_batch``) that returns ``loss.item()`` to callers that show it now and then
-    returns ``loss.detach()``, which they read there.
-
-    ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive: it gets ``.detach()``.
-
-    A number that goes further, into a dict, an attribute or any list, through functions and objects of the project, is
-    followed to where it is looked at no more than now and then, and read there: ``f"{float(row['loss']):.4f}"``,
-    ``losses[:] = map(float, losses)``. That nothing else looks at it is assumed: such a finding is likely. Where Python
-    computes with the number on the way, the tensor has float64; where its memory may change meanwhile, it is a copy.
+    In float64, as Python sums: the total is the same bit for bit. Counts stay whole numbers (``int(correct)``). A list
+    of losses takes the tensors, and becomes a list of numbers after the loop. A number that goes further, into a dict,
+    an attribute, out of a function, is followed to where it is looked at no more than now and then, and read there
+    (likely). So are predictions that an evaluation copies to the host batch by batch: they are copied when it is over,
+    and take room on the GPU until then. ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive:
+    it gets ``.detach()``. Where the device may lack float64 (Apple's GPUs), the line falls back on ``.item()`` there.
 
 When refused
     Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first),
-    where a step does more with it than to keep, sum or return it, where what looks at it is not seen, or in another
-    file, where other scripts may call a function that returns it, and where the sum itself is stored in each step.
-    Where it is not seen whether counts or fractions are summed. Where on some path it is a number already
-    (``float(0.0)``), where several lines add to one sum that may differ in shape or type, beside the time that each
-    step takes, and where ``locals()`` shows all names. In an evaluation where it comes of what a mask picks from the
-    model's results (``criterion(out[mask == 1], ...)``), with no model called since: to know how many these are, the
-    host waits for the model there. Where another read of the same step stays, little is gained: the finding names that
-    read, and ranks low. Of a list of the whole file that nothing reads nothing is said. Nor is of what
-    DeepSpeed runs, whose engine waits for the GPU in each step to take the time; of an evaluation that only runs
-    where the program ends behind it (``--test-only``), and of one whose next batch is copied from pageable memory at
-    once, with no loader and no loop before it: the host waits there for what it would not wait for here.
+    where a step does more with it than to keep, sum or return it, where what looks at it is not seen, where other
+    scripts may call a function that returns it, where the sum itself is stored in each step, where on some path it is a
+    number already, where several lines add to one sum that may differ in shape or type, beside the time that each step
+    takes, where ``locals()`` shows all names, and in an evaluation where a mask picks what is read: the host waits for
+    that. Nothing is said of what DeepSpeed runs, whose engine waits in each step, nor of an evaluation that only runs
+    where the program ends behind it.
 
 Risk
-    exact: sums, and what is printed of them, are the same bit for bit. A meter of the script's own
-    (``losses.update(loss.item(), n)``) averages on the GPU, where a division can differ in the last of sixteen digits:
-    that case is equivalent, as are those that are likely.
+    exact: sums, and what is printed of them, are the same bit for bit. equivalent: a meter of the script's own averages
+    on the GPU, where a division can differ in the last of sixteen digits, and what is likely.
 
 Measured
     Taking one wait out of a step: 5–7 % (torchtune 522); waits of 40–50 ms were seen (fvdb 144).

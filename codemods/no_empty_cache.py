@@ -2,27 +2,22 @@
 
 Why slow
     ``torch.cuda.empty_cache()`` waits for the GPU and gives the memory back that torch keeps for the next step, which
-    then asks the driver for it once more, allocation by allocation. ``gc.collect()`` goes through all objects of the
-    process. ``torch.cuda.synchronize()`` lets the GPU run dry while the host prepares what comes next. None of them
-    makes more memory available: before torch gives up on an allocation it empties its cache by itself and tries again.
+    then asks the driver for it once more. ``gc.collect()`` goes through all objects of the process, and
+    ``torch.cuda.synchronize()`` lets the GPU run dry. None of them makes more memory available: before torch gives up
+    on an allocation it empties its cache by itself and tries again.
 
 Example
     ::
 
         for images, labels in loader:
-            ...
             optimizer.step()
-            del images, labels, loss
             torch.cuda.empty_cache()
-            gc.collect()
 
 Use instead
     ::
 
         for images, labels in loader:
-            ...
             optimizer.step()
-            del images, labels, loss
 
     Where the script says that it is there for the memory's sake, by a comment beside it or by another
     ``empty_cache()`` in the loop that answers an error, it is kept for every 100th step:
@@ -30,22 +25,12 @@ Use instead
 
 When refused
     Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
-    of ``empty_cache()`` and ``synchronize()`` in programs that never reach a GPU; of an epoch's loop that has the
-    batches of an evaluation in it; and under frameworks that own the loop.
-
-    A wait is refused where the loop reads a clock (a timer needs it: it costs the overlap of host and GPU in every
-    step, so take the time of every 100th step, or with ``torch.cuda.Event``); where the program has streams, graphs,
-    profilers or kernels of its own, or copies that may leave the GPU without blocking, which only a wait makes safe;
-    and where another read of the step makes the host wait all the same.
-
-    The others are refused where the loop measures memory; where processes share a GPU without torch.distributed, which
-    the cache of one takes from the other; under an engine (DeepSpeed), whose ranks should flush together; and
-    ``gc.collect()`` where the program runs the collector by hand (``gc.disable()``) or differentiates its gradients
-    (``create_graph=True`` leaves cycles of references that hold memory of the GPU).
-
-    All are refused where the call is more than a statement of its own, where it is reached without the loop too, where
-    it stands alone in a function or block, where an ``else`` belongs to its ``if``, and where it should be kept for
-    every 100th step in a loop whose steps cannot be counted.
+    of programs that never reach a GPU; and under frameworks that own the loop. A wait is refused where the loop reads a
+    clock (take the time of every 100th step, or with ``torch.cuda.Event``), where streams, graphs, profilers, kernels of
+    its own or copies that do not block need it, and where another read of the step waits all the same. The others are
+    refused where the loop measures memory, where processes share a GPU, under DeepSpeed, and ``gc.collect()`` where
+    the program runs the collector by hand or differentiates its gradients (``create_graph=True`` leaves cycles). All
+    are refused where the call is more than a statement of its own, or is reached without the loop too.
 
 Risk
     exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.

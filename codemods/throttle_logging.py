@@ -22,32 +22,18 @@ Use instead
             if step % 50 == 0 or step == len(train_loader) - 1:
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
-    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown, also
-    that of a loop which its own count ends early (``if step >= steps: break`` above the message makes it the step where
-    ``step + 1 >= steps``), or a test below the message of which nothing changes in between (``updates == limit``). A
-    loop that does not count its steps is given a counter (``enumerate``). A number that is read some lines above its
-    message is read inside it: the name keeps the tensor until then.
-
-    Where the interval is an option of the script's command line whose default is 1 and which serves nothing else, the
-    default becomes 10, and whoever wants every step still gets it (``--log-interval 1``). Lines of a logger count
-    there, and other reads of the step do not matter.
-
-    A function or method of the project that only prints what it is given (``self.print(text)``) counts as ``print``.
-
-    The same holds under Accelerate and Fabric, whose ``print`` shows on one process: a prepared loader has a length,
-    and all processes count the same steps. A ``gather`` stays outside of the condition.
+    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown. A loop
+    that does not count its steps is given a counter (``enumerate``), and a number that is read above its message is
+    read inside it. Where the interval is an option of the script whose default is 1 and which serves nothing else, the
+    default becomes 10.
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
-    that is known to be over after 30 steps. Rows of a log are kept complete: ``print(..., file=...)``, loggers,
-    TensorBoard writers and trackers (``accelerator.log``, ``fabric.log``) are refused. So are messages in a loop whose
-    length cannot be written, or that something else than its count may end early, or the program by ``sys.exit()`` (the
-    last value would be lost), in
-    another function than the loop, with calls that may do more than to show, and numbers that serve other purposes too.
-    Where all that it shows is read in each step anyway, nothing would be gained. Where another read of the same step
-    stays, little is: the finding names that read, and ranks low. Copies to the GPU are no reads: those of the next
-    step wait as well, unless they are pinned and non-blocking, but only after the next batch was fetched, while the GPU
-    ends this step. Any other guard whose interval is 1 is the user's to raise.
+    that is known to be over after 30 steps. Rows of a log are kept complete: ``print(..., file=...)``, loggers, writers
+    and trackers. So are messages in a loop whose length cannot be written, or that something else than its count may
+    end early (the last value would be lost), in another function than the loop, with calls that may do more than to
+    show, and numbers that serve other purposes too. Where all that it shows is read in each step anyway, nothing would
+    be gained. Any other guard whose interval is 1 is the user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
