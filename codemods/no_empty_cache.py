@@ -26,8 +26,8 @@ Use instead
 When refused
     Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
     of programs that never reach a GPU; and under frameworks that own the loop. A wait is refused where the loop reads a
-    clock (take the time of every 100th step, or with ``torch.cuda.Event``), where streams, graphs, profilers, kernels of
-    its own or copies that do not block need it, and where another read of the step waits all the same. The others are
+    clock (take the time of every 100th step, or with ``torch.cuda.Event``), where streams, graphs, profilers, kernels
+    or copies that do not block need it, and where another read of the step waits all the same. The others are
     refused where the loop measures memory, where processes share a GPU, under DeepSpeed, and ``gc.collect()`` where
     the program runs the collector by hand or differentiates its gradients (``create_graph=True`` leaves cycles). All
     are refused where the call is more than a statement of its own, or is reached without the loop too.
