@@ -116,5 +116,5 @@ def test_the_readme_s_table_is_generated() -> None:
 
 def test_the_hooks_run_commands_that_exist() -> None:
     text = (ROOT / ".pre-commit-hooks.yaml").read_text()
-    assert "entry: turbofix analyze\n" in text
-    assert "entry: turbofix apply --write --risk exact\n" in text
+    assert "entry: turbofix analyze --output-format concise\n" in text
+    assert "entry: turbofix apply --write --risk exact --output-format concise\n" in text
