@@ -1,4 +1,4 @@
-"""Call torch's own GELU, layer norm, RMS norm and log-softmax instead of writing them out.
+"""Call torch's own GELU, SiLU, layer norm, RMS norm, log-softmax and log-sigmoid instead of writing them out.
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
@@ -27,15 +27,17 @@ Use instead
 
     Modules and their parameters stay, so that checkpoints load as before. A formula is known by what it computes: it
     is worked out for some numbers and compared with torch's definition, so that its spelling does not matter. With
-    ``erf`` it is ``F.gelu(x)``; ``torch.log(F.softmax(x, dim=1))`` is ``F.log_softmax(x, dim=1)``, which is also finite
-    where a probability is too small for its logarithm.
+    ``erf`` it is ``F.gelu(x)``, ``x * torch.sigmoid(x)`` is ``F.silu(x)``; ``torch.log(F.softmax(x, dim=1))`` is
+    ``F.log_softmax(x, dim=1)``, and that of a sigmoid ``F.logsigmoid(x)``, which are also finite where a probability
+    is too small for its logarithm. Where a layer norm divides by the deviation of n - 1 (``std()``, ``var()`` without
+    ``unbiased=False``), a factor makes torch's the same; where it adds ``eps`` to the deviation, torch's is told
+    ``eps ** 2``: they differ in the last digits, and only where a row hardly varies, which a comparison shows.
 
 When refused
     Nothing is said of formulas that compute anything else, that are used piece by piece, or that run over another
     dimension than the last, and where all models are compiled, not only if an option is passed: the compiler makes one
-    kernel of them by itself. A layer norm is refused that divides by the deviation of n - 1 (``std()``, ``var()``
-    without ``unbiased=False``), or that adds ``eps`` to the deviation: torch's does neither, and a trained model would
-    no longer be the same. An RMS norm is refused before torch 2.9, which has the first kernel for it.
+    kernel of them by itself. A layer norm of n - 1 that has no weight is refused (nothing could take the factor), and
+    an RMS norm before torch 2.9, which has the first kernel for it.
 
 Risk
     equivalent: the same formula, rounded in another order.
@@ -48,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import READ_WHOLE, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -60,16 +62,19 @@ codemod = Codemod(
     __name__,
     group="compute",
     risk=Risk.EQUIVALENT,
-    known_as=("fused LayerNorm", "GELU", "RMSNorm", "log_softmax"),
-    assumes=(READ_WHOLE,),
+    known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax", "logsigmoid"),
+    assumes=(READ_WHOLE, SAME_FORMULA),
 )
 
 FUSED_RMS = (2, 9)
+UNBIASED, OUTSIDE = ("unbiased", "unbiased_outside"), ("outside", "unbiased_outside")
 NAMES = {
     "gelu": "GELU",
     "gelu_tanh": "GELU (by tanh)",
+    "silu": "SiLU",
     "rms_norm": "RMS norm",
     "log_softmax": "log-softmax",
+    "logsigmoid": "log-sigmoid",
 }
 
 
@@ -85,8 +90,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(formula.site, message, reason)
             continue
-        seen = Evidence(f"for any numbers it gives what torch's function gives, of `{formula.input}`", formula.site)
-        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,))
+        near = "nearly what" if formula.kind in OUTSIDE else "what"
+        seen = Evidence(f"for any numbers it gives {near} torch's function gives, of `{formula.input}`", formula.site)
+        assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE else ()
+        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,), assumes=assumes)
 
 
 def is_compiled(model: Model) -> bool:
@@ -96,12 +103,10 @@ def is_compiled(model: Model) -> bool:
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:
     """What makes torch's function another one."""
-    if formula.kind in ("unbiased", "unbiased_outside"):
+    if formula.kind in UNBIASED and formula.weight is None:
         return (
-            "it divides by the deviation of n - 1, torch's layer norm by that of n: the numbers would not be the same"
+            "it divides by the deviation of n - 1, torch's layer norm by that of n, and no weight could take the factor"
         )
-    if formula.kind == "outside":
-        return "it adds eps to the deviation, torch's layer norm to the variance: the numbers would not be the same"
     if formula.kind == "rms_norm" and program.target.torch < FUSED_RMS:
         served, since = version(program.target.torch), version(FUSED_RMS)
         return f"the project serves torch {served}; torch has a kernel for it since {since}"
@@ -113,19 +118,23 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
     assert isinstance(formula, Formula)
-    function = "gelu" if formula.kind == "gelu_tanh" else formula.kind
+    norm = formula.eps is not None
+    function = {"gelu_tanh": "gelu", "rms_norm": "rms_norm"}.get(formula.kind, "layer_norm" if norm else formula.kind)
     name = edit.name(f"torch.nn.functional.{function}", formula.site)
     arguments = [formula.input]
     if formula.kind == "gelu_tanh":
         arguments.append(f"approximate={edit.quoted('tanh', formula.site)}")
-    elif formula.kind == "log_softmax":
+    elif formula.dim is not None:
         arguments.append(f"dim={formula.dim}")
-    elif formula.kind in ("layer_norm", "rms_norm"):
-        shape = f"{formula.weight}.shape" if formula.weight is not None else f"{formula.input}.shape[-1:]"
-        arguments.append(shape)
-        arguments += [each for each in (formula.weight, formula.bias) if each is not None]
-        full = formula.bias is not None or (formula.kind == "rms_norm" and formula.weight is not None)
-        arguments.append(str(formula.eps) if full else f"eps={formula.eps}")
+    elif norm:
+        weight, eps = formula.weight, f"{formula.eps} ** 2" if formula.kind in OUTSIDE else formula.eps
+        arguments.append(f"{weight}.shape" if weight is not None else f"{formula.input}.shape[-1:]")
+        if formula.kind in UNBIASED:
+            share = f"(1 - 1 / {formula.input}.shape[-1])"
+            weight, eps = f"{weight} * {share} ** 0.5", f"{eps} * {share}"
+        arguments += [each for each in (weight, formula.bias) if each is not None]
+        full = formula.bias is not None or (formula.kind == "rms_norm" and weight is not None)
+        arguments.append(str(eps) if full else f"eps={eps}")
     edit.replace(formula.site, f"{name}({', '.join(arguments)})")
     for site in formula.removed:
         edit.delete(site)

@@ -1,4 +1,4 @@
-"""Formulas that torch has one kernel for: GELU, layer norm, RMS norm, the logarithm of a softmax.
+"""Formulas that torch has one kernel for: GELU, SiLU, layer norm, RMS norm, the logarithm of a softmax or sigmoid.
 
 A formula is recognised by what it computes, not by how it is spelled: it is worked out for a few rows of numbers, with
 numbers for its parameters that make every difference show (an ``eps`` of about a third, inside or outside of the root),
@@ -13,6 +13,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -39,7 +40,7 @@ from turbofix.program.wording import Wording
 from turbofix.records import dataclass
 
 _MENTIONS = (
-    Wording((".04471", ".rsqrt", "softmax", ".mean(-1", "torch.mean")),
+    Wording((".04471", ".rsqrt", "softmax", "sigmoid", "exp(-", ".mean(-1", "torch.mean")),
     Wording(("erf",), re.compile(r"erf\b")),
     Wording((".var",), re.compile(r"\.var\b")),
     Wording((".std",), re.compile(r"\.std\b")),
@@ -193,7 +194,7 @@ class _Reader:
                 yield from self._in(child.value, block, index)
 
     def _formula(self, node: ast.expr) -> Formula | None:
-        found = self._log_softmax(node)
+        found = self._log_of(node)
         if found is not None:
             return found
         leaves = self._leaves(node)
@@ -430,10 +431,9 @@ class _Reader:
             return value
 
         if not rows and not numbers:
-            if agrees(lambda symbols: [_gelu(x) for x in inputs(symbols)]):
-                return self._said(node, "gelu", input_)
-            if agrees(lambda symbols: [_gelu_tanh(x) for x in inputs(symbols)]):
-                return self._said(node, "gelu_tanh", input_)
+            for kind, activated in _ACTIVATIONS.items():
+                if agrees(lambda symbols, each=activated: [each(x) for x in inputs(symbols)]):  # type: ignore[misc]
+                    return self._said(node, kind, input_)
         if not numbers:
             return None
         eps = numbers[0]
@@ -492,8 +492,8 @@ class _Reader:
             removed=tuple(self.places.site(self.used[index], self.module) for index in sorted(self.used)),
         )
 
-    def _log_softmax(self, node: ast.expr) -> Formula | None:
-        """``torch.log(F.softmax(x, dim=1))``, straight."""
+    def _log_of(self, node: ast.expr) -> Formula | None:
+        """``torch.log(F.softmax(x, dim=1))``, or of a sigmoid, straight."""
         if not isinstance(node, ast.Call) or node.keywords:
             return None
         inner: ast.expr | None = None
@@ -505,21 +505,23 @@ class _Reader:
             return None
         given = {each.arg: each.value for each in inner.keywords}
         arguments = list(inner.args)
-        name = self._qualname(inner.func)
-        if name in ("torch.softmax", "torch.nn.functional.softmax"):
+        package, _, name = (self._qualname(inner.func) or "").rpartition(".")
+        if package in ("torch", "torch.nn.functional", "torch.special"):
             of = given.pop("input", None) or (arguments.pop(0) if arguments else None)
-        elif isinstance(inner.func, ast.Attribute) and {e.name for e in self.facts.at(inner)} == {"Tensor.softmax"}:
-            of = inner.func.value
+        elif isinstance(inner.func, ast.Attribute):
+            of, name = inner.func.value, inner.func.attr
+            if {each.name for each in self.facts.at(inner)} != {f"Tensor.{name}"}:
+                return None
         else:
             return None
+        kind = _LOGARITHMS.get(name)
         dim = given.pop("dim", None) or (arguments.pop(0) if arguments else None)
-        if of is None or dim is None or arguments or given:
+        if kind is None or of is None or (dim is None) is (kind == "log_softmax") or arguments or given:
             return None
         self.used = {}
         text = self.places.text
-        return Formula(
-            self.places.site(node, self.module), "log_softmax", text(of, self.module), dim=text(dim, self.module)
-        )
+        told = text(dim, self.module) if dim is not None else None
+        return Formula(self.places.site(node, self.module), kind, text(of, self.module), dim=told)
 
     def _row(self, value: _Number) -> list[float]:
         if isinstance(value, list):
@@ -712,12 +714,21 @@ def _power(base: float, exponent: float) -> float:
     return float(result)
 
 
-def _gelu(x: float) -> float:
-    return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
+_ACTIVATIONS: dict[str, Callable[[float], float]] = {
+    "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * _sigmoid(x),
+}
+_LOGARITHMS: dict[str, Literal["log_softmax", "logsigmoid"]] = {
+    "softmax": "log_softmax",
+    "sigmoid": "logsigmoid",
+    "expit": "logsigmoid",
+}
+"""What the logarithm of what such a function gives is."""
 
 
-def _gelu_tanh(x: float) -> float:
-    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
 
 
 _Norm = Callable[[list[float], float], list[float]]
@@ -759,6 +770,8 @@ _BINARY: dict[str, Callable[[float, float], float]] = {"pow": _power}
 _ELEMENTWISE: dict[str, Callable[[float], float]] = {
     "tanh": math.tanh,
     "erf": math.erf,
+    "exp": math.exp,
+    "sigmoid": _sigmoid,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x),
     "square": lambda x: x * x,

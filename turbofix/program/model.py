@@ -1538,7 +1538,16 @@ class Formula:
 
     site: Site
     kind: Literal[
-        "gelu", "gelu_tanh", "layer_norm", "rms_norm", "unbiased", "unbiased_outside", "outside", "log_softmax"
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "layer_norm",
+        "rms_norm",
+        "unbiased",
+        "unbiased_outside",
+        "outside",
+        "log_softmax",
+        "logsigmoid",
     ]
     input: str
     weight: str | None = None
