@@ -95,7 +95,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             else:
                 risk = Risk.EQUIVALENT if is_compiled(program, step) else None
                 plan, why = Plan(found), seen(step, found)
-                assumes = (UNUSED_GRADIENTS,)
+                assumes = () if found.certain and program.complete else (UNUSED_GRADIENTS,)
                 yield codemod.finding(
                     found.backward, message(found), plan=plan, risk=risk, evidence=why, assumes=assumes
                 )

@@ -991,6 +991,8 @@ def _is_computed(node: ast.expr) -> bool:
     """Whether an attribute is set to a number: ``dim // heads``, ``math.sqrt(config.width)``, and no tensor."""
     if isinstance(node, ast.Constant):
         return True
+    if isinstance(node, ast.BoolOp):  # ``scale or width**-0.5``: a tensor is not asked whether it is true
+        return _is_computed(node.values[-1])
     calls = [dotted(each.func) or "tensor" for each in walk(node) if isinstance(each, ast.Call)]
     return isinstance(node, (ast.BinOp, ast.Call)) and all(each.partition(".")[0] in _QUIET for each in calls)
 

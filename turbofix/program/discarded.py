@@ -2,7 +2,8 @@
 
 From the expression that a backward pass begins at, names are followed to what set them, and calls of models to what
 they were given. A model on that way that the next step does not update, and whose gradients are cleared before its own
-optimizer steps, is gone through in vain. That nothing else reads those gradients is left to a comparison.
+optimizer steps, is gone through in vain. That nothing else reads those gradients is left to a comparison, but where the
+whole program is seen to read none (``certain``).
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
+from turbofix.program.lost import Unread, parts
 from turbofix.program.model import ThrownAway
 from turbofix.program.names import body_of, dotted, stored
 from turbofix.program.objects import parameter_owners
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
+from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Instance, Made, Value, members
 from turbofix.records import dataclass
 
@@ -84,8 +87,9 @@ class _Loop:
 
     def _of(self, event: Event, way: _Way, others: set[int]) -> Iterator[ThrownAway]:
         updated = self._updated(event)
-        if not updated or not all(self.owned.values()):
-            return  # what some optimizer trains is not known
+        passed = event.arguments.get("inputs", 3) if event.arguments is not None else None
+        if passed is not None or not updated or not all(self.owned.values()):
+            return  # it is told already whose gradients are wanted, or what some optimizer trains is not known
         site = self.facts.site(event)
         cuts: list[_Pass] = []
         lost: list[_Pass] = []
@@ -114,11 +118,37 @@ class _Loop:
             gone = tuple(dict.fromkeys(self.places.site(each.given, event.module) for each in cuts))
             why = "another backward pass goes through the same call, and needs them" if same is not None else None
             ended = tuple(dict.fromkeys(each.name for each in cuts))
-            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept)
+            certain = not lost and all(self._is_certain(event, each, way, updated) for each in cuts)
+            yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, certain=certain)
         elif kept:
-            yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept)
+            named = {one for each in way.passes for one in each.models & updated}
+            rest = {key: each for key, each in self.unread.models.items() if key not in named}
+            certain = not updated & rest.keys() and self._is_unread(event, rest.values())
+            yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept, certain=certain)
         elif way.cut:
             yield ThrownAway(site, tuple(dict.fromkeys(way.cut)), (), (), done=True)
+
+    def _is_unread(self, event: Event, models: Iterable[Value]) -> bool:
+        """Whether the gradients that a backward pass gives these models are certainly read by nobody."""
+        return self.unread.known and all(self.unread.is_lost(each, event) for each in models)
+
+    @property
+    def unread(self) -> Unread:
+        """What the program reads of gradients."""
+        return self.analysis.once("unread gradients", lambda: Unread(self.analysis))
+
+    def _is_certain(self, event: Event, each: _Pass, way: _Way, updated: frozenset[int]) -> bool:
+        """Whether a backward pass may certainly end where a model's result is handed on."""
+        models = [way.called[one] for one in each.models]
+        if not self._is_unread(event, models) or not self.unread.has_penalties_of_inputs():
+            return False
+        learning = frozenset[int]().union(*(parts(one) for key, one in way.called.items() if key in updated))
+        if any(parts(one) & learning for one in models):
+            return False
+        forwards = [one for one in self.facts.at(each.call) if one.kind == "forward"]
+        passed = [one for forward in forwards for one in (forward.arguments.values() if forward.arguments else ())]
+        given = [one for value in passed for one in tensors_in(value)]
+        return way.is_plainly(each) and not any("output" in one.roles and not one.detached for one in given)
 
     def _kept(self, event: Event, way: _Way, updated: frozenset[int]) -> tuple[str, ...]:
         """The models whose gradients are wanted, as they are called in the function of the backward pass."""
@@ -178,7 +208,24 @@ class _Way:
         self.places = analysis.facts.places
         self.passes: list[_Pass] = []
         self.cut: list[str] = []  # what is detached
+        self.called: dict[int, Value] = {}
         self._seen: set[tuple[int, int]] = set()
+
+    def is_plainly(self, each: _Pass) -> bool:
+        """Whether what a model's result is handed on by is that result, always."""
+        node: ast.expr = each.given
+        if isinstance(node, ast.Name):
+            made = self._definitions(node, node.id)
+            if len(made) != 1:
+                return False
+            around = set(map(id, self.places.ancestors(node, self.module)))
+            statement = self.places.parent(made[0], self.module)
+            if not isinstance(statement, ast.Assign) or id(self.places.parent(statement, self.module)) not in around:
+                return False
+            node = made[0]
+        while node is not each.call and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        return node is each.call
 
     def follow(self, node: ast.AST, to: _Pass | None, given: ast.expr | None, depth: int) -> None:
         """What an expression was computed by; ``given`` is the part of the argument of ``to`` that it came by."""
@@ -209,6 +256,7 @@ class _Way:
             if models:
                 found = _Pass(node, frozenset(map(id, models)), to, (given or node) if to is not None else node)
                 self.passes.append(found)
+                self.called.update((id(each), each) for each in models)
                 for each in (*node.args, *(keyword.value for keyword in node.keywords)):
                     self.follow(each, found, None, depth + 1)
                 return

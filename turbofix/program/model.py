@@ -649,6 +649,7 @@ class ThrownAway:
     no optimizer is given their parameters). ``why_not`` is what may use the gradients all the same. ``done``: it does
     not go on into them, since what they gave is detached already. ``kept``: it has to go through them, and only the
     gradients of their weights are lost; these are the models whose gradients are wanted, as they are called there.
+    ``certain``: nothing reads those gradients, as far as the whole text tells.
     """
 
     backward: Site
@@ -659,6 +660,7 @@ class ThrownAway:
     why_not: str | None = None
     done: bool = False
     kept: tuple[str, ...] = ()
+    certain: bool = False
 
 
 @dataclass(frozen=True)
