@@ -248,3 +248,16 @@ def test_root_is_the_nearest_project_folder(tmp_path: Path) -> None:
     assert Workspace().root(deep / "train.py") == tmp_path / "project"
     (tmp_path / "project" / "scripts" / "setup.py").touch()
     assert Workspace().root(deep / "train.py") == tmp_path / "project" / "scripts"
+
+
+def test_a_project_without_its_history_is_told_by_its_requirements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "project" / "package"
+    package.mkdir(parents=True)
+    monkeypatch.chdir(package)
+    assert Workspace().root(package / "train.py") == package
+    (tmp_path / "project" / "requirements.txt").touch()
+    assert Workspace().root(package / "train.py") == tmp_path / "project"
+    monkeypatch.chdir(tmp_path)
+    assert Workspace().root(package / "train.py") == tmp_path

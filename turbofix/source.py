@@ -28,6 +28,8 @@ _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "__pypackages__", "node_modules", "site-packages", "venv", "build", "dist"}
 )
 ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
+ROOT_HINTS = (".gitignore", "requirements.txt", "environment.yml", "setup.cfg", "Pipfile")
+"""What lies in a project's folder where it was downloaded without its history, and perhaps further down."""
 
 
 @dataclass(frozen=True)
@@ -338,14 +340,17 @@ class Workspace:
     def root(self, entry: Path) -> Path:
         """The project's folder: the nearest one above the script with a project file.
 
-        Else the current folder, where the script lies below it (``python tools/train.py``), else the script's own.
+        Else the current folder, where the script lies below it (``python tools/train.py``), or one above the script
+        that looks like a project's, whichever is higher; else the script's own.
         """
         folder = entry.absolute().parent
-        for candidate in (folder, *folder.parents):
+        above = (folder, *folder.parents)
+        for candidate in above:
             if any((candidate / marker).exists() for marker in ROOT_MARKERS):
                 return candidate
+        hinted = next((each for each in above if any((each / hint).exists() for hint in ROOT_HINTS)), folder)
         current = Path.cwd()
-        return current if current in folder.parents else folder
+        return current if current in hinted.parents else hinted
 
     def beside(self, entry: Path) -> list[Path]:
         """The Python files of the script's project; without a project file, those below its own folder."""
