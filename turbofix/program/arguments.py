@@ -217,7 +217,8 @@ class Reads:
         if kind == "attribute":
             for attribute, module in self._attributes_read(name):
                 parent = self.facts.places.parent(attribute, module)
-                if not (isinstance(parent, ast.Call) and parent.func is attribute):
+                called = isinstance(parent, ast.Call) and parent.func is attribute
+                if not called and not self._is_of_another(attribute, module):
                     yield attribute, module
         elif kind == "key":
             for module in self._modules():
@@ -229,6 +230,19 @@ class Reads:
                     yield node, module
             if isinstance(scope, ast.Module):
                 yield from self._imported(scope, name)
+
+    def _is_of_another(self, read: ast.Attribute, module: ModuleFile) -> bool:
+        """Whether ``self.workers`` is set by its own class to something else than any ``.workers`` of the program."""
+        if not (isinstance(read.value, ast.Name) and read.value.id == "self"):
+            return False
+        above = self.facts.places.ancestors(read, module)
+        cls = next((each for each in above if isinstance(each, ast.ClassDef)), None)
+        writes = [write for write, _, where in self.facts.attribute_writes(read.attr) if where is module]
+        own = [each for each in writes if cls in self.facts.places.ancestors(each, module)] if cls is not None else []
+        values = [each.value for each in own if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value]
+        if not values or any(_has_attribute(each, read.attr) for each in values):
+            return False
+        return not any(self._passed_on(each, where) for each, where in self._attributes_read(read.attr))
 
     def _imported(self, tree: ast.Module, name: str) -> Iterator[tuple[ast.expr, ModuleFile]]:
         """Reads of a module's constant in the files that import it."""
@@ -280,6 +294,10 @@ class Reads:
         if isinstance(parent, ast.Call) and parent.func is not node and id(parent) in self._calls:
             return list(self._position(node, parent))
         return []
+
+
+def _has_attribute(node: ast.AST, name: str) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == name for each in walk(node))
 
 
 def _got_key(node: ast.Call) -> str | None:
