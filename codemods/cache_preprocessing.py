@@ -53,7 +53,8 @@ Use instead
                 return resample_once(rate, 16000)(sound), self.labels[index]
 
     Items are made when they are first asked for. Where only a part of an item is random (a crop of a decoded clip), the
-    function of the project that reads the rest is remembered.
+    function of the project that reads the rest is remembered. Of torchvision's small data sets (MNIST, CIFAR) whose
+    transforms are not random, the loader is given a list.
 
 When refused
     Where an item draws random numbers and no function of the project makes what comes before them; where a collate
@@ -81,7 +82,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loader
-from turbofix.program.model import BuiltAgain, Loader, SameItems, TrainingProgram
+from turbofix.program.model import BuiltAgain, Listed, Loader, SameItems, TrainingProgram
 
 from ._loaders import whole
 
@@ -125,6 +126,21 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] != "pictures" else Worth.SOME
         yield codemod.finding(same.site, message, plan=same, evidence=seen, assumes=(SAME_ITEMS,), worth=worth)
+    again = any(step.passes is None or step.passes > 1 for step in program.steps)
+    for listed in program.in_lists if again else ():
+        loader = program.loader(listed.loader)
+        if loader is None:
+            continue
+        message = f"the transforms of `{listed.name}`, none of them random, are done again in every epoch"
+        seen = of_loader(program, loader, "num_workers")
+        works = loader.argument("num_workers").state != "absent" and loader.argument("num_workers").values != (0,)
+        reason = listed.why_not or ("worker processes may do so beside the training" if works else None)
+        if reason is not None:
+            yield codemod.refuse(listed.site, message, reason, evidence=seen)
+        else:
+            yield codemod.finding(
+                listed.site, message, plan=listed, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
+            )
     for built in program.built_again:
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
@@ -145,6 +161,9 @@ def loses_workers(loader: Loader) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Let a function remember what it has given, or build what never changes once."""
     plan = finding.plan
+    if isinstance(plan, Listed):
+        edit.replace(plan.given, f"list({edit.text(plan.given)})")
+        return
     if isinstance(plan, BuiltAgain):
         build_once(plan, edit)
         return

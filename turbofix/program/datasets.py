@@ -101,7 +101,7 @@ RANDOM_TRANSFORMS = (
     "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur",
     "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
-_IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
+IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
 _WRAPPERS = {
     "torch.utils.data.Subset",
     "torch.utils.data.ConcatDataset",
@@ -257,7 +257,7 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
     if streaming is not None and settled(streaming.value) is True:
         iterable = True
     if value.qualname.startswith(("torchvision.datasets.", "torchaudio.datasets.")):
-        if name not in _IN_MEMORY and name != "FakeData":
+        if name not in IN_MEMORY and name != "FakeData":
             work.kinds |= {"read", "decode"}
         for keyword in ("transform", "transforms", "target_transform"):
             given = value.arguments.keywords.get(keyword)
@@ -349,7 +349,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
             work.generator = inner.generator
             work.unpicklable = inner.unpicklable
     for base in bases:
-        if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in _IN_MEMORY:
+        if base.startswith("torchvision.datasets.") and base.rpartition(".")[2] not in IN_MEMORY:
             work.kinds |= {"read", "decode"}
     for function in (get_item, iterate if iterable else None):
         if function is not None:

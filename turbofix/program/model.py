@@ -185,6 +185,17 @@ class SameItems:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A published dataset, built at ``site``, whose items a list could hold; ``given`` is where ``loader`` gets it."""
+
+    site: Site
+    given: Site
+    loader: Site
+    name: str
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class BuiltAgain:
     """A transform, tokenizer or model that is built anew for each item, by ``call`` of ``callee``.
 
@@ -1719,6 +1730,7 @@ class TrainingProgram:
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     built_again: tuple[BuiltAgain, ...] = ()
+    in_lists: tuple[Listed, ...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

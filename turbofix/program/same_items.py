@@ -15,12 +15,13 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
-from turbofix.program.datasets import RANDOM_TRANSFORMS, calls_in, changes_later, held_data, keeps, making
+from turbofix.program.datasets import IN_MEMORY, RANDOM_TRANSFORMS, calls_in, changes_later, held_data, keeps, making
+from turbofix.program.facts import settled
 from turbofix.program.libraries import words
-from turbofix.program.model import BuiltAgain, Loader, SameItems, Step
+from turbofix.program.model import BuiltAgain, Listed, Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Bound, Class, External, Function, Instance, Made, Value, flatten, members
+from turbofix.program.values import Bound, Class, Const, External, Function, Instance, Made, Value, flatten, members
 from turbofix.records import dataclass
 
 _WRAPPERS = ("torch.utils.data.Subset", "torch.utils.data.random_split", "torch.utils.data.ConcatDataset")
@@ -337,6 +338,49 @@ def _with_helpers(found: list[SameItems]) -> Iterator[SameItems]:
     pictures = {each.method.path for each in found if "pictures" in each.work}
     for each in found:
         yield replace(each, helper=above.get(each.method.path, each.helper), pictures=each.method.path in pictures)
+
+
+# --- a library's pictures in memory -----------------------------------------------------------------------------------
+
+_LARGEST = 64
+"""A gigabyte holds about so many pixels in each row and column of the pictures of MNIST."""
+
+
+def in_lists(analysis: Analysis, loaders: tuple[Loader, ...]) -> tuple[Listed, ...]:
+    """The small published datasets whose transforms, none of them random, are done again in every epoch."""
+    known = {loader.site: loader for loader in loaders if loader.role in ("training", "both")}
+    reads = any(".dataset." in module.text for module in analysis.execution.modules.values())
+    found: list[Listed] = []
+    for event in analysis.facts.of("make"):
+        loader = known.get(analysis.facts.site(event))
+        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+        if loader is None or passed is None or passed.node is None or loader.dataset.random:
+            continue
+        if isinstance(passed.node, ast.Call) and dotted(passed.node.func) == "list":
+            continue
+        data = [each for each in members(passed.value) if isinstance(each, Made)]
+        names = [each.qualname.rpartition(".")[2] for each in data if each.qualname.startswith("torchvision.datasets.")]
+        if len(names) != 1 or names[0] not in IN_MEMORY or "transform" not in loader.dataset.work:
+            continue
+        why_not = "the program reads `.dataset` of a loader" if reads else None
+        if any(size > _LARGEST for size in _sizes(data[0])):
+            why_not = "so large, they may not fit into memory"
+        given = analysis.facts.places.site(passed.node, event.module)
+        found.append(Listed(loader.dataset.site or loader.site, given, loader.site, names[0], why_not))
+    return tuple(found)
+
+
+def _sizes(made: Made, depth: int = 4) -> Iterator[int]:
+    """The numbers that a dataset's transforms to a size are given; a number that is not known is large."""
+    for each in (one for value in made.arguments.values() for one in flatten(value, 3)):
+        if not isinstance(each, Made) or not depth:
+            continue
+        if re.search("Resize|Crop|Pad", each.qualname) is not None:
+            size = each.arguments.get("size", 0)
+            for number in flatten(size.value, 2) if size is not None else ():
+                known = number.value if isinstance(number, Const) else settled(number)
+                yield known if isinstance(known, int) else _LARGEST + 1
+        yield from _sizes(each, depth - 1)
 
 
 # --- what is built for each item -------------------------------------------------------------------------------------
