@@ -12,6 +12,7 @@ from typing import Literal
 from turbofix.edits import Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.program.accumulators import given, literal
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets, walk_here
 from turbofix.records import dataclass
@@ -422,30 +423,6 @@ def is_surely_set(page: Page, name: str, scope: ast.AST, loop: ast.AST) -> bool:
         if child is not None and page.holds(child, loop):
             return True
     return False
-
-
-def literal(write: ast.AST, name: str) -> int | float | None:
-    """The number that a statement gives to a name; None where it gives something else."""
-    value = given(write, name)
-    if isinstance(value, ast.Constant) and type(value.value) in (int, float):
-        assert isinstance(value.value, (int, float))
-        return value.value
-    return None
-
-
-def given(write: ast.AST, name: str) -> ast.expr | None:
-    """The expression that an assignment gives to a name, perhaps one of several: ``losses, total = [], 0.0``."""
-    if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
-        return None
-    for target in write.targets if isinstance(write, ast.Assign) else [write.target]:
-        if dotted(target) == name:
-            return write.value
-        if isinstance(target, ast.Tuple) and isinstance(write.value, ast.Tuple):
-            pairs = zip(target.elts, write.value.elts, strict=False)
-            value = next((value for each, value in pairs if dotted(each) == name), None)
-            if value is not None:
-                return value
-    return None
 
 
 def kept_on_device(page: Page, loop: BatchLoop, sync: Sync, read: ast.AST, kind: Number) -> list[Action]:

@@ -138,10 +138,10 @@ def test_sums_are_accumulators_and_prints_are_shows() -> None:
     step = only_step(program(FLAT))
     summed, counted, shown = step.syncs
     assert (summed.use, summed.how, summed.of, summed.of_text) == ("summed", "item", "loss", "loss")
-    assert summed.accumulator is not None and summed.accumulator.simple and not summed.accumulator.integer
+    assert summed.accumulator is not None and summed.accumulator.simple
     assert [source(site) for site in summed.accumulator.inits] == ["total = 0.0"]
-    assert [(read.text, read.when) for read in summed.accumulator.reads] == [("total", "after_loop")]
-    assert counted.accumulator is not None and counted.accumulator.integer and counted.accumulator.text == "correct"
+    assert [(source(read.site), read.when) for read in summed.accumulator.reads] == [("total", "after_loop")]
+    assert counted.accumulator is not None and counted.accumulator.text == "correct"
     assert shown.use == "shown" and shown.guard.kind == "every_n" and shown.guard.every == 50
     assert step.shows[0].kind == "print" and step.shows[0].syncs == (shown.site,) and shown.show == step.shows[0]
 

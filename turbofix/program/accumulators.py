@@ -91,7 +91,7 @@ class Summing:
                 if self.loop is not None and self.precedes(write, self.loop):
                     before.clear()  # this one always runs later than those above it
                 before.append(write)
-            if not _is_number(write, self.text):
+            if literal(write, self.text) is None:
                 self.reasons.append("it does not begin as a number")
         return before
 
@@ -129,7 +129,6 @@ class Summing:
             places.site(node, self.module),
             places.site(statement, self.module),
             when,
-            places.text(node, self.module),
             self._shown_by(node),
         )
 
@@ -211,10 +210,8 @@ def accumulator_of(analysis: Analysis, update: ast.AugAssign, event: Event, loop
         inits=tuple(places.site(each, module) for each in inits),
         reads=tuple(reads),
         loop=places.site(place[0] or loop, place[1]),
-        function=places.function_site(update, module),
         simple=not reasons,
         why_not_simple=reasons[0] if reasons else None,
-        integer=_is_count(update.value),
     )
 
 
@@ -226,37 +223,25 @@ def _end(node: ast.AST) -> int:
     return int(getattr(node, "end_lineno", 0) or 0)
 
 
-def _is_number(write: ast.AST, text: str) -> bool:
-    """Whether an assignment gives a name a literal number."""
-    if isinstance(write, ast.Assign):
-        value: ast.expr | None = write.value
-        for target in write.targets:
-            if isinstance(target, (ast.Tuple, ast.List)):
-                if not isinstance(value, (ast.Tuple, ast.List)) or len(value.elts) != len(target.elts):
-                    return False
-                pairs = zip(target.elts, value.elts, strict=True)
-                value = next((each for single, each in pairs if dotted(single) == text), None)
-    elif isinstance(write, ast.AnnAssign):
-        value = write.value
-    else:
-        return False
-    return isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
+def literal(write: ast.AST, name: str) -> int | float | None:
+    """The number that a statement gives to a name; None where it gives something else."""
+    value = given(write, name)
+    if isinstance(value, ast.Constant) and type(value.value) in (int, float):
+        assert isinstance(value.value, (int, float))
+        return value.value
+    return None
 
 
-def _is_count(value: ast.expr) -> bool:
-    """Whether what is added counts something: the sum of a comparison."""
-    compares = False
-    for node in walk(value):
-        called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            called = node.func.id
-        if called in ("mean", "float", "double") or (
-            isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult))
-        ):
-            return False
-        compares = compares or isinstance(node, ast.Compare)
-        compares = compares or (isinstance(node, ast.Attribute) and node.attr in _COMPARING)
-    return compares
-
-
-_COMPARING = ("eq", "ne", "gt", "lt", "ge", "le", "count_nonzero")
+def given(write: ast.AST, name: str) -> ast.expr | None:
+    """The expression that an assignment gives to a name, perhaps one of several: ``losses, total = [], 0.0``."""
+    if not isinstance(write, (ast.Assign, ast.AnnAssign)) or write.value is None:
+        return None
+    for target in write.targets if isinstance(write, ast.Assign) else [write.target]:
+        if dotted(target) == name:
+            return write.value
+        if isinstance(target, ast.Tuple) and isinstance(write.value, ast.Tuple):
+            pairs = zip(target.elts, write.value.elts, strict=False)
+            value = next((value for each, value in pairs if dotted(each) == name), None)
+            if value is not None:
+                return value
+    return None

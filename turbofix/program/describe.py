@@ -193,8 +193,7 @@ def _sync(sync: Sync) -> str:
         reads = ", ".join(f"{read.site.line} {read.when}" for read in found.reads)
         inits = ", ".join(str(site.line) for site in found.inits)
         simple = "simple" if found.simple else f"not simple: {found.why_not_simple}"
-        kind = ", integer" if found.integer else ""
-        text += f"\n      into {found.text} set at {inits or '-'}, read at {reads or '-'}, {simple}{kind}"
+        text += f"\n      into {found.text} set at {inits or '-'}, read at {reads or '-'}, {simple}"
     if sync.meter is not None:
         text += f" meter {at(sync.meter.cls)} computes only: {sync.meter.computes_only}"
     return text

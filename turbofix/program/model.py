@@ -442,7 +442,6 @@ class Read:
     site: Site
     statement: Site
     when: Literal["every_step", "every_n", "condition", "after_loop", "elsewhere"]
-    text: str  # the expression's source
     show: Site | None = None  # the statement that shows it, where it is only shown (directly, or through names)
 
 
@@ -459,10 +458,8 @@ class Accumulator:
     inits: tuple[Site, ...]
     reads: tuple[Read, ...]
     loop: Site
-    function: Site | None
     simple: bool = True
     why_not_simple: str | None = None
-    integer: bool = False  # counts (correct += pred.eq(y).sum().item()), an int64 tensor
 
 
 @dataclass(frozen=True)
@@ -553,7 +550,6 @@ class Sync:
     show: Show | None = None
     no_grad: bool = False
     on_device: Placement = Placement("unknown")
-    in_evaluation: bool = False
     unread: bool = False  # stored in a list of the file that nothing reads
     forgotten: bool = False  # and which ends with the function that makes it
     asked: bool = False  # nothing decides over the read but tests of what the value is: None, a tensor

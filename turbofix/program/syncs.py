@@ -198,7 +198,6 @@ def syncs_and_shows(
         if in_evaluation:
             sync = replace(sync, picked=picked(analysis, event, loop, events))
         named = _named(analysis, event, sync.of_text)
-        sync = replace(sync, in_evaluation=in_evaluation)
         if named and named <= backwards:
             sync = replace(sync, of="loss", plain=False)
         shown.setdefault(sync.site, set()).update(_showing(analysis, uses))
@@ -300,7 +299,6 @@ def _taken_apart(analysis: Analysis, events: list[Event], loop: ast.AST, device:
             use="other",
             no_grad=no_grad(event),
             on_device=_where(results, device),
-            in_evaluation=True,
         )
 
 
