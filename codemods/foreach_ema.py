@@ -36,16 +36,14 @@ Use instead
     (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your checkpoints.)
 
 When refused
-    Known are loops of a training step that do nothing else with the parameters of two models: ``mul_`` and ``add_`` in
-    one line or two, ``lerp_`` and ``copy_``, or an assignment to ``.data``, on what ``parameters()`` or
-    ``named_parameters()`` give. Nothing is said of anything else (a test on each parameter, a norm that is summed up by
-    ``item()``), of loops outside of training steps, of those whose variables are read behind them, and where no GPU is
-    used or a framework holds the weights.
+    Known are loops of a training step that do nothing else with the parameters: ``mul_`` and ``add_`` in one line or
+    two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``), or an assignment to
+    ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of anything else (a
+    norm that is summed up), of loops outside of training steps, and of those whose variables are read behind them.
 
-    Refused where the loop runs over a ``state_dict()`` or over buffers (running statistics and counters are no weights,
-    and a counter is a whole number), and where the decay is not known to be a plain number: a list of tensors takes no
-    tensor of one element in its place. An assignment to ``.data`` is refused in a program with weights that are not in
-    float32: it may change their type.
+    Refused where a sum is put into what a ``state_dict()`` or buffers hold (a counter is a whole number), and where the
+    decay is a tensor: a list of tensors takes none of one element in its place. An assignment to ``.data`` is refused
+    in a program with weights that are not in float32: it may change their type.
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
@@ -59,12 +57,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import ON_GPU, READ_WHOLE, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
 from turbofix.program.model import Averaging, TrainingProgram
 
+from ._copies import goes_to_gpu
 from ._frameworks import LEFT
 
 codemod = Codemod(
@@ -73,7 +72,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     after=("grad-accumulation",),
     known_as=("exponential moving average", "EMA", "torch._foreach"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, ON_GPU, SAME_FORMULA),
 )
 
 SINCE = (2, 1)  # torch._foreach_copy_
@@ -83,13 +82,14 @@ LONG = 85
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Loops over the parameters of two models in a training step on a GPU."""
+    """Loops over parameters in a training step on a GPU."""
     if program.framework not in LEFT or program.hands_over:
         return
-    if not program.device.reaches_cuda or program.target.torch < SINCE:
+    goes = goes_to_gpu(program, program.device)
+    if goes is None or program.target.torch < SINCE:
         return
     for each in program.averagings:
-        what = "averaged" if each.weight is not None else "copied"
+        what = "clamped" if any(each.bounds) else "averaged" if each.weight is not None else "copied"
         message = f"the weights are {what} one parameter at a time, by kernels of their own for each"
         seen = (Evidence("the loop over parameters", each.loop),)
         why = each.why_not
@@ -98,7 +98,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if why is not None:
             yield codemod.refuse(each.loop, message, why, evidence=seen)
         else:
-            yield codemod.finding(each.loop, message, plan=each, evidence=seen)
+            yield codemod.finding(
+                each.loop, message, plan=each, evidence=seen, assumes=(*goes, *(SAME_FORMULA,) * each.unsure)
+            )
 
 
 @codemod.rewrite
@@ -111,19 +113,27 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         renew(plan, edit)
         return
     bases, others = edit.free_name("averages", at), edit.free_name("weights", at)
-    if plan.plain is not None:
+    asked = f" if {plan.test}" if plan.test is not None else ""
+
+    def call(name: str) -> str:
+        return edit.name(f"torch._foreach_{name}", at)
+
+    if any(plan.bounds):
+        lines = [f"{others} = [{plan.base} for {plan.target} in {plan.iterated}{asked}]"]
+        ends = zip(("clamp_min_", "clamp_max_"), plan.bounds, strict=True)
+        lines += [f"{call(name)}({others}, {bound})" for name, bound in ends if bound is not None]
+        edit.replace_lines(at, at, *lines)
+        return
+    if plan.plain is not None and not asked:
         names = f"{bases}, {others}" if plan.plain == "same" else f"{others}, {bases}"
         lines = [f"{names} = zip(*{plan.iterated})"]
     else:
         taken, source = f"({plan.base}, {plan.other}) for {plan.target} in ", plan.iterated
         lines = []
-        if at.column + len(taken) + len(source) > LONG:
+        if at.column + len(taken) + len(source) + len(asked) > LONG:
             source = edit.free_name("pairs", at, (bases, others))
             lines.append(f"{source} = {plan.iterated}")
-        lines.append(f"{bases}, {others} = zip(*({taken}{source}))")
-
-    def call(name: str) -> str:
-        return edit.name(f"torch._foreach_{name}", at)
+        lines.append(f"{bases}, {others} = zip(*({taken}{source}{asked}))")
 
     if plan.weight is None:
         lines.append(f"{call('copy_')}({bases}, {others})")
@@ -143,10 +153,13 @@ def renew(plan: Averaging, edit: Edit) -> None:
     pairs, averages, averaged = (edit.free_name(name, at) for name in ("pairs", "averages", "averaged"))
     parameter = f"({plan.target})" if "," in plan.target and not plan.target.startswith("(") else plan.target
     kept, given = (f"[{each} for {plan.target} in {pairs}]" for each in (plan.base, plan.other))
+    listed = f"list({plan.iterated})"
+    if plan.test is not None:
+        listed = f"[{parameter} for {plan.target} in {plan.iterated} if {plan.test}]"
     edit.replace_lines(
         at,
         at,
-        f"{pairs} = list({plan.iterated})",
+        f"{pairs} = {listed}",
         f"{averages} = {edit.name('torch._foreach_mul', at)}({kept}, {plan.scale})",
         f"{edit.name('torch._foreach_add_', at)}({averages}, {given}, alpha={plan.weight})",
         f"for {parameter}, {averaged} in zip({pairs}, {averages}):",

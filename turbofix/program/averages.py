@@ -35,13 +35,18 @@ _PLAIN = (Const, Option, Computed, Host)
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """``base`` becomes ``base * scale + other * weight``; by ``lerp_``, no scale; a plain copy, neither."""
+    """``base`` becomes ``base * scale + other * weight``; by ``lerp_``, no scale; a plain copy, neither.
+
+    Where there are ``bounds``, it is kept within them, and ``other`` is ``base``.
+    """
 
     base: ast.expr
     other: ast.expr
     scale: ast.expr | None = None
     weight: ast.expr | None = None
     renewed: bool = False
+    summed: bool = False  # in another tensor, that may have another type
+    bounds: tuple[ast.expr | None, ast.expr | None] = (None, None)
 
 
 def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ...]:
@@ -51,13 +56,15 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
     found: dict[Site, Averaging] = {}
     others: set[Site] = set()  # loops that are something else on some way
     for event in facts.of("call") if training else ():
-        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_"):
+        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_"):
             continue
         if not all(isinstance(each, Tensor) and "param" in each.roles for each in members(event.receiver)):
             continue
         statement = facts.places.statement(event.node, event.module)
         loop = facts.places.parent(statement, event.module) if statement is not None else None
-        if not isinstance(loop, ast.For) or loop.orelse or statement not in loop.body:
+        if isinstance(loop, ast.If):
+            loop = facts.places.parent(loop, event.module)
+        if not isinstance(loop, ast.For) or loop.orelse:
             continue
         site = facts.places.site(loop, event.module)
         around = {facts.places.site(each.node, each.module) for each in facts.loops(event) if each.node is not loop}
@@ -68,7 +75,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
             found[site] = read
     for event in facts.of("iterate") if training else ():
         loop = event.node
-        if not isinstance(loop, ast.For) or loop.orelse or not _is_renewal(loop.body[-1]):
+        if not isinstance(loop, ast.For) or loop.orelse or not _is_renewal(_tested(loop)[1][-1]):
             continue
         gone_through = [each for each in flatten(event.receiver) if isinstance(each, Tensor)]
         if not gone_through or not all("param" in each.roles for each in gone_through):
@@ -102,12 +109,13 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
     if not frames:
         return None
-    body = _inlined(analysis, loop.body, own, frames)
+    test, written = _tested(loop)
+    body = _inlined(analysis, written, own, frames)
     formula = _formula(body, own)
     if formula is None:
         return None
-    numbers = [each for each in (formula.scale, formula.weight) if each is not None]
-    pure = all(
+    numbers = [each for each in (formula.scale, formula.weight, *formula.bounds) if each is not None]
+    pure = (test is None or _is_test(test)) and all(
         not any(isinstance(node, (ast.Call, ast.Await, ast.NamedExpr)) for node in walk(each)) for each in numbers
     )
     if not pure or any(_names(each) & own for each in numbers):
@@ -120,24 +128,24 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
 
     def text(node: ast.expr) -> str:
         """The source of what stands in the loop; what was put together of several places is written anew."""
-        if body is not loop.body and loop not in facts.places.ancestors(node, module):
+        if body is not written and loop not in facts.places.ancestors(node, module):
             return ast.unparse(node)
         return " ".join(facts.places.text(node, module).split())
 
-    why = None
+    why, unsure = None, test is not None
     for each in numbers:
         for name in (node for node in walk(each) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))):
             if isinstance(facts.places.parent(name, module), (ast.Attribute, ast.Subscript)):
                 continue
             values = members(facts.evaluate(name, frames))
             known = [isinstance(value, _PLAIN) or (isinstance(value, Unknown) and value.number) for value in values]
-            if not values or not all(known):
+            if any(isinstance(value, Tensor) for value in values):
                 why = f"whether `{text(name)}` is a plain number is not known"
+            unsure = unsure or not values or not all(known)
     kinds = set(_sources(analysis, loop, formula, frames))
-    if "state" in kinds:
+    if "state" in kinds and (formula.summed or formula.renewed):  # `mul_` would have stopped at a whole number
         why = "a state also holds buffers, some of which may be whole numbers and are no weights"
-    elif kinds != {"parameters"}:
-        return None
+    unsure = unsure or kinds != {"parameters"}
     plain: Literal["same", "other"] | None = None
     pair = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
     if len(pair) == 2 and all(isinstance(each, ast.Name) for each in pair):
@@ -154,7 +162,31 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         weight=text(formula.weight) if formula.weight is not None else None,
         plain=plain,
         renewed=formula.renewed,
+        test=text(test) if test is not None else None,
+        bounds=tuple(text(each) if each is not None else None for each in formula.bounds),  # type: ignore[arg-type]
+        unsure=unsure,
         why_not=why,
+    )
+
+
+def _tested(loop: ast.For) -> tuple[ast.expr | None, list[ast.stmt]]:
+    """What is asked of each parameter, and what is done to those that pass."""
+    first, *rest = loop.body
+    if isinstance(first, ast.If) and not rest and not first.orelse:
+        return first.test, first.body
+    skips = isinstance(first, ast.If) and not first.orelse and [type(each) for each in first.body] == [ast.Continue]
+    if isinstance(first, ast.If) and skips and rest and isinstance(first.test, ast.UnaryOp):
+        return (first.test.operand, rest) if isinstance(first.test.op, ast.Not) else (None, loop.body)
+    return None, loop.body
+
+
+def _is_test(node: ast.expr) -> bool:
+    """Whether asking it does nothing else."""
+    asked = ("is_floating_point", "is_complex", "startswith", "endswith")
+    return not any(
+        isinstance(each, (ast.Await, ast.NamedExpr, ast.IfExp))
+        or (isinstance(each, ast.Call) and (dotted(each.func) or "").rpartition(".")[2] not in asked)
+        for each in walk(node)
     )
 
 
@@ -192,7 +224,7 @@ def _is_place(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr == "data" and _is_place(node.value)
     if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name)
+        return dotted(node.value) is not None and isinstance(node.slice, ast.Name)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr == "detach" and not node.args and not node.keywords and _is_place(node.func.value)
     return False
@@ -383,13 +415,20 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     lerped = _method(first, "lerp_")
     if lerped is not None and len(first.args) == 2 and not first.keywords:
         return Formula(lerped[0], first.args[0], None, first.args[1])
+    clamped = _method(first, "clamp_")
+    if clamped is not None:
+        given = dict(zip(("min", "max"), first.args, strict=False)) | {
+            each.arg or "": each.value for each in first.keywords
+        }
+        known = given.keys() <= {"min", "max"} and given
+        return Formula(clamped[0], clamped[0], bounds=(given.get("min"), given.get("max"))) if known else None
     copied = _method(first, "copy_")
     if copied is None or len(first.args) != 1 or first.keywords:
         return None
-    given = first.args[0]
-    if not (isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add)):
-        return Formula(copied[0], given)
-    return _summed(copied[0], given, own)
+    value = first.args[0]
+    if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)):
+        return Formula(copied[0], value)
+    return _summed(copied[0], value, own)
 
 
 def _is_renewal(statement: ast.stmt) -> bool:
@@ -422,7 +461,7 @@ def _summed(base: ast.expr, given: ast.BinOp, own: set[str]) -> Formula | None:
         return None
     for one, two in ((left, right), (right, left)):
         if _bare(one[0]) == _bare(base) != _bare(two[0]):
-            return Formula(base, two[0], one[1], two[1])
+            return Formula(base, two[0], one[1], two[1], summed=True)
     return None
 
 
@@ -433,6 +472,8 @@ def _method(call: ast.Call, name: str) -> tuple[ast.expr] | None:
 
 def _added(base: ast.expr, scaled: ast.Call, added: ast.Call, own: set[str]) -> Formula | None:
     """``base.mul_(scale).add_(other, alpha=weight)``, or with the weight in a product."""
+    if len(scaled.args) == 1 and len(added.args) == 2 and not (scaled.keywords or added.keywords):
+        return Formula(base, added.args[1], scaled.args[0], added.args[0])  # the weight first, as it was once written
     if len(scaled.args) != 1 or scaled.keywords or len(added.args) != 1:
         return None
     if [each.arg for each in added.keywords] == ["alpha"]:

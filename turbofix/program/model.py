@@ -1420,7 +1420,8 @@ class Averaging:
 
     All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
     the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
-    memory (``kept.data = ...``). ``why_not`` is what may be no weight.
+    memory (``kept.data = ...``). ``test`` is what is asked of each; what has ``bounds`` is kept within them.
+    ``unsure``: what it goes through may be something else. ``why_not`` is what may be no weight.
     """
 
     loop: Site
@@ -1432,6 +1433,9 @@ class Averaging:
     weight: str | None = None
     plain: Literal["same", "other"] | None = None
     renewed: bool = False
+    test: str | None = None
+    bounds: tuple[str | None, str | None] = (None, None)
+    unsure: bool = False
     why_not: str | None = None
 
 
