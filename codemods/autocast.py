@@ -258,14 +258,15 @@ LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "w
 class Wrap:
     """A region to put under autocast; ``test`` is true where a GPU is used ("True": always).
 
-    ``outputs`` become float32 again inside it, because the loss is computed from them outside. Where calls of models
-    stand in the statements of losses, they are ``lifted`` out of these, and each statement gets a region of its own.
+    ``outputs`` become float32 again inside it, because the loss is computed from them outside. ``apart``: each statement
+    that calls a model gets a region of its own; calls in statements that do more are ``lifted`` out of these.
     """
 
     region: Region
     test: str
     outputs: tuple[Output, ...] = ()
     lifted: tuple[Output, ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -652,8 +653,11 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
     refuse_step(program, step, half)
     wraps: list[Wrap] = []
     sure = is_sure(program, step) and (half == "bfloat16" or program.target.capability < AMPERE)
+    blocked = why_apart(step)
     for region in step.forwards:
-        wrap, plain = wrap_of(step, region, test_in(program, step, region), why_outside(step, region, half))
+        test = test_in(program, step, region)
+        outside = why_outside(step, region, half)
+        wrap, plain = (apart(region, test, blocked), False) if blocked else wrap_of(step, region, test, outside)
         wraps.append(wrap)
         sure = sure and plain
     for evaluation in program.evaluations:
@@ -706,15 +710,20 @@ def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | N
     inside = outside is not None and any(name in LOGIT_LOSSES for name in region.criteria_inside)
     if end is not None and outputs is not None and not region.tangled and not inside:
         return Wrap(replace(region, last=end), test, outputs), outside is None
-    hidden = set(region.criteria_hidden) & LOGIT_LOSSES.keys()
-    if inside and region.lifted and outputs is not None and not region.tangled and not hidden:
-        return Wrap(region, test, outputs, region.lifted), False
     if outside is not None:
-        raise Refuse(outside)
+        return apart(region, test, outside), False
     logits = isinstance(loop, Evaluation) or (
         bool(loop.loss.qualnames) and all(name.endswith(LOGIT_CRITERIA) for name in loop.loss.qualnames)
     )
     return Wrap(region, test), not region.half and (logits or not region.products)
+
+
+def apart(region: Region, test: str, why: str) -> Wrap:
+    """A region for each statement that calls a model, where one around all of them is not possible (``why``)."""
+    hidden = set(region.criteria_hidden) & LOGIT_LOSSES.keys()
+    if region.outputs is None or region.lifted is None or not region.calling or hidden:
+        raise Refuse(why)
+    return Wrap(region, test, region.outputs, region.lifted, apart=True)
 
 
 def test_in(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> str:
@@ -774,14 +783,23 @@ def refuse_regions(step: Step) -> None:
     if not step.forwards or not step.backwards:
         raise Refuse("forward pass and loss could not be told apart from the rest of the step")
     for region in step.forwards:
-        if region.blockers:
-            raise Refuse(region.blockers[0])
+        for blocker in region.blockers:
+            if blocker not in region.between:
+                raise Refuse(blocker)
+
+
+def why_apart(step: Step) -> str | None:
+    """Why the calls of models cannot stand under one ``with`` with all that lies between them, if anything."""
+    for region in step.forwards:
+        if region.between:
+            return region.between[0]
     for one, other in zip(step.forwards, step.forwards[1:], strict=False):
         if overlap(one, other):
-            raise Refuse("the forward passes of several losses overlap")
+            return "the forward passes of several losses overlap"
     for backward in step.backwards:
         if any(inside(backward.statement, region) for region in step.forwards):
-            raise Refuse("a loss is sent back before the forward pass of another one is over")
+            return "a loss is sent back before the forward pass of another one is over"
+    return None
 
 
 def refuse_model(model: Model) -> None:
@@ -902,6 +920,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, Plan)
     dtype = "torch.bfloat16" if plan.scaling is None else "torch.float16"
+    done: set[Output] = set()
+    wrapped: set[Site] = set()
     for wrap in plan.wraps:
         place = wrap.region.first
         test = written(wrap.test, edit, place)
@@ -909,17 +929,23 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'
         header = requote(header, edit, place)
-        apart = {each.statement for each in wrap.lifted}
+        lifted = {each.statement for each in wrap.lifted}
         for output in wrap.outputs:
+            if output in done:
+                continue
+            done.add(output)
             if output.names:
                 values = ", ".join(f"{name}.float()" for name in output.names)
                 edit.after(output.statement, f"{', '.join(output.names)} = {values}")
-            elif output.statement not in apart:
+            elif output.statement not in lifted:
                 edit.insert_after(output.call, ".float()")
-        if not wrap.lifted:
+        if not wrap.apart:
             edit.wrap(place, wrap.region.last, header)
-        for statement in wrap.region.calling if wrap.lifted else ():
-            if statement not in apart:
+        for statement in wrap.region.calling if wrap.apart else ():
+            if statement in wrapped:
+                continue
+            wrapped.add(statement)
+            if statement not in lifted:
                 edit.wrap(statement, statement, header)
                 continue
             calls = [each.call for each in wrap.lifted if each.statement == statement]

@@ -253,10 +253,10 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
     places = analysis.facts.places
     module = span.frames[-1].module
     statements = span.statements
-    blockers: list[str] = []
+    between: list[str] = []
     if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
-        blockers.append("the loss is computed in the same statement that calls backward")
-    blockers += _leaving(statements)
+        between.append("the loss is computed in the same statement that calls backward")
+    blockers = _leaving(statements)
     quiet: set[int] = set()
     loud: set[int] = set()
     changed: dict[int, Event] = {}  # model -> what changes its weights after a forward pass
@@ -270,26 +270,27 @@ def judge(analysis: Analysis, span: Span, events: list[Event], backward: Event |
             stale = [changed[model] for model in called & changed.keys()]
             if stale and not no_grad(event):
                 where = analysis.facts.site(stale[0]).line_from(module.path)
-                blockers.append(
+                between.append(
                     f"{where} changes weights between two forward passes; autocast keeps its casts of the old"
                 )
             (quiet if no_grad(event) else loud).update(called)
         changed |= {model: event for model in _changed(event) if model in loud}
         if event.kind == "backward":
-            blockers.append("another backward lies between the forward pass and its loss")
+            between.append("another backward lies between the forward pass and its loss")
         elif event.kind == "step" and is_update(event):
-            blockers.append("an optimizer's step lies between the forward pass and its loss")
+            between.append("an optimizer's step lies between the forward pass and its loss")
         elif event.kind == "autograd_grad":
             blockers.append("a gradient is taken inside the forward pass (torch.autograd.grad)")
         elif event.kind == "load":
-            blockers.append("state is loaded between the forward pass and its loss")
+            between.append("state is loaded between the forward pass and its loss")
     if quiet & loud:  # autocast keeps its casts of the weights, made without a graph (pytorch issue 65766)
-        blockers.append("the same model also runs without gradients there, after which older torch loses its gradients")
+        between.append("the same model also runs without gradients there, after which older torch loses its gradients")
     region = Region(
         places.site(statements[0], module),
         places.site(statements[-1], module),
         places.function_site(statements[0], module),
-        tuple(dict.fromkeys(blockers)),
+        tuple(dict.fromkeys((*between, *blockers))),
+        tuple(dict.fromkeys(between)),
     )
     return with_outputs(analysis, region, span, events, backward)
 
@@ -307,6 +308,8 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
     logarithms = False
     calling: set[int] = set()
     judging: set[int] = set()
+    if backward is not None and contains(statements[-1], span.frames[-1].anchor, places, module):
+        judging.add(len(statements) - 1)
     for node, event in anchors(analysis, events, span.frames):
         index = next((i for i, each in enumerate(statements) if contains(each, node, places, module)), None)
         if index is None or (backward is not None and no_grad(event)):
@@ -340,7 +343,7 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
         criteria_hidden=tuple(sorted({name for name, index in criteria if index < 0})),
         calls_end=places.site(statements[last], module) if last >= 0 else None,
         calling=tuple(places.site(statements[index], module) for index in sorted(calling)),
-        lifted=_lifted(analysis, both, outputs, module) if complete else (),
+        lifted=_lifted(analysis, both, outputs, module) if complete else None,
         outputs=tuple(outputs) if complete else None,
         idle=tuple(
             places.site(statement, module)
@@ -352,8 +355,8 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
 
 def _lifted(
     analysis: Analysis, statements: list[ast.stmt], outputs: list[Output], module: ModuleFile
-) -> tuple[Output, ...]:
-    """What models give inside of some statements, by the outermost calls; none unless each is made once, and always."""
+) -> tuple[Output, ...] | None:
+    """What models give inside of some statements, by the outermost calls; None unless each is made once, and always."""
     places = analysis.facts.places
     found: list[Output] = []
     for statement in statements:
@@ -368,9 +371,9 @@ def _lifted(
             elif not isinstance(node, _AT_TIMES):
                 waiting += ast.iter_child_nodes(node)
         if not own or {each for each in here if any(_holds(one.call, each) for one in own)} != here.keys():
-            return ()
+            return None
         found += own
-    return tuple(found) if not any(each.names for each in found) else ()
+    return tuple(found) if not any(each.names for each in found) else None
 
 
 def _holds(outer: Site, inner: Site) -> bool:
