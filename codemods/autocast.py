@@ -24,88 +24,25 @@ Use instead
                 loss = criterion(outputs, labels)
             loss.backward()
 
-    ``enabled`` is the script's own device test: on a CPU the program stays as it was, and does not warn. In a script
-    that only runs on a GPU it is left out. Forward passes of the evaluation get the same.
-
-    Torch's own losses compute in float32 inside the region. A loss that is put together by hand does not: means,
-    differences and matrix products would leave it with three digits. Then the region ends with the forward pass, whose
-    results become float32 again; likewise where other lines stand between the two::
+    ``enabled`` is the script's own device test. Torch's own losses compute in float32 inside the region. A loss that is
+    put together by hand does not, nor does ``BCELoss``: the region ends with the forward pass, whose results become
+    float32 again, or each call of a model gets a region of its own::
 
             with torch.autocast("cuda", dtype=torch.bfloat16):
-                real_score = critic(real).float()
-                fake_score = critic(fake).float()
-            loss = fake_score.mean() - real_score.mean()
+                seen = critic(images).float()
+            loss = bce(seen, ones)
 
-    The ``Trainer`` of transformers does it all by a setting. It raises for ``bf16=True`` where no GPU computes in
-    bfloat16, so that the value asks for one::
-
-        args = TrainingArguments(
-            "out", bf16=torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-        )
-
-    Lightning's trainer puts the steps of the module under autocast, losses included::
-
-        trainer = L.Trainer(max_epochs=10, precision="bf16-mixed" if torch.cuda.is_available() else "32-true")
-
-    Under Accelerate whoever starts the program chooses the precision, if nothing is passed. The default of an option of
-    the script is set, or the argument::
-
-        accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
-
-    DeepSpeed computes in what its configuration names. A JSON file of the project is edited in place, its layout and
-    order kept, a dict of the script likewise::
-
-        "bf16": {
-          "enabled": true
-        },
-        "zero_optimization": {
-          "stage": 2
-        }
-
-    It casts the weights, and keeps others in float32 that are updated. A ``Trainer`` that hands over to DeepSpeed
-    demands that both say the same: the file gets ``"enabled": "auto"``, and the settings get ``bf16=``.
-
-    On Volta and Turing (``--gpu volta``, ``--gpu turing``), and for LSTMs and ``DataParallel``, float16, with a scaler
-    that keeps small gradients from vanishing; it is made once, beside the optimizer, and goes wherever that goes::
-
-        scaler = torch.amp.GradScaler("cuda", enabled=device.type == "cuda")
-        ...
-            with torch.autocast("cuda", dtype=torch.float16, enabled=device.type == "cuda"):
-                outputs = model(images)
-                loss = criterion(outputs, labels)
-            scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
+    The ``Trainer`` of transformers (``bf16=``), Lightning (``precision="bf16-mixed"``), Accelerate
+    (``mixed_precision="bf16"``) and DeepSpeed's configuration have a switch for it. On Volta and Turing (``--gpu
+    volta``), and for LSTMs and ``DataParallel``, it is float16, with a ``torch.amp.GradScaler``.
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
-    convolutions, and of steps that optimise an image or a latent code and no model. Small layers, over before the next
-    kernel is launched, rank low. It is refused
-
-    - for ``BCELoss`` and functions that raise in 16 bits (``torch.linalg``, FFTs, sparse products, indexed writes) in
-      the model itself, or where they cannot be told from the forward pass; behind it the region ends before them;
-    - where the program computes in half precision or float64 already, or uses apex, a scaler or autocast elsewhere;
-    - for gradients of gradients, closures (L-BFGS), sines of what layers give, whose phase is lost, quantized models,
-      and for reinforcement learning, where the step compares with what the model did before, in float32;
-    - for weights that are changed between two forward passes of one loss, since autocast keeps its casts of the old;
-    - for the checkpointing of deepspeed and apex, which forgets autocast (``torch.utils.checkpoint`` keeps it);
-    - where the forward pass cannot be put under a ``with``: a ``return`` in the middle, a loss that is computed in the
-      same statement that calls ``backward``;
-    - for float16, which LSTM, GRU and RNN layers and ``DataParallel`` need as well (cuDNN computes in it whatever the
-      region says, and threads do not take over the dtype), also where gradients are read by hand or clipped more often
-      than stepped, where the optimizer's way to the step could not be followed, so that the scaler could not go along,
-      and for masks filled with -1e9.
-
-    Under a ``Trainer`` of transformers, Accelerate and Lightning it is refused where the command line or an option
-    decides (pass ``--bf16 True``, ``--mixed_precision bf16``, ``--trainer.precision bf16-mixed``), where the script
-    sets the precision itself, and where an engine has one of its own (FSDP, DeepSpeed, Megatron-LM, a strategy).
-
-    Under DeepSpeed it is done for models of transformers that are made in float32. It is refused where the
-    configuration is not known, switches a precision off itself or names no stage of ZeRO from 1 to 3, without which
-    versions differ in what stays in float32, and where several batches make up an update, whose gradients would be
-    added up in bfloat16.
+    convolutions, and of steps that optimise an image and no model. It is refused for float64 and half precision, beside
+    apex, a scaler or autocast elsewhere, for gradients of gradients and closures (L-BFGS), for functions that raise in
+    16 bits inside of a model, and in reinforcement learning, where a step compares with what the model did in float32.
+    float16 needs a scaler, which must be able to go along. Frameworks' switches are left alone where the command line,
+    an option (pass ``--bf16 True``) or an engine (FSDP, a configuration of DeepSpeed that says so) decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -258,8 +195,8 @@ LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "w
 class Wrap:
     """A region to put under autocast; ``test`` is true where a GPU is used ("True": always).
 
-    ``outputs`` become float32 again inside it, because the loss is computed from them outside. ``apart``: each statement
-    that calls a model gets a region of its own; calls in statements that do more are ``lifted`` out of these.
+    ``outputs`` become float32 again inside it, because the loss is computed from them outside. ``apart``: each
+    statement that calls a model gets a region of its own; calls in statements that do more are ``lifted`` out of these.
     """
 
     region: Region
@@ -656,7 +593,7 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
     blocked = why_apart(step)
     for region in step.forwards:
         test = test_in(program, step, region)
-        outside = why_outside(step, region, half)
+        outside = why_outside(step, region)
         wrap, plain = (apart(region, test, blocked), False) if blocked else wrap_of(step, region, test, outside)
         wraps.append(wrap)
         sure = sure and plain
@@ -683,7 +620,7 @@ def is_sure(program: TrainingProgram, step: Step) -> bool:
     return bool(step.models) and not own
 
 
-def why_outside(loop: Step | Evaluation, region: Region, half: str) -> str | None:
+def why_outside(loop: Step | Evaluation, region: Region) -> str | None:
     """Why the region has to end with the forward pass, whose results become float32 again."""
     names = loop.loss.qualnames if isinstance(loop, Step) else tuple(call.qualname for call in loop.calls)
     for name in (*names, *region.criteria_inside):
@@ -693,7 +630,7 @@ def why_outside(loop: Step | Evaluation, region: Region, half: str) -> str | Non
     for call in region.unfit:
         line, broken = call.site.line_from(region.first.path), unfit_for_half(call.qualname)
         return f"{call.qualname} on {line} is given a result of the forward pass, and {broken}: give it `.float()`"
-    return leaves_torch((region,), loop.syncs) if half == "bfloat16" else None
+    return None
 
 
 def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | None) -> tuple[Wrap, bool]:
@@ -705,17 +642,18 @@ def wrap_of(loop: Step | Evaluation, region: Region, test: str, outside: str | N
     matrices, similarities), unless they are the logits of a classification.
     """
     end, outputs = region.calls_end, region.outputs
-    if outside is None and not region.half and not region.products and not region.idle:
+    leaves = leaves_torch(region, loop.syncs)
+    if outside is None and not leaves and not region.half and not region.products and not region.idle:
         return Wrap(region, test), True
     inside = outside is not None and any(name in LOGIT_LOSSES for name in region.criteria_inside)
     if end is not None and outputs is not None and not region.tangled and not inside:
-        return Wrap(replace(region, last=end), test, outputs), outside is None
+        return Wrap(replace(region, last=end), test, outputs), outside is None and not leaves
     if outside is not None:
         return apart(region, test, outside), False
     logits = isinstance(loop, Evaluation) or (
         bool(loop.loss.qualnames) and all(name.endswith(LOGIT_CRITERIA) for name in loop.loss.qualnames)
     )
-    return Wrap(region, test), not region.half and (logits or not region.products)
+    return Wrap(region, test), not leaves and not region.half and (logits or not region.products)
 
 
 def apart(region: Region, test: str, why: str) -> Wrap:
@@ -867,20 +805,11 @@ def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
     return None
 
 
-def leaves_torch(regions: tuple[Region, ...], syncs: tuple[Sync, ...]) -> str | None:
-    """Where a result of the forward pass is handed to numpy or another library, which bfloat16 does not survive.
-
-    Nothing is said of results of which the dtype is known to be another one.
-    """
-    here = regions[0].first.path if regions else Path()
-    for sync in syncs:
-        if sync.how == "numpy" and sync.of not in ("loss", "batch", "param", "grad") and not casts(sync.of_text):
-            where = sync.site.line_from(here)
-            return f"{where} makes a numpy array of a result of the forward pass; numpy has no bfloat16"
-    for site in (site for region in regions for site in region.escapes):
-        where = site.line_from(here)
-        return f"{where} hands a result of the forward pass to another library, which may not know bfloat16"
-    return None
+def leaves_torch(region: Region, syncs: tuple[Sync, ...]) -> bool:
+    """Whether a result of the forward pass is handed to numpy or another library, which may not know bfloat16."""
+    kept = ("loss", "batch", "param", "grad")
+    read = [each for each in syncs if each.how == "numpy" and each.of not in kept and not casts(each.of_text)]
+    return bool(read or region.escapes)
 
 
 def casts(text: str) -> bool:
@@ -903,9 +832,10 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
         return None
     try:
         test = test_in(program, evaluation, region)
-        return wrap_of(evaluation, region, test, why_outside(evaluation, region, half))[0]
+        wrap, _ = wrap_of(evaluation, region, test, why_outside(evaluation, region))
     except Refuse:
         return None
+    return None if wrap.region == region and leaves_torch(region, evaluation.syncs) and not wrap.apart else wrap
 
 
 @codemod.rewrite

@@ -20,7 +20,7 @@ from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import Layers, layers_of, models_given
 from turbofix.program.shapes import resized_in
 from turbofix.program.unread import wish_at
-from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Value, members
+from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Tensor, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 _FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -452,10 +452,13 @@ def _is_full(node: ast.expr, criteria: set[int], full: set[str]) -> bool:
 
 
 def _leaving(analysis: Analysis, owners: list[Class]) -> Site | None:
-    """Where a file with a module makes numpy arrays of tensors, which there is no way to do in bfloat16."""
+    """Where a file with a module makes numpy arrays of what a product gave, which there is no way to do in bfloat16."""
     for owner in owners:
         for call in every(ast.Call, owner.module.tree):
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "numpy":
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != "numpy":
+                continue
+            read = [each for event in analysis.facts.at(call) for each in members(event.receiver)]
+            if any(isinstance(each, Tensor) and each.half for each in read):
                 return analysis.facts.places.site(call, owner.module)
     return None
 

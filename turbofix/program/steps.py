@@ -532,12 +532,32 @@ def _inner_loops(analysis: Analysis, event: Event, loop: ast.AST) -> list[ast.AS
 
 
 def _regions(analysis: Analysis, backwards: list[Event], loop: ast.AST, events: list[Event]) -> tuple[Region, ...]:
-    found: list[Region] = []
+    found: dict[tuple[Site, Site], Region] = {}
     for backward in backwards:
         region = forward_region(analysis, backward, loop, events)
-        if region is not None and region not in found:
-            found.append(region)
-    return tuple(sorted(found, key=lambda region: region.first))
+        if region is not None:
+            place = (region.first, region.last)
+            found[place] = _both(found[place], region) if place in found else region
+    return tuple(sorted(found.values(), key=lambda region: region.first))
+
+
+def _both(one: Region, other: Region) -> Region:
+    """A region that runs for two losses, or in two ways."""
+    if one == other:
+        return one
+    return replace(
+        one,
+        blockers=tuple(dict.fromkeys((*one.blockers, *other.blockers))),
+        between=tuple(dict.fromkeys((*one.between, *other.between))),
+        half=one.half or other.half,
+        products=tuple(sorted({*one.products, *other.products})),
+        tangled=one.tangled or other.tangled,
+        criteria_inside=tuple(sorted({*one.criteria_inside, *other.criteria_inside})),
+        criteria_hidden=tuple(sorted({*one.criteria_hidden, *other.criteria_hidden})),
+        calls_end=one.calls_end if one.calls_end == other.calls_end else None,
+        lifted=one.lifted if one.lifted == other.lifted else None,
+        outputs=one.outputs if one.outputs == other.outputs else None,
+    )
 
 
 def _with_escapes(
