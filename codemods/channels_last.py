@@ -89,10 +89,12 @@ PLAIN = ("resnet", "wide_resnet", "vgg", "segmentation.fcn_resnet", "segmentatio
 
 @dataclass(frozen=True)
 class Plan:
-    """The call that moves the model, its method, and the views of what its layers compute."""
+    """The call that moves the model and its method, or the loop in front of which its name is ``text``; and the views
+    of what its layers compute."""
 
     moved: Site
     method: str
+    text: str
     views: tuple[tuple[Site, str], ...]
 
 
@@ -105,6 +107,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     if program.framework is not Framework.PYTORCH or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
+    told: set[Plan] = set()
     for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
         over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
@@ -115,10 +118,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = f"the convolutions of {called([model])} have their weights in the order for other kernels"
         moving, views = model.compiling, program.layouts.views
-        moved = moving.moved if moving is not None and moving.method in ("to", "cuda") else None
+        by_call = moving is not None and moving.method in ("to", "cuda")
+        moved = moving.moved if moving is not None and by_call else moving.before if moving is not None else None
         reason = why_not(program, model)
         if reason is not None or moving is None or moved is None:
-            place = "it is not known to be moved to its device in one place"
+            place = "it has no name of its own in front of its training, where its order could be changed"
             yield codemod.refuse(model.site, message, reason or place, evidence=tuple(map(of_loop, steps[:1])))
             continue
         free = program.complete and moving.foreign is None and keeps(model) and not (program.layouts.lying or views)
@@ -128,8 +132,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((PICTURES,) if is_unknown(model) else ()),
             *(() if free and in_16 and works(model) and not program.layouts.weights else (LAYOUT_FREE,)),
         )
-        seen = (Evidence("it is moved to its device", moved), *map(of_loop, steps[:1]))
-        plan = Plan(moved, moving.method, views)
+        seen = (Evidence("it is moved to its device" if by_call else "it is trained", moved), *map(of_loop, steps[:1]))
+        plan = Plan(moved, moving.method if by_call else "", moving.text or "", views)
+        if plan in told:
+            continue
+        told.add(plan)
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -193,6 +200,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     order = edit.name("torch.channels_last", plan.moved)
     if plan.method == "to":
         edit.argument(plan.moved, "memory_format", order)
+    elif not plan.method:
+        edit.before(plan.moved, f"{plan.text}.to(memory_format={order})")
     else:
         edit.insert_after(plan.moved, f".to(memory_format={order})")
     for site, text in plan.views:

@@ -120,11 +120,12 @@ PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
 @dataclass(frozen=True)
 class Plan:
-    """The statement behind which the model is compiled, its name there, and the test under which a GPU is used."""
+    """The statement behind (or before) which the model is compiled, its name there, and a test of whether on a GPU."""
 
-    after: Site
+    place: Site
     text: str
     test: str
+    before: bool
 
 
 @codemod.find
@@ -143,6 +144,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
+    told: set[Plan] = set()
     for model in program.models if program.target.torch >= SINCE else ():
         steps = [step for step in program.steps if model.site in step.models]
         compiling = model.compiling
@@ -158,11 +160,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
-        assert compiling.after is not None
+        place = compiling.after or compiling.before
+        assert place is not None
         assert compiling.text is not None
         test = "True" if compiling.tested else cuda_test(compiling.place)
-        plan = Plan(compiling.after, compiling.text, test or f"next({compiling.text}.parameters()).is_cuda")
-        seen = (*seen, *of_device(compiling.place, compiling.after))
+        test = test if compiling.after is not None or test == "True" else None
+        test = test or f"next({compiling.text}.parameters()).is_cuda"
+        plan = Plan(place, compiling.text, test, compiling.after is None)
+        if plan in told:
+            continue
+        told.add(plan)
+        seen = (*seen, *of_device(compiling.place, place))
         works = any(has_noticeable_work(program, model, step) for step in steps)
         little = is_little(program, model, steps) or (None not in known and (longest or 0) < FEW)
         earned = works and not little and longest is not None and longest >= ENOUGH
@@ -296,8 +304,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         reason = varying(program, step.loaders, step.resized, "compiled")
         if reason is not None:
             return reason
-    if compiling.after is None or compiling.text is None:
-        return "it is not known to be moved to its device in one place, behind which it could be compiled"
+    if (compiling.after or compiling.before) is None or compiling.text is None:
+        return "it has no name of its own in front of its training, where it could be compiled"
     return None
 
 
@@ -309,9 +317,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         set_switch(plan, finding.site, edit)
         return
     assert isinstance(plan, Plan)
-    line = f"{plan.text}.compile()"
-    if plan.test == "True":
-        edit.after(plan.after, line)
-        return
-    statement = edit.statement(plan.after)
-    edit.after(statement, f"if {requote(plan.test, edit, plan.after)}:", f"    {line}")
+    lines = [f"{plan.text}.compile()"]
+    if plan.test != "True":
+        lines = [f"if {requote(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
+    if plan.before:
+        edit.before(plan.place, *lines)
+    else:
+        edit.after(edit.statement(plan.place) if plan.test != "True" else plan.place, *lines)

@@ -17,7 +17,7 @@ from turbofix.program.answers import once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Compiling, Hazard, Model, Step
-from turbofix.program.names import body_of, dotted, walk_here
+from turbofix.program.names import body_of, dotted, stored, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
@@ -146,18 +146,48 @@ def _compiling(
         barred = Hazard(other, analysis.facts.site(forwards[0]))
     last = _last_of_set_up(analysis, set_up.all_of(values))
     if last is None:
-        return Compiling(hazard=hazard, barred=barred)
+        return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
     statement = analysis.facts.places.statement(last.node, last.module)
     text = _name(statement, last.node)
     placed = [each for each in (last,) if each.kind == "transfer"] or set_up.moves_of(values)
     place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
     under = _tests_above(analysis, statement, last)
     if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
-        return Compiling(hazard=hazard, barred=barred)
+        return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
     after = analysis.facts.places.site(statement, last.module)
     moved = analysis.facts.site(placed[-1]) if placed else None
     method = placed[-1].name if placed else ""
     return Compiling(after, text, place, hazard, tested=bool(under), moved=moved, method=method, barred=barred)
+
+
+def _before_training(analysis: Analysis, compiling: Compiling, model: Model, forwards: list[Event]) -> Compiling:
+    """The same with the outermost loop of a training, in front of which the model has a name of its own."""
+    facts = analysis.facts
+    for event in forwards:
+        if not any(level.kind == "no_grad" for level in event.control.upwards()):
+            frames = facts.frames(event)
+            for count, frame in enumerate(frames, 1):
+                for loop in frame.loops:
+                    text = _name_in(analysis, loop, frames[:count], model)
+                    if text is not None:
+                        before = facts.places.site(loop, frame.module)
+                        return replace(compiling, before=before, text=text, place=model.device)
+    return compiling
+
+
+def _name_in(analysis: Analysis, loop: ast.AST, frames: tuple[Frame, ...], model: Model) -> str | None:
+    """What a model is called in a loop that does not give this name to anything."""
+    given = stored(node for node in walk(loop) if isinstance(node, ast.stmt))
+    looked: set[str] = set()
+    for node in walk(loop):
+        text = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        if text is None or text in looked or {text, text.partition(".")[0]} & given:
+            continue
+        looked.add(text)
+        found = models_in(analysis.facts.evaluate(node, frames))
+        if any(analysis.facts.origin_site(each.origin) == model.site for each in found):
+            return text
+    return None
 
 
 def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -> list[Site]:

@@ -1078,6 +1078,7 @@ class Compiling:
     method: str = ""  # of that call: "to", "cuda"
     option: str | None = None  # the one that must be passed for the script to compile it
     barred: Hazard | None = None  # why compiling would do nothing
+    before: Site | None = None  # where there is no ``after``: the outermost loop of the training, where it has ``text``
 
 
 @dataclass(frozen=True)
