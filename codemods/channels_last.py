@@ -27,11 +27,12 @@ Use instead
 
 When refused
     It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); where an
-    optimizer's state is loaded, which may lie in the other order; for convolutions over volumes, whose weights have
-    five dimensions; under ``DataParallel``; and where the model is not known to be moved to its device in one place.
+    optimizer's state is loaded, which may lie in the other order; for convolutions over volumes, and under
+    ``DataParallel``.
 
-    Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
-    before Ampere in full precision; and under frameworks, which move the model. A script that uses
+    Nothing is said where the model is compiled, since the compiler chooses the order itself; where nothing is gained
+    (``InstanceNorm2d`` turns it back, transformers of patches, thin layers over pictures of a channel or two); for GPUs
+    before Volta, and before Ampere in full precision; and under frameworks but Accelerate. A script that uses
     ``torch.channels_last`` anywhere is left alone.
 
 Risk
@@ -86,6 +87,9 @@ KEEPING = frozenset(
 PLAIN = ("resnet", "wide_resnet", "vgg", "segmentation.fcn_resnet", "segmentation.deeplabv3_resnet")
 """Networks of torchvision without convolutions in groups."""
 
+CUTTING = ("swin", "vit", "maxvit")
+"""Networks of torchvision that cut pictures into tokens."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -105,13 +109,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if chosen and program.trains:
         yield codemod.in_place(chosen[0], "the program chooses a memory format for its convolutions")
         return
-    if program.framework is not Framework.PYTORCH or not program.trains or (gpu := on_a_gpu(program)) is None:
+    by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
+    if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
     told: set[Plan] = set()
     for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
         over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
-        if not steps or not over_pictures or model.compiled is not None:
+        if not steps or not over_pictures or model.compiled is not None or is_little(model):
             continue
         in_16 = all(in_16_bits(program, step) for step in steps)
         if program.target.capability < (VOLTA if in_16 else AMPERE):
@@ -145,6 +150,18 @@ def worth_of(model: Model, in_16: bool) -> Worth:
     if not works(model) and all(each.inputs and each.outputs for each in model.convolutions):
         return Worth.SMALL
     return Worth.HIGH if in_16 else Worth.SOME
+
+
+def is_little(model: Model) -> bool:
+    """Whether nothing is gained: thin layers over pictures of a channel or two, tokens, or norms that turn it back."""
+    if "torch.nn.InstanceNorm2d" in model.layers:
+        return True
+    cutting = [each.layer.rpartition(".")[2].lower().startswith(CUTTING) for each in model.convolutions if each.whole]
+    if cutting and all(cutting):
+        return True
+    sides = [min(each.inputs, each.outputs) for each in model.convolutions if each.inputs and each.outputs]
+    known = len(sides) == len(model.convolutions) and not cutting
+    return known and max(sides) <= WIDE and any((each.inputs or 0) <= 2 for each in model.convolutions)
 
 
 def in_16_bits(program: TrainingProgram, step: Step) -> bool:

@@ -28,21 +28,15 @@ Use instead
     The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``.
 
 When refused
-    Compiling takes a minute or more, for training and once more for evaluation, and must be earned back: 20,000 steps
-    at 3 milliseconds saved on each. A forward pass that reads values on the host, goes on as the data say or calls what
-    the compiler does not know falls into several graphs, and a size that changes is compiled once more: then little is
-    gained. One smaller batch at the end of a pass is no matter.
+    Compiling takes a minute or more, for training and once more for evaluation: nothing is said of trainings that are
+    known to take fewer than 6,000 steps, nor of recurrent models, whose kernels cuDNN has, nor on a CPU, for GPUs
+    before Volta and under frameworks, which have options for it (but for transformers' ``Trainer`` and Accelerate).
 
     It is refused where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself (``compile()``
-    compiles nothing there, as torch 2.13 was seen to do), or is only called by another method than as ``model(x)``;
-    where it is wrapped in ``DataParallel``, or is not known to be moved to its device in one place; where sizes are
-    known to differ; where gradients are differentiated, forward passes have hooks, or the model is exported or
-    scripted; where the script compiles it itself under a switch that is off; and where deterministic algorithms are
-    asked for, since the compiler picks kernels by timing.
-
-    Nothing is said where something is compiled already, for GPUs before Volta, which the compiler's kernels do not run
-    on, on a CPU, and under frameworks (Accelerate's ``dynamo_backend=``) but the ``Trainer`` of transformers. There it
-    is refused for texts that are padded to their longest, gradient checkpointing and models in 16 bits or quantized.
+    compiles nothing there), or is only called by another method than as ``model(x)``; where it is wrapped in
+    ``DataParallel``; where sizes are known to differ; where gradients are differentiated; where the script compiles it
+    itself under a switch that is off; where it starts processes of its own; and where deterministic algorithms are
+    asked for. Under the ``Trainer``: for texts padded to their longest, and for models in 16 bits or quantized.
 
 Risk
     equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
@@ -70,6 +64,7 @@ from turbofix.records import dataclass
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
+    GATED_CELLS,
     MATMULS,
     PRODUCTS,
     RECURRENT,
@@ -109,8 +104,8 @@ SINCE = (2, 2)
 ENOUGH = 20_000
 """Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
 
-FEW = 2_000
-"""Steps that hardly do."""
+FEW = 6_000
+"""Steps that do not, at 10 milliseconds saved on each."""
 
 WIDE = 128
 SWITCH = "torch_compile"
@@ -140,8 +135,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(model.compiled, message, f"the script compiles it with {option}: pass it")
         elif model.compiled is not None:
             yield codemod.in_place(model.compiled, f"{called([model])} is compiled")
-    if program.framework is not Framework.PYTORCH or not program.trains or (gpu := on_a_gpu(program)) is None:
+    by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
+    if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
+    if any(owner.argument("dynamo_backend").state != "absent" for owner in program.owners):
+        return  # Accelerate compiles it
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
     told: set[Plan] = set()
@@ -150,10 +148,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         compiling = model.compiling
         if not steps or compiling is None or not may_contain((model,), steps, HEAVY, PRODUCTS | CONVOLVING):
             continue
+        if model.layers & (RECURRENT | GATED_CELLS):
+            continue  # cuDNN's kernels stay as they are, and a loop over cells is compiled for each length
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
         known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
         longest = max((each for each in known if each is not None), default=None)
+        if longest is not None and None not in known and longest < FEW:
+            continue
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
         reason = why_not(program, model, steps)
@@ -172,7 +174,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         told.add(plan)
         seen = (*seen, *of_device(compiling.place, place))
         works = any(has_noticeable_work(program, model, step) for step in steps)
-        little = is_little(program, model, steps) or (None not in known and (longest or 0) < FEW)
+        little = is_little(program, model, steps)
         earned = works and not little and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
@@ -255,9 +257,7 @@ def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> b
 
 
 def is_little(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
-    """Whether a compiler hardly helps: cuDNN's recurrent kernels stay, and small layers are over at once."""
-    if model.layers & RECURRENT:
-        return True
+    """Whether a compiler hardly helps: small layers are over at once."""
     return not model.convolutions and all(
         is_bound_by_launches(model.products, batch_of(program, each)) for each in steps
     )

@@ -28,20 +28,15 @@ Use instead
     Lightning leaves the switch to the script, which then gets the same line before its trainer is made.
 
 When refused
-    Nothing is said for GPUs before Ampere, on a CPU, where no layer multiplies matrices (convolutions and the LSTM, GRU
-    and RNN layers of cuDNN use TF32 by default), and where another precision is in force: every training step runs
-    under ``autocast``, the model is in 16 bits, an engine has a precision of its own. ``apply`` lets ``autocast`` go
-    first, and this codemod follows only where a training step stays in float32.
+    Nothing is said for GPUs before Ampere, on a CPU, where no layer multiplies matrices (convolutions and cuDNN's
+    recurrent layers use TF32 by default), where all matrices are known to be small or the last layer behind
+    convolutions, and where another precision is in force (``autocast`` goes first).
 
     It is refused where the script asks for full precision (``"highest"``, ``allow_tf32 = False``) or float64, where an
     option decides, and where processes that the script starts train in several places, for they do not inherit the
     switch. Determinism is no reason: TF32 gives the same numbers in each run. Beside Accelerate, Fabric or the
     ``Trainer`` of transformers it is refused where the script uses torch's newer switches, since those read the older
     ones; under that ``Trainer`` also where the command line decides (pass ``--tf32 True``).
-
-    How large the products are is known by literals and the defaults of options and parameters: a layer is wide enough
-    where both sides are wider than 128 and it multiplies 268 million numbers (2 to the 28) for a batch of samples, or a
-    matrix of 256 by 256 for tokens, of which there are thousands. The last layer of a convolutional network never is.
 
 Risk
     equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
@@ -63,7 +58,7 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches, lacks_noticeable
+from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._precision import MATMULS, PRODUCTS, autocast_of, called, in_use, may_contain, on_a_gpu, requote, said, version
@@ -142,6 +137,9 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
         return
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
+    by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
+    if models and not by_hand and all(has_none(model.products, batch) for model in models):
+        return
     message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
@@ -228,6 +226,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         seen = (*of_models(models, MATMULS), *evidence(training, "precision"))
         if program.target.torch < SINCE:
             yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
+            continue
+        if models and all(has_none(model.products, batch) for model in models):
             continue
         wide = program.complete and not is_sharded(training)
         wide = wide and any(has_noticeable(model.products, batch) for model in models)

@@ -39,6 +39,9 @@ CLASSES = 1000
 
 SMALL_BATCH = 64
 
+MANY, FEW = 1024, 32
+"""The samples of a batch where nothing tells how many there are, hardly ever more; and a side of a small matrix."""
+
 
 def batch_of(program: TrainingProgram, step: Step) -> int | None:
     """The samples of a step's largest batch; None where a loader's is not known."""
@@ -69,6 +72,15 @@ def lacks_noticeable(products: Products, batch: int | None) -> bool:
     layers = _before_the_classifier(products)
     return products.complete and not any(
         layer.elements is None or _is_noticeable(layer, products, batch) for layer in layers
+    )
+
+
+def has_none(products: Products, batch: int | None) -> bool:
+    """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
+    limit = NARROW_AREA if products.by_position else LAUNCH // (batch or MANY)
+    return products.complete and all(
+        each.elements <= limit if each.elements is not None else bool(each.sides) and each.sides[0] <= FEW
+        for each in _before_the_classifier(products)
     )
 
 

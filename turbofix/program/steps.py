@@ -210,7 +210,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
 
 def _may_compile(framework: Framework, models: Iterable[Model]) -> bool:
     """Whether what compiling takes is of use: frameworks that compile by themselves are told to by other means."""
-    return framework in (Framework.PYTORCH, Framework.TRANSFORMERS) or any(each.compiled is not None for each in models)
+    own = (Framework.PYTORCH, Framework.ACCELERATE, Framework.TRANSFORMERS)
+    return framework in own or any(each.compiled is not None for each in models)
 
 
 def _lines(events: Iterable[Event], entry: ModuleFile) -> set[tuple[ModuleFile, int]]:
