@@ -33,5 +33,11 @@ def varying(program: TrainingProgram, loaders: Iterable[Site], resized: Sizes | 
 def have_one_size(program: TrainingProgram, loaders: Iterable[Site], resized: Sizes | None = None) -> bool:
     """Whether all batches of some loaders are known to have one size, the last of a pass left out."""
     read = [program.loader(site) for site in loaders]
-    fixed = all(each is not None and each.sizes.state == "fixed" and not each.built_in_loop for each in read)
+    once = {each.samples.text for each in program.loaders if not each.built_in_loop}
+    fixed = all(
+        each is not None
+        and each.sizes.state == "fixed"
+        and not (each.built_in_loop and (each.samples.text is None or each.samples.text not in once))
+        for each in read
+    )
     return bool(read) and fixed and resized is None

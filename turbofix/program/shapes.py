@@ -2,6 +2,7 @@
 
 ``torch.stack``, and with it the loader's own ``default_collate``, takes tensors of one size only: where batches of two
 samples or more are drawn from the whole data and put together by it, all samples have one size, or the program ends.
+So have pictures whose last transform but those that keep a size cuts or scales them to it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from turbofix.program.answers import once_per_node
 from turbofix.program.events import Event, LoopRecord, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
+from turbofix.program.libraries import words
 from turbofix.program.model import Argument, Dataset, Sizes
-from turbofix.program.names import dotted, loaded, written
-from turbofix.program.values import Bound, Const, External, Function, Made, Partial, Value, flatten, members
+from turbofix.program.names import dotted, loaded, stored, written
+from turbofix.program.values import Bound, Const, External, Function, Instance, Made, Partial, Value, flatten, members
+from turbofix.program.values import Sequence as Items
 
 _OF_ONE_SIZE = frozenset(
     f"torchvision.datasets.{name}"
@@ -44,6 +47,23 @@ _DRAWING = frozenset(
 CUTTING = ("torch.utils.data.BatchSampler", "torch.utils.data.sampler.BatchSampler")
 
 _STACKING = frozenset(("torch.utils.data.default_collate", "torch.utils.data.dataloader.default_collate"))
+
+_PLAIN = words(
+    """
+    stack default_collate tensor as_tensor LongTensor FloatTensor from_numpy array asarray zip list tuple dict map range
+    len enumerate append items keys values float long int bool to unsqueeze squeeze permute transpose contiguous
+    """
+)
+"""What may be called beside ``torch.stack`` by a function that leaves samples of one size as they are."""
+
+_CROPPING = words("RandomCrop CenterCrop RandomResizedCrop")
+_KEEPING = words(
+    """
+    RandomHorizontalFlip RandomVerticalFlip ToTensor PILToTensor ToPILImage ToImage ToDtype Normalize ColorJitter
+    ConvertImageDtype Grayscale RandomGrayscale GaussianBlur RandomErasing RandAugment AutoAugment TrivialAugmentWide
+    """
+)
+"""Transforms of torchvision that make pictures of one size out of pictures of one size."""
 
 _BY_DATA = frozenset(("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "nms", "batched_nms"))
 """Functions and methods whose result is as large as the data make it."""
@@ -97,6 +117,13 @@ def _own_collate(passed: Passed | None) -> str | None:
             continue
         function = member.function if isinstance(member, (Bound, Partial)) else member
         if isinstance(function, Function) and isinstance(function.node, ast.FunctionDef):
+            called = {
+                (dotted(each.func) or "?").rpartition(".")[2]
+                for each in walk(function.node)
+                if isinstance(each, ast.Call)
+            }
+            if called & {"stack", "default_collate"} and called <= _PLAIN:
+                continue
             return f"`{function.node.name}`"
         return "a `collate_fn`"
     return None
@@ -128,15 +155,77 @@ def _cuts_what_is_drawn(value: Value) -> bool:
 
 def _is_of_one_size(value: Value, depth: int = 4) -> bool:
     """Whether all samples have one size whatever the batch is: known data, or parts of them."""
+    if isinstance(value, Instance):
+        return _gives_cut_ones(value)
     if not isinstance(value, Made) or depth < 0:
         return False
     if value.qualname in _OF_ONE_SIZE:
         return True
+    if value.qualname == "torchvision.datasets.ImageFolder":
+        given = value.arguments.get("transform", 1)
+        return given is not None and "transform" not in value.attributes and _cuts(given.value)
     if value.qualname in ("torch.utils.data.Subset", "torch.utils.data.random_split"):
         inner = value.inner or (value.arguments.positions[0].value if value.arguments.positions else None)
         found = members(inner)
         return bool(found) and all(_is_of_one_size(each, depth - 1) for each in found)
     return False
+
+
+def _cuts(value: Value | None) -> bool:
+    """Whether a transform gives pictures of one size, of whatever size it is given them."""
+    found = members(value)
+    return bool(found) and all(isinstance(each, Made) and each.kind == "transform" and _is_cut(each) for each in found)
+
+
+def _is_cut(transform: Made) -> bool:
+    name = transform.qualname.rpartition(".")[2]
+    passed = transform.arguments.get("transforms" if name == "Compose" else "size", 0)
+    given = members(passed.value) if passed is not None else ()
+    if name == "Resize":  # one number is the length of the shorter edge
+        return bool(given) and all(isinstance(each, Items) and len(each.items or ()) == 2 for each in given)
+    if name != "Compose":
+        return name in _CROPPING
+    return bool(given) and all(isinstance(each, Items) and _ends_in_one_size(each) for each in given)
+
+
+def _ends_in_one_size(steps: Items) -> bool:
+    for step in reversed(steps.items or ()):
+        if _cuts(step):
+            return True
+        if not all(isinstance(each, Made) and each.qualname.rpartition(".")[2] in _KEEPING for each in members(step)):
+            return False
+    return False
+
+
+def _gives_cut_ones(data: Instance) -> bool:
+    """Whether all that its ``__getitem__`` gives has gone through such a transform of its own last."""
+    for method in members(data.cls.find("__getitem__")):
+        if not isinstance(method, Function) or not isinstance(method.node, ast.FunctionDef):
+            return False
+        returned = [each.value for each in walk(method.node) if isinstance(each, ast.Return)]
+        parts = [one for each in returned for one in (each.values if isinstance(each, ast.Dict) else [each])]
+        if not parts or not all(_went_through(each, method.node, data) for each in parts):
+            return False
+    return True
+
+
+def _went_through(part: ast.expr | None, method: ast.FunctionDef, data: Instance) -> bool:
+    made = [part]
+    if isinstance(part, ast.Name):
+        writes = [each for each in walk(method) if isinstance(each, ast.Assign) and part.id in stored([each])]
+        if not writes and part.id in [each.arg for each in method.args.args[1:]]:
+            return True  # the index
+        last = max(writes, key=lambda each: each.lineno, default=None)
+        always = last is not None and last in method.body and last.lineno < part.lineno
+        made = [each.value for each in ([last] if last is not None and always else writes)]
+    return bool(made) and all(_is_cut_by(each, method, data) for each in made)
+
+
+def _is_cut_by(node: ast.expr | None, method: ast.FunctionDef, data: Instance) -> bool:
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or not method.args.args:
+        return False
+    head, _, attribute = (dotted(node.func) or "").partition(".")
+    return head == method.args.args[0].arg and _cuts(data.attributes.get(attribute))
 
 
 def _sizes_drawn(value: Value, depth: int = 5) -> Iterator[str]:
