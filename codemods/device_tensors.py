@@ -19,7 +19,8 @@ Use instead
             valid = torch.ones(images.size(0), 1, device=device)
             noise = torch.randn(images.size(0), 100, device="cuda")
 
-    Views and casts in between stay where they are: ``torch.arange(n).unsqueeze(0).to(device)`` becomes
+    So it is where the copy is a statement of its own below (``noise = noise.to(device)``), and nothing between reads
+    it. Views and casts in between stay where they are: ``torch.arange(n).unsqueeze(0).to(device)`` becomes
     ``torch.arange(n, device=device).unsqueeze(0)``. Where ``torch.cat`` or ``torch.stack`` puts several together, all
     of which are made in their places in its list, each is made on the device.
 
@@ -100,12 +101,16 @@ OFTEN = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What is copied, the calls that make it, and what they are told: a device (None: the current GPU) and a type."""
+    """What is copied, the calls that make it, and what they are told: a device (None: the current GPU) and a type.
+
+    ``unused``: the statement that does nothing but copy it.
+    """
 
     moved: Site
     calls: tuple[Site, ...]
     device: str | None
     dtype: str | None
+    unused: Site | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if made.why_not is not None:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
-                plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype)
+                plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype, made.unused)
                 if made.shape is not None and made.device is not None:
                     plan = Drawn(made.site, made.shape, made.device, made.unused)
                 yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen, assumes=goes)
@@ -208,4 +213,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         if plan.dtype is not None:
             edit.argument(call, "dtype", plan.dtype, keyword_only=True)
         edit.argument(call, "device", plan.device or edit.quoted("cuda", call), keyword_only=True)
-    edit.cut(finding.site, plan.moved)
+    if plan.unused is not None:
+        edit.delete(plan.unused)
+    else:
+        edit.cut(finding.site, plan.moved)

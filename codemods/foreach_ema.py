@@ -43,7 +43,8 @@ When refused
 
     Refused where a sum is put into what a ``state_dict()`` or buffers hold (a counter is a whole number), and where the
     decay is a tensor: a list of tensors takes none of one element in its place. An assignment to ``.data`` is refused
-    in a program with weights that are not in float32: it may change their type.
+    in a program with weights that are not in float32: it may change their type. Averages need torch 1.9, bounds 2.0,
+    copies and ``lerp_`` 2.1.
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
@@ -65,6 +66,7 @@ from turbofix.program.model import Averaging, TrainingProgram
 
 from ._copies import goes_to_gpu
 from ._frameworks import LEFT
+from ._precision import version
 
 codemod = Codemod(
     __name__,
@@ -75,7 +77,8 @@ codemod = Codemod(
     assumes=(READ_WHOLE, ON_GPU, SAME_FORMULA),
 )
 
-SINCE = (2, 1)  # torch._foreach_copy_
+SINCE = {"averaged": (1, 9), "copied": (2, 1), "clamped": (2, 0)}
+"""The first torch with what an average, a copy and bounds are written by; with ``lerp_``, as for a copy."""
 LONG = 85
 """Pairs that are longer are written in two lines."""
 
@@ -86,13 +89,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework not in LEFT or program.hands_over:
         return
     goes = goes_to_gpu(program, program.device)
-    if goes is None or program.target.torch < SINCE:
+    if goes is None:
         return
     for each in program.averagings:
         what = "clamped" if any(each.bounds) else "averaged" if each.weight is not None else "copied"
         message = f"the weights are {what} one parameter at a time, by kernels of their own for each"
         seen = (Evidence("the loop over parameters", each.loop),)
-        why = each.why_not
+        why, since = each.why_not, SINCE["copied" if what == "averaged" and each.scale is None else what]
+        if program.target.torch < since:
+            why = f"the project serves torch {version(program.target.torch)}; torch does so since {version(since)}"
         if why is None and each.renewed and any(model.half or model.dtype for model in program.models):
             why = "the program has weights that are not in float32, whose type an assignment to `.data` may change"
         if why is not None:

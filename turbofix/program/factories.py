@@ -12,7 +12,7 @@ from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.facts import qualnames
 from turbofix.program.libraries import words
 from turbofix.program.model import Creation, Placement
-from turbofix.program.names import reads_of
+from turbofix.program.names import dotted, reads_of, stores
 from turbofix.program.placements import device_of
 from turbofix.program.tensors import DTYPES, is_dtype
 from turbofix.program.values import Const, External, Option, Tensor, Value, members
@@ -90,7 +90,8 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
     node, facts = event.node, analysis.facts
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or event.arguments is None:
         return None
-    making = _making(analysis, node.func.value)
+    named = _named(analysis, node, event)
+    making = _making(analysis, named[0] if named is not None else node.func.value)
     arguments = event.arguments
     if making is None or not making.calls or arguments.open or arguments.star:
         return None
@@ -124,8 +125,33 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         rounds=any(map(_rounds, names, given)),
         guard=analysis.guards.guard(event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
+        unused=facts.places.site(named[1], event.module) if named is not None else None,
         why_not=next(filter(None, reasons), None),
     )
+
+
+def _named(analysis: Analysis, node: ast.Call, event: Event) -> tuple[ast.expr, ast.stmt] | None:
+    """What ``noise`` was made by, above ``noise = noise.to(device)`` in its block, and this statement.
+
+    Nothing between them reads it, or writes what the device is read from.
+    """
+    places = analysis.facts.places
+    moved = places.statement(node, event.module)
+    owner = places.parent(moved, event.module) if moved is not None else None
+    block = next((each for each in (getattr(owner, "body", ()), getattr(owner, "orelse", ())) if moved in each), ())
+    if not isinstance(moved, ast.Assign) or moved.value is not node or not isinstance(node.func, ast.Attribute):
+        return None
+    name = node.func.value
+    if not isinstance(name, ast.Name) or [dotted(each) for each in moved.targets] != [name.id]:
+        return None
+    told = {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    for statement in reversed(block[: block.index(moved)]):
+        if isinstance(statement, ast.Assign) and [dotted(each) for each in statement.targets] == [name.id]:
+            return statement.value, moved
+        read = any(isinstance(each, ast.Name) and each.id == name.id for each in walk(statement))
+        if read or any(written.partition(".")[0] in told for written, _ in stores(statement)):
+            return None
+    return None
 
 
 _ON_GPU, _ON_HOST = "torch.cuda.FloatTensor", "torch.FloatTensor"
