@@ -49,7 +49,6 @@ WIDE_ENOUGH = Assumption(
     "wide-enough", "its matrix products and convolutions are large enough to gain", observe("products")
 )
 ONE_SIZE = Assumption("one-size", "nearly every batch has the same size", observe("sizes", "two epochs"))
-FLOAT_VALUES = Assumption("float-values", "the model computes in float32", observe("dtype"))
 PICTURES = Assumption("pictures", "the model is given batches of pictures: four dimensions", observe("dimensions"))
 BATCHES_ON_HOST = Assumption("batches-on-host", "the loader hands out tensors in the host's memory", observe("batches"))
 PICKLED = Assumption(
@@ -61,7 +60,6 @@ EVERY_GRADIENT = Assumption(
 LONG_ENOUGH = Assumption(
     "long-enough", "the training takes long enough to earn back a minute of compiling or measuring", observe("length")
 )
-ONE_PROCESS = Assumption("one-process", "the training runs in one process", observe("processes"))
 SAME_ITEMS = Assumption(
     "same-items",
     "an item of the data set is made the same each time, whatever was loaded before it",

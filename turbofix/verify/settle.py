@@ -95,11 +95,6 @@ def _sizes(log: Mapping[str, Any]) -> Answer:
     return len(counts) <= 2 and other <= MOST_OTHER_SIZES, figure
 
 
-def _dtype(log: Mapping[str, Any]) -> Answer:
-    dtypes = log["facts"]["dtypes"]
-    return (dtypes == ["float32"], f"its products are of {', '.join(dtypes)}") if dtypes else (None, "no products")
-
-
 def _dimensions(log: Mapping[str, Any]) -> Answer:
     dimensions = log["facts"]["dimensions"]
     if not dimensions:
@@ -137,20 +132,13 @@ def _length(log: Mapping[str, Any]) -> Answer:
     return False, f"the training ends after {steps} steps"
 
 
-def _processes(log: Mapping[str, Any]) -> Answer:
-    started = log["processes"]
-    return (False, f"it starts {started[0]}") if started else (True, "it starts no other")
-
-
 FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "device": _device,
     "products": _products,
     "sizes": _sizes,
-    "dtype": _dtype,
     "dimensions": _dimensions,
     "batches": _batches,
     "pickling": _pickling,
     "gradients": _gradients,
     "length": _length,
-    "processes": _processes,
 }

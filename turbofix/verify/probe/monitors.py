@@ -39,7 +39,6 @@ class Monitors:
         self.products = 0
         self.widest = 0
         self.work = 0
-        self.dtypes: set[str] = set()
         self.dimensions: set[int] = set()
         self.sizes: Counter[str] = Counter()
         self.without_gradient = 0
@@ -86,7 +85,6 @@ class Monitors:
         if self.steps >= STEPS:
             return
         self.products += 1
-        self.dtypes.add(str(floats[0].dtype).removeprefix("torch."))
         if name in _CONVOLUTIONS:
             image, weight = floats[:2]
             self.dimensions.add(image.ndim)
@@ -147,7 +145,6 @@ class Monitors:
             "products": self.products,
             "widest": self.widest,
             "work": self.work,
-            "dtypes": sorted(self.dtypes),
             "dimensions": sorted(self.dimensions),
             "sizes": [count for _, count in self.sizes.most_common()],
             "without_gradient": self.without_gradient,
