@@ -51,7 +51,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from turbofix.assumptions import ALL_MOVED, OPTION_DEFAULT
+from turbofix.assumptions import ALL_MOVED, ON_GPU, OPTION_DEFAULT
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
@@ -68,6 +68,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.EQUIVALENT,
     unlocks=("all",),
+    brings=(ON_GPU,),
     known_as=("train on the GPU", "device"),
     assumes=(ALL_MOVED, OPTION_DEFAULT),
     worth=Worth.HIGH,

@@ -76,6 +76,7 @@ class Codemod:
         known_as: tuple[str, ...] = (),
         assumes: tuple[Assumption, ...] = (),
         worth: Worth = Worth.SOME,
+        brings: tuple[Assumption, ...] = (),
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -93,6 +94,7 @@ class Codemod:
         self.tells = tells
         self.known_as = known_as
         self.assumes = assumes
+        self.brings = brings
         self.worth = worth
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None

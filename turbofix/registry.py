@@ -108,12 +108,13 @@ def load_pack(package: str) -> Iterable[Codemod]:
 
 
 def order(codemods: Iterable[Codemod]) -> tuple[Codemod, ...]:
-    """What mends a script first, then by group and by name, and every codemod after those that it names in ``after``.
+    """What mends a script first, then what makes others' assumptions true, then by group and by name; and every codemod
+    after those that it names in ``after``.
 
     Raises:
         PackError: the codemods wait for one another in a circle.
     """
-    waiting = sorted(codemods, key=lambda each: (not each.mends, GROUPS.index(each.group), each.name))
+    waiting = sorted(codemods, key=lambda each: (not each.mends, not each.brings, GROUPS.index(each.group), each.name))
     names = {codemod.name for codemod in waiting}
     done: list[Codemod] = []
     while waiting:
