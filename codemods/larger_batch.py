@@ -34,10 +34,11 @@ When refused
     differ in shape. Whatever else is done for each small batch is refused, too: what counts and comes back into the
     loss, what the loop or the model keeps for the next one, what is saved or decided by a number or by what a batch
     holds, samples that are taken by their number, hooks, two loaders side by side, a loop that does not take all of
-    them, and a loss of which a part is not divided. Without accumulation a larger batch is another training: the
-    learning rate would have to grow with it (in proportion for SGD, with its square root for Adam), which is yours to
-    decide; it is only said, and only for batches of up to 16 samples on a GPU. Nothing is said of batches that come
-    from elsewhere than a ``DataLoader``.
+    them, and a loss of which a part is not divided. Nothing is said of batches that come from elsewhere than a
+    ``DataLoader``.
+
+    Without accumulation, batches of up to 16 samples become batches of 64: a recipe, as the learning rate would have to
+    grow with them, which is yours to decide. It is refused where the batch size is used for something else too.
 
     Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
     checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
@@ -60,6 +61,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
@@ -82,6 +84,7 @@ from turbofix.records import dataclass
 
 from ._batching import is_aligned, is_paced, leads_with, line_of_length
 from ._loaders import at, called, is_inside, is_telling, mend_help, node_of, whole
+from ._precision import on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -91,6 +94,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
     known_as=("batch size", "less gradient accumulation"),
+    assumes=(ON_GPU,),
 )
 
 SMALL = 16
@@ -166,25 +170,62 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Training steps on small batches."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is not Framework.PYTORCH or not program.complete:
+    if program.framework is not Framework.PYTORCH:
         return
     for loader in program.loaders:
         steps = [step for step in program.steps if loader.site in step.loaders]
         size = one_number(loader.argument("batch_size"))
-        if len(steps) != 1 or size is None or size > SMALL or loader.subclass is not None or loader.open_mapping:
+        if not steps or size is None or size > SMALL or loader.subclass is not None:
             continue
-        (step,) = steps
-        if step.accumulation is not None:
-            yield from accumulated(program, loader, step, step.accumulation, size)
-        elif program.device.reaches_cuda and size > 1 and is_simple(program, step):
-            yield codemod.refuse(
-                place(loader),
-                f"{called(loader)} gives batches of {size} samples, which rarely fill a GPU",
-                "a larger batch is another training: the learning rate would have to grow with it "
-                "(in proportion for SGD, with its square root for Adam), which is yours to decide",
-                risk=Risk.RECIPE,
-                evidence=of_loader(program, loader, "batch_size"),
-            )
+        accumulation = steps[0].accumulation
+        if accumulation is None and size > 1 and (assumes := on_a_gpu(program)) is not None:
+            yield grown(program, loader, steps, size, assumes)
+        elif accumulation is not None and len(steps) == 1 and program.complete and not loader.open_mapping:
+            yield from accumulated(program, loader, steps[0], accumulation, size)
+
+
+def grown(
+    program: TrainingProgram, loader: Loader, steps: list[Step], size: int, assumes: tuple[Assumption, ...]
+) -> Finding | Refusal:
+    """A step for each small batch: a larger one is another training, with another learning rate."""
+    batch = loader.argument("batch_size")
+    norms = {
+        layer.rpartition(".")[2]
+        for step in steps
+        for site in step.models
+        if (model := program.model(site)) is not None
+        for layer in model.layers
+        if layer.rpartition(".")[2].startswith(WHOLE_BATCH)
+    }
+    beside = f", and {min(norms)} sees other statistics" if norms else ""
+    message = (
+        f"{called(loader)} gives batches of {size} samples, which rarely fill a GPU; batches of {ENOUGH} change the "
+        "recipe: the learning rate has to grow with them (in proportion for SGD, with the square root for Adam)"
+        f"{beside}"
+    )
+    seen = of_loader(program, loader, "batch_size")
+    reason = None
+    if batch.edit_at is None:
+        reason = "where the batch size is written could not be seen"
+    elif any(read not in passed_on(program) for read in batch.reads):
+        line = next(read for read in batch.reads if read not in passed_on(program)).line_from(loader.site.path)
+        reason = f"the batch size is used for something else too ({line}): look there before you change it"
+    elif batch.comment and is_telling(batch.comment):
+        reason = f"a comment beside the value may say why it is so: {batch.comment.strip()}"
+    elif program.distributed:
+        reason = "several processes share the batches, and how they do is yours to say"
+    elif (fixed := next((site for number, site in program.fixed_sizes if number == size), None)) is not None:
+        reason = f"a size may be the batch size, as a number ({fixed.line_from(loader.site.path)})"
+    if reason is not None or batch.edit_at is None:
+        return codemod.refuse(place(loader), message, reason or "", risk=Risk.RECIPE, evidence=seen)
+    plan = Values(((batch.edit_at, ENOUGH),))
+    return codemod.finding(place(loader), message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=assumes)
+
+
+def passed_on(program: TrainingProgram) -> list[Site | None]:
+    """Where loaders are given their batch size."""
+    given = [each.argument("batch_size").site for each in program.loaders]
+    return [*given, *(each.mapping_entries.get("batch_size") for each in program.loaders)]
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
@@ -253,13 +294,6 @@ def joined(size: int, many: int, factor: int) -> str:
         f"every update takes {many} forward and backward passes over batches of {size}; "
         f"with batches of {size * factor} it takes {many // factor} (and the memory of {size * factor} samples)"
     )
-
-
-def is_simple(program: TrainingProgram, step: Step) -> bool:
-    """Whether one optimizer trains one model of which every layer is known, in one process."""
-    models = [program.model(site) for site in step.models]
-    alone = len(step.optimizers) == 1 and not program.distributed
-    return alone and bool(models) and all(model is not None and model.layers_complete for model in models)
 
 
 def one_number(argument: Argument) -> int | None:
@@ -376,8 +410,7 @@ def is_inner_loop(accumulation: Accumulation) -> bool:
 
 def why_read(program: TrainingProgram, step: Step, accumulation: Accumulation, loader: Loader) -> str | None:
     """Where the two values are used for something that a larger batch would change."""
-    allowed = [argument_site for each in program.loaders if (argument_site := each.argument("batch_size").site)]
-    allowed += [site for each in program.loaders if (site := each.mapping_entries.get("batch_size")) is not None]
+    allowed = passed_on(program)
     for read in loader.argument("batch_size").reads:
         if read not in allowed:
             return f"the batch size is used for something else too ({at(read.line)})"
