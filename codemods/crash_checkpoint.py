@@ -45,17 +45,17 @@ Use instead
 
 When refused
     Nothing is said of a training that is short: known to have fewer than five million samples in all (epochs times
-    samples, with torchvision's small data sets known by their sizes), or fewer than 20 epochs where the number of
+    samples, with torchvision's small data sets known by their sizes), or fewer than ten epochs where the number of
     samples is not known, or fewer than 10,000 steps where it has no epochs. Nothing of one that saves anything before
-    its end, or nothing at its end (a result that nobody keeps need not be kept in between), nor where a word of the
-    program tells that it handles an interruption or can resume. Nothing where the outermost loop is no
-    ``for ... in range(...)``, stands in a ``try`` or ``with``, or where a framework
-    trains, nor in a notebook, whose kernel keeps everything when a cell is interrupted.
+    its end, nor where a word of the program tells that it handles an interruption or can resume, nor in a notebook,
+    whose kernel keeps everything when a cell is interrupted.
 
-    It is refused where several processes train, where the models or optimizers go by no one name at the loop, where
+    It is refused where several processes or loops train, where the outermost loop is no ``for ... in range(...)`` or
+    stands in a ``try`` or ``with``, where the models or optimizers go by no one name at the loop, where
     something else goes from one epoch to the next (an iterator, an object of the program's own, a tensor, a random
     generator that any file of the program keeps), where the learning rate is scheduled by batches (an epoch that begins
-    anew would have too many of them), and where the script has options, but the loop does not see them.
+    anew would have too many of them), and where the script has options, but the loop does not see them: save the states
+    of the model, the optimizer and the schedule every few epochs by hand, then.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -68,7 +68,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import LONG_ENOUGH, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -83,14 +83,17 @@ codemod = Codemod(
     risk=Risk.EXACT,
     once=True,
     known_as=("checkpoint on interrupt", "resume", "SIGTERM"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, LONG_ENOUGH),
 )
 
 SAMPLES = 5_000_000
 """A training of fewer samples than this is short: an hour or so at the speed of a small network."""
 
 ROUNDS = 20
-"""So many epochs over nobody knows how many samples may take hours."""
+"""So many epochs over nobody knows how many samples take hours as likely as not."""
+
+FEW = 10
+"""Fewer seldom do."""
 
 STEPS = 10_000
 """So many steps without epochs may."""
@@ -110,28 +113,35 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     run = program.run
     if program.framework is not Framework.PYTORCH or not program.script.starts:
         return
-    if run is None or is_short(run) or run.loop.path != program.entry or program.entry.suffix == ".ipynb":
+    if run is None or is_short(run) or program.entry.suffix == ".ipynb":
         return
-    message = (
-        f"all that this training has learned is lost when it is interrupted: {run.result.line_from(run.loop.path)}"
-    )
-    message += " saves it at the end alone"
-    seen = (Evidence(f"runs {run.rounds:,} times", run.counted), Evidence("the result is saved", run.result))
+    message = "all that this training has learned is lost when it is interrupted: "
+    often = f"runs {run.rounds:,} times" if run.rounds is not None else "how often it runs is not known"
+    seen = [Evidence(often, run.counted)]
+    if run.result is not None:
+        message += f"{run.result.line_from(run.loop.path)} saves it at the end alone"
+        seen.append(Evidence("the result is saved", run.result))
+    else:
+        message += "it is saved nowhere"
     reason = run.why_not
     if program.distributed or program.processes:
         reason = "several processes train, and which of them is to save what is yours to say"
     if reason is not None:
-        yield codemod.refuse(run.loop, message, reason, evidence=seen)
+        by_hand = "; save the states of the model, the optimizer and the schedule every few epochs"
+        yield codemod.refuse(run.loop, message, reason + by_hand, evidence=tuple(seen))
         return
-    yield codemod.finding(run.loop, message, plan=Plan(run, program.device.reaches_cuda), evidence=seen)
+    known = run.result is not None and run.rounds is not None and (run.samples is not None or run.rounds >= ROUNDS)
+    assumes = () if known else (LONG_ENOUGH,)
+    plan = Plan(run, program.device.reaches_cuda)
+    yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
 
 
 def is_short(run: Run) -> bool:
-    """Whether a training is known to be over soon, or nothing tells that it is not."""
+    """Whether a training is known to be over soon."""
     if run.rounds is None:
-        return True
+        return run.result is None  # what nobody keeps need not be kept in between
     if run.samples is None:
-        return run.rounds < ROUNDS
+        return run.rounds < (FEW if run.result is not None else ROUNDS)
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS
     return run.rounds * run.samples < SAMPLES

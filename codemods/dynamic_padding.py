@@ -58,7 +58,10 @@ from turbofix.records import dataclass
 codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT, known_as=("padding to the longest of a batch",))
 
 COLLATOR = "DataCollatorWithPadding"
-BY_HAND = "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`"
+BY_HAND = (
+    "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`, "
+    "where the model and its loss leave padding out"
+)
 
 
 @dataclass(frozen=True)

@@ -1480,7 +1480,7 @@ class Parser:
 
 @dataclass(frozen=True)
 class Run:
-    """The outermost loop of a training that keeps nothing before its end, and whose result is saved behind it.
+    """The outermost loop of a training that keeps nothing before its end. ``result`` is where it is saved behind it.
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
@@ -1495,7 +1495,7 @@ class Run:
     start_site: Site | None
     rounds: int | None
     samples: int | None
-    result: Site
+    result: Site | None
     parts: tuple[Part, ...]
     carried: tuple[str, ...]
     generators: tuple[str, ...]

@@ -22,6 +22,7 @@ from turbofix.program.values import Bound, Const, Function, Instance, Iterated, 
 from turbofix.program.wording import Wording
 
 _WORD = re.compile(r"\bpadding\b")
+_FIXED_LENGTH = re.compile(r"\bmax_length\b|\bpad_to_max_length\b")
 _FIXED = ("tpu", "xla", "torch_xla", "padding_side", "onnx", "torchscript", "jit")
 _JOINED = ("dispatch_batches", "split_batches", "streaming")
 _FIXED_SHAPES = Wording((*_FIXED, *_JOINED), re.compile(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
@@ -70,7 +71,27 @@ def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]
     found = {each.site: each for each in _by_hand(analysis, steps)}
     if any(map(_pads, modules)):
         found.update((each.site, each) for each in _Search(analysis, steps).found())
+    for each in _said(analysis, steps):
+        found.setdefault(each.site, each)
     return tuple(found[site] for site in sorted(found))
+
+
+def _said(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[Padding]:
+    """The calls of a training program that say they pad to a fixed length, whatever it is that they call."""
+    for module in analysis.execution.modules.values() if steps else ():
+        if _FIXED_LENGTH.search(module.text) is None:
+            continue
+        for call in every(ast.Call, module.tree):
+            told = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
+            fixed = told.get("padding") == "max_length" or told.get("pad_to_max_length") is True
+            if fixed and (analysis.facts.at(call) or _gives_items(analysis, call, module)):
+                yield Padding(analysis.facts.places.site(call, module), "item", why_not="it pads each text by itself")
+
+
+def _gives_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
+    """Whether a call stands in a class of samples."""
+    above = [each for each in analysis.facts.places.ancestors(call, module) if isinstance(each, ast.ClassDef)]
+    return any(isinstance(each, FUNCTIONS) and each.name == "__getitem__" for one in above for each in one.body)
 
 
 def _pads(module: ModuleFile) -> bool:
@@ -140,6 +161,8 @@ def _is_missing(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -
         if not isinstance(only, ast.Assign) or not isinstance(only.targets[0], ast.Name):
             return False
         node = only.value
+    while isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant):
+        node = node.left  # less one for the end
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
         return False
     long, short = node.left, node.right
@@ -148,6 +171,8 @@ def _is_missing(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -
     shaped = isinstance(short, ast.Subscript) and isinstance(short.value, ast.Attribute) and short.value.attr == "shape"
     if not (counted or sized or shaped):
         return False
+    if (dotted(long) or "").startswith("self."):
+        return True
     found = list(constants(analysis.facts.evaluate(long, frames)))
     return len(found) == 1 and type(found[0]) is int and found[0] > 1
 

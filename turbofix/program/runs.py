@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -46,56 +47,75 @@ _STATEFUL = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scal
 
 
 def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]) -> Run | None:
-    """The outermost loop of the training, where all its result is saved behind it alone; None where it is not."""
+    """The outermost loop of the training, where it keeps nothing before its end; None where it keeps something."""
     facts = analysis.facts
     saves = facts.of("save")
-    if not steps or not saves or any(_RESUMES.is_in(each.text) for each in analysis.execution.modules.values()):
+    if not steps or any(_RESUMES.is_in(each.text) for each in analysis.execution.modules.values()):
         return None
     found = {id(record.node): record for each in facts.of("backward") for record in facts.loops(each)[:1]}
-    outermost = next(iter(found.values())) if len(found) == 1 else None
-    if outermost is None or not isinstance(outermost.node, ast.For) or outermost.node.orelse:
+    for record in found.values():
+        inside = facts.events_in(record.node)
+        if any(facts.inside(each, record.node) for each in saves) or any(map(_keeps, inside)):
+            return None
+        if _KEEPING.search(_calls_in(record.node)):
+            return None
+    if not found:
         return None
+    outermost = next(iter(found.values()))
     loop, module = outermost.node, outermost.module
-    if any(facts.inside(each, loop) for each in saves) or any(map(_keeps, facts.events_in(loop))):
-        return None
-    text = facts.places.text(loop, module)
-    behind = [each for each in saves if each.order > facts.events_in(loop)[-1].order]
-    result = next((each for each in behind if _is_on(analysis, each)), None)
-    counted = _counted(analysis, loop, module)
-    if result is None or counted is None or _KEEPING.search(_calls_in(loop)):
-        return None
-    frames = _frames_at(analysis, facts.events_in(loop)[0], loop)
+    events = facts.events_in(loop)
+    behind = [each for each in saves if each.order > events[-1].order]
+    kept = next((each for each in behind if _is_on(analysis, each)), None)
+    frames = _frames_at(analysis, events[0], loop)
+    counted = _counted(analysis, loop, module) if isinstance(loop, ast.For) else None
+    site = facts.places.site(loop, module)
+    whole = Run(
+        loop=site,
+        counter="",
+        counted=site,
+        start=None,
+        start_site=None,
+        rounds=_rounds(analysis, counted, frames),
+        samples=_samples(steps, loaders) if any(each.epoch_loop is not None for each in steps) else 1,
+        result=facts.site(kept) if kept is not None else None,
+        parts=(),
+        carried=(),
+        generators=_generators(module),
+    )
     scope = frames[-1].scope if frames else None
-    if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, facts.events_in(loop)[0])):
-        return None
-    if isinstance(scope, FUNCTIONS) and Glance().is_generator(scope, module):
-        return None
+    if len(found) > 1:
+        return replace(whole, why_not="several loops train, one after another")
+    if not isinstance(loop, ast.For) or loop.orelse or counted is None:
+        return replace(whole, why_not="the loop counts no rounds by a `range`, from which it could go on")
+    if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, events[0])):
+        return replace(whole, why_not="from where the loop is run was not seen")
     above = list(facts.places.ancestors(loop, module))
-    if any(isinstance(each, (ast.Try, ast.With)) for each in above) or "yield" in text.split():
-        return None
-    numbers = [_number(analysis, each, frames) for each in counted.args[:2]]
-    first, last = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-    rounds = last - first if first is not None and last is not None else None
+    held = any(isinstance(each, (ast.Try, ast.With)) for each in above)
+    if held or (isinstance(scope, FUNCTIONS) and Glance().is_generator(scope, module)):
+        return replace(whole, why_not="the loop stands in a `try`, a `with` or a generator")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
-    why = why or left or _scheduled_by_batch(steps, facts.places.site(loop, module))
+    why = why or left or _scheduled_by_batch(steps, site)
     parser, hidden = _parser(analysis, frames, loop, module)
-    return Run(
-        loop=facts.places.site(loop, module),
+    return replace(
+        whole,
         counter=facts.places.text(loop.target, module),
         counted=facts.places.site(counted, module),
         start=facts.places.text(counted.args[0], module) if len(counted.args) == 2 else None,
         start_site=facts.places.site(counted.args[0], module) if len(counted.args) == 2 else None,
-        rounds=rounds,
-        samples=_samples(steps, loaders) if any(each.epoch_loop is not None for each in steps) else 1,
-        result=facts.site(result),
         parts=parts,
         carried=carried,
-        generators=_generators(module),
         parser=parser,
         why_not=why or hidden,
     )
+
+
+def _rounds(analysis: Analysis, counted: ast.Call | None, frames: tuple[Frame, ...]) -> int | None:
+    """How often a loop over a ``range`` runs as the program stands; None where that is not known."""
+    numbers = [_number(analysis, each, frames) for each in counted.args[:2]] if counted is not None else [None]
+    first, last = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    return last - first if first is not None and last is not None else None
 
 
 def _is_on(analysis: Analysis, event: Event) -> bool:
@@ -110,7 +130,7 @@ def _keeps(event: Event) -> bool:
     return event.kind in ("call", "unknown_call") and keeping
 
 
-def _calls_in(loop: ast.For) -> str:
+def _calls_in(loop: ast.AST) -> str:
     """The names of all that is called in a loop's own text."""
     return " ".join(dotted(node.func) or "" for node in walk(loop) if isinstance(node, ast.Call))
 
