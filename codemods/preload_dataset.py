@@ -28,7 +28,8 @@ When refused
     It speaks of a ``TensorDataset`` that is made on the host, read through loaders (whole, or its parts by
     ``random_split`` and ``Subset``), and whose batches are copied to a GPU. Data with a ``__getitem__`` of the script's
     own may transform each sample, and nothing is said of them, unless it only takes a sample out of arrays in memory:
-    then it is refused, and could be a ``TensorDataset``. It is refused where the tensors may be changed in place
+    then it is refused, and could be a ``TensorDataset``, as could torchvision's small data sets (MNIST, CIFAR) where no
+    transform draws by chance. It is refused where the tensors may be changed in place
     later (by a function that they are handed to, through another name for the same memory), where the data or a loader
     are used for anything else than reading batches (an item, an attribute, a call that is handed them), where a loop
     uses a part of a batch on the host, before it is copied or without, where one loader is read together with another

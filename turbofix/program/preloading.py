@@ -99,10 +99,22 @@ _TENSORS_OF = frozenset(("torch.from_numpy", "torch.tensor", "torch.as_tensor"))
 _NOT_IN_MEMORY = ("memmap", "load", "open")
 
 
+_PICTURES = frozenset(
+    f"torchvision.datasets.{name}" for name in words("MNIST FashionMNIST KMNIST CIFAR10 CIFAR100 USPS")
+)
+_BY_HAND = (
+    "its transforms make each picture anew: where they draw nothing by chance, go through the loader once before the "
+    "training (`torch.stack`), and make a `TensorDataset` of what it gives"
+)
+
+
 def _taken_by_own(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ...]:
-    """The data sets of the program's own that only take their samples out of arrays in memory: none is rewritten."""
+    """Data that lie in memory and are taken by ``__getitem__``, the program's own or torchvision's: none is rewritten."""
     known = {loader.site: loader for loader in loaders if any(copy.to.reaches_cuda for copy in loader.copies)}
     found: dict[Site, Preload] = {}
+    for site, loader in known.items():
+        if loader.dataset.qualname in _PICTURES and not loader.dataset.random and loader.collate == "default":
+            found[site] = Preload(site, "", None, ((site, None),), site, why_not=_BY_HAND)
     for event in analysis.facts.of("make"):
         loader = known.get(analysis.facts.site(event))
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
