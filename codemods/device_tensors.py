@@ -56,8 +56,7 @@ When refused
     draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where the
     copy also lays out anew what was expanded or cut out (``torch.arange(n).expand(m, n).to(device)`` can be viewed in
     another shape, and its rows be written to one by one), where ``.cuda(gpu)`` may be given None (the current GPU to
-    it, the host to a factory), where what it is copied to may be something else than a device, and where the call
-    unpacks a mapping that may hold the device already.
+    it, the host to a factory), and where the call unpacks a mapping that may hold the device already.
 
     A look-up is known where ``gather``, ``index_select`` or an index takes ``t.cpu()``, and what it gives goes to the
     device through views alone, as the type that it is. It is refused where the table is long (more than 64 KB), or its
@@ -162,7 +161,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype, made.unused)
                 if made.shape is not None and made.device is not None:
                     plan = Drawn(made.site, made.shape, made.device, made.unused)
-                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen, assumes=goes)
+                assumes = (ON_GPU,) if made.unsure else goes
+                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen, assumes=assumes)
     for each in program.lookups:
         if is_seldom(each.guard):
             continue

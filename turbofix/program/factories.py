@@ -82,6 +82,7 @@ def _merged(first: Creation, second: Creation) -> Creation:
         rounds=first.rounds or second.rounds,
         to=first.to if first.to.reaches_cuda else second.to,
         guard=first.guard if first.guard.kind == "always" else second.guard,
+        unsure=first.unsure or second.unsure,
         why_not=first.why_not or second.why_not,
     )
 
@@ -126,6 +127,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         guard=analysis.guards.guard(event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
         unused=facts.places.site(named[1], event.module) if named is not None else None,
+        unsure=passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         why_not=next(filter(None, reasons), None),
     )
 
@@ -411,8 +413,6 @@ def _why_not(  # noqa: PLR0913
     if passed is not None:
         if event.name == "cuda" and any(isinstance(each, Const) and each.value is None for each in _all(passed.value)):
             return "the device may be None, which is the current GPU here and the host where a tensor is made"
-        if "unknown" in {device_of(each)[1] for each in members(passed.value)}:
-            return "what it is copied to may be more than a device"
     return None
 
 

@@ -301,10 +301,10 @@ class Creation:
     ``site`` is the expression (``torch.zeros(n).long().to(device)``), ``moved`` what is copied in it, ``calls`` the
     calls that make it: one, or those whose tensors ``torch.cat`` puts together. ``device`` and ``dtype`` are the
     sources of what the copy is told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU
-    may round them differently. ``kept``: its statement keeps it in an attribute or a container. ``why_not`` says why
-    it cannot be made on the device, in one sentence. Where numpy draws the numbers, which a type of tensors takes,
-    ``shape`` is the source of how many, ``device`` that of the device by which the type is chosen, and ``unused`` the
-    statement that chooses it, if nothing else reads what it gives.
+    may round them differently. ``kept``: its statement keeps it in an attribute or a container. ``unsure``: what the
+    copy is told may be no device. ``why_not`` says why it cannot be made on the device, in one sentence. Where numpy
+    draws the numbers, which a type of tensors takes, ``shape`` is the source of how many, and ``device`` that of the
+    device by which the type is chosen. ``unused`` is the statement that only chooses it, or only copies.
     """
 
     site: Site
@@ -318,6 +318,7 @@ class Creation:
     rounds: bool = False
     guard: Guard = ALWAYS
     kept: bool = False
+    unsure: bool = False
     why_not: str | None = None
     shape: str | None = None
     unused: Site | None = None
