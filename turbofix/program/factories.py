@@ -410,9 +410,9 @@ def _why_not(  # noqa: PLR0913
         return "the copy gives each of its numbers a place of its own, where they share one or lie apart"
     if dtype is not None and (name not in _OF_ANY_TYPE or not making.bare or "dtype" in given.keywords):
         return "the copy changes the type of its numbers, too"
-    if passed is not None:
-        if event.name == "cuda" and any(isinstance(each, Const) and each.value is None for each in _all(passed.value)):
-            return "the device may be None, which is the current GPU here and the host where a tensor is made"
+    told = _all(passed.value) if passed is not None and event.name == "cuda" else ()
+    if any(isinstance(each, Const) and each.value is None for each in told):
+        return "the device may be None, which is the current GPU here and the host where a tensor is made"
     return None
 
 
