@@ -215,3 +215,12 @@ def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str
             f"expected/{path.name}",
             f"got/{path.name}",
         )
+
+
+def test_workers_that_are_kept_let_samples_be_kept() -> None:
+    text = (FIXTURES / "cache_preprocessing" / "workers.refuse.py").read_text(encoding="utf-8")
+    trust = pipeline.Trust(likely=True)
+    workspace = MemoryWorkspace.of(text)
+    done = pipeline.apply(ENTRY, workspace, registry.load(), Target(), Risk.EQUIVALENT, trust=trust)
+    assert done.report.notes == ()
+    assert [each.codemod for each in done.stages][:2] == ["loader-workers", "cache-preprocessing"]
