@@ -109,11 +109,11 @@ _BY_HAND = (
 
 
 def _taken_by_own(analysis: Analysis, loaders: Iterable[Loader]) -> tuple[Preload, ...]:
-    """Data that lie in memory and are taken by ``__getitem__``, the program's own or torchvision's: none is rewritten."""
+    """Data in memory that are taken by ``__getitem__``, the program's own or torchvision's: none is rewritten."""
     known = {loader.site: loader for loader in loaders if any(copy.to.reaches_cuda for copy in loader.copies)}
     found: dict[Site, Preload] = {}
-    for site, loader in known.items():
-        if loader.dataset.qualname in _PICTURES and not loader.dataset.random and loader.collate == "default":
+    for site, each in known.items():
+        if each.dataset.qualname in _PICTURES and not each.dataset.random and each.collate == "default":
             found[site] = Preload(site, "", None, ((site, None),), site, why_not=_BY_HAND)
     for event in analysis.facts.of("make"):
         loader = known.get(analysis.facts.site(event))
