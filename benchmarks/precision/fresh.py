@@ -4,10 +4,11 @@
     python -m benchmarks.precision.fresh DRAW --misses   # and every miss with what was said instead
     python -m benchmarks.precision.fresh DRAW --open     # findings that no label speaks of, to be judged by a reader
 
-DRAW holds ``labels.tsv`` (``repository commit script path line codemod kind worth reason``) and one folder for each
-repository, ``<owner>+<name>``, at the commit. ``kind`` is ``want`` (an expert would make the change), ``wrong``
-(tempting, and wrong or pointless here) or ``right`` (done already); ``worth`` is ``high``, ``some`` or ``nil``. What
-readers said of findings without a label is in ``judged.tsv``: ``script path line codemod verdict reason``.
+DRAW holds ``labels.tsv`` (``repository commit script path line codemod kind worth reason``; those of the draws so far
+are in ``fresh/``, without the reasons) and one folder for each repository, ``<owner>+<name>``, at the commit. ``kind``
+is ``want`` (an expert would make the change), ``wrong`` (tempting, and wrong or pointless here) or ``right`` (done
+already); ``worth`` is ``high``, ``some`` or ``nil``. What readers said of findings without a label is in ``judged.tsv``:
+``script path line codemod verdict reason``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ EXPRESSIONS = frozenset(
 
 READS = frozenset(("defer-item", "throttle-logging"))
 """What stands on a read may be called by either name: which one comes first is the tool's to say."""
+
+LABELS = Path(__file__).with_name("fresh")
 
 Place = tuple[int, int]
 """Cell (0 in a script) and line."""
@@ -91,8 +94,9 @@ class Score:
 
 
 def read_labels(draw: Path) -> list[Label]:
-    """The labels of a draw; one row for each cause."""
-    with (draw / "labels.tsv").open(encoding="utf-8", newline="") as file:
+    """The labels of a draw, its own or those in ``fresh/``; one row for each cause."""
+    own = draw / "labels.tsv"
+    with (own if own.exists() else LABELS / f"{draw.name}.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     return [
         Label(
@@ -103,7 +107,7 @@ def read_labels(draw: Path) -> list[Label]:
             row["codemod"],
             row["kind"],
             row["worth"] or "",
-            row["reason"] or "",
+            row.get("reason") or "",
         )
         for row in rows
     ]
@@ -153,6 +157,7 @@ def _place(each: dict[str, Any]) -> Place:
 def read_judged(draw: Path) -> dict[tuple[str, str, str, str], str]:
     """The verdicts of readers on findings without a label: script, path, line, codemod -> verdict."""
     file = draw / "judged.tsv"
+    file = file if file.exists() else LABELS / f"{draw.name}-judged.tsv"
     if not file.exists():
         return {}
     with file.open(encoding="utf-8", newline="") as handle:
