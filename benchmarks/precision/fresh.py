@@ -7,7 +7,7 @@
 DRAW holds ``labels.tsv`` (``repository commit script path line codemod kind worth reason``; those of the draws so far
 are in ``fresh/``, without the reasons) and one folder for each repository, ``<owner>+<name>``, at the commit. ``kind``
 is ``want`` (an expert would make the change), ``wrong`` (tempting, and wrong or pointless here) or ``right`` (done
-already); ``worth`` is ``high``, ``some`` or ``nil``. What readers said of findings without a label is in ``judged.tsv``:
+already); ``worth`` is ``high``, ``some`` or ``nil``. What readers said of other findings is in ``judged.tsv``:
 ``script path line codemod verdict reason``.
 """
 
