@@ -339,7 +339,6 @@ def test_a_training_script_is_swept_through_the_whole_pipeline(tmp_path: Path) -
     assert {states[name] for name in ("pin-memory", "loader-workers", "autocast")} == {"fixed"}
     assert {name: state for name, state in states.items() if state != "fixed"} == {
         "tf32": "void",  # by autocast
-        "compile-model": "refused",  # is on the CPU, as far as is known
     }
     assert [ask(swept) for _, ask in sweep.MUST_BE_EMPTY] == [()] * len(sweep.MUST_BE_EMPTY)
     assert swept.lines == TRAINING.count("\n") + 1
