@@ -136,6 +136,13 @@ print(x)
     assert "shown" in far.split()
 
 
+def test_functions_that_call_functions_are_followed_once_each() -> None:
+    calls = "\n".join(f"def f{i}(x):\n    f{i + 1}(x)\n    f{i + 1}(x + 1)\n" for i in range(30))
+    loop = "for i in range(9):\n    f0(model(torch.rand(4, 4).cuda()).mean().item())\n"
+    text = f"def f30(x):\n    print(x)\n\n{calls}\n{loop}"
+    assert uses(text, "model(torch.rand(4, 4).cuda()).mean().item()")[0]
+
+
 @pytest.mark.parametrize(
     ("body", "lines"),
     [

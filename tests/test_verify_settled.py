@@ -67,6 +67,7 @@ model = model.to(device)
 optimizer"""
 
 VARYING = "size = 1 + int(x.abs().sum()) % 64; x, y = x[:size], y[:size]"
+COLLATED = "batch_size=64, collate_fn=lambda rows: [torch.stack(column).cuda() for column in zip(*rows)])"
 SPARE = "model.register_parameter('spare', nn.Parameter(torch.zeros(1)))"
 
 SCRIPTS = {
@@ -75,7 +76,7 @@ SCRIPTS = {
     "products": (FLAT.replace("64", "8"), FLAT),
     "sizes": (FLAT.replace("# a batch has come", VARYING), FLAT),
     "dimensions": (FLAT, PICTURES),
-    "batches": (PICTURES, FLAT),
+    "batches": (FLAT.replace("batch_size=64)", COLLATED).replace("# the model is made", "model.cuda()"), FLAT),
     "pickling": (FLAT.replace("data = Numbers()", "data = Numbers()\ndata.change = lambda x: x"), FLAT),
     "gradients": (FLAT.replace("# the model is made", SPARE), FLAT),
     "length": (FLAT.replace("EPOCHS", "2"), FLAT),

@@ -101,6 +101,7 @@ class Flow:
     _summarized: dict[ast.AST, list[Place]] = field(default_factory=lambda: defaultdict(list))
     _held: dict[int, list[Place]] | None = None
     entered: set[tuple[int, ast.AST]] = field(default_factory=set)  # the calls that a value is followed into right now
+    kinds: dict[tuple[int, ast.AST, Until | None], frozenset[Kind]] = field(default_factory=dict)
     _dicts: dict[int, dict[int, Mapping]] = field(default_factory=lambda: defaultdict(dict))  # that hold an object
 
     def __post_init__(self) -> None:
@@ -427,13 +428,21 @@ class _Following:
         if here in self.flow.entered:  # its result is given to it again, in the next round
             return []
         self.flow.entered.add(here)
-        uses = [use for place in inner for use in _Following(self.flow, *place, True, self.until).found]
+        kinds = {kind for place in inner for kind in self._kinds_from(place)}
         self.flow.entered.discard(here)
-        if uses and all(use.kind == "shown" for use in uses):
+        if kinds == {"shown"}:
             return self._use("shown", call)
         if not self.deep:
             return self._use("passed", call)
         return inner
+
+    def _kinds_from(self, place: Place) -> frozenset[Kind]:
+        """The kinds of use that a value comes to from a place on; asked once for each, as calls nest in calls."""
+        key = (id(place[0]), place[1], self.until)
+        if key not in self.flow.kinds:
+            found = _Following(self.flow, *place, True, self.until).found
+            self.flow.kinds[key] = frozenset(use.kind for use in found)
+        return self.flow.kinds[key]
 
     def _parameters(self, callee: Frame) -> Iterable[ast.arg]:
         """The parameters that the expression is passed for."""

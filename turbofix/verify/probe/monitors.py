@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import dataloader as loading
 
 from .patching import wrap
+from .remap import place_of
 
 STEPS = 3  # training steps of which every product is looked at
 MOST_SIZES = 32  # sizes of batches that are told apart
@@ -125,7 +126,7 @@ class Monitors:
             batch = original(iterator)
             if os.getpid() == self.main_process and sum(self.batches.values()) < MOST_SIZES:
                 for tensor in _tensors(batch):
-                    self.batches["cuda" if tensor.is_cuda else "pinned" if _is_pinned(tensor) else "host"] += 1
+                    self.batches[_place(tensor)] += 1
             return batch
 
         return __next__
@@ -217,8 +218,11 @@ def _tensors(batch: Any, depth: int = 3) -> list[Tensor]:
     return []
 
 
-def _is_pinned(tensor: Tensor) -> bool:
+def _place(tensor: Tensor) -> str:
+    """Where a tensor lies, on the stand-in for a GPU too."""
+    if tensor.is_cuda or place_of(tensor):
+        return "cuda"
     try:
-        return bool(torch.cuda.is_available() and tensor.is_pinned())
+        return "pinned" if torch.cuda.is_available() and tensor.is_pinned() else "host"
     except RuntimeError:
-        return False
+        return "host"
