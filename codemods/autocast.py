@@ -55,6 +55,7 @@ Measured
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,7 @@ from ._deepspeed import evidence as of_configuration
 from ._deepspeed import find as under_deepspeed
 from ._deepspeed import under_trainer as beside_trainer
 from ._deepspeed import write as write_configuration
+from ._loaders import whole
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -838,6 +840,13 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
     return None if wrap.region == region and leaves_torch(region, evaluation.syncs) and not wrap.apart else wrap
 
 
+def is_set_in(region: Region, test: str, edit: Edit) -> bool:
+    """Whether the region itself sets what the test in its header asks: it may not be there yet."""
+    name = re.match(r"[A-Za-z_]\w*", test)
+    lines = whole(edit, region.first).splitlines()[region.first.line - 1 : region.last.end_line]
+    return name is not None and any(re.match(rf"[^=(]*\b{name[0]}\b(?!\.)[^=(]*=(?!=)", line) for line in lines)
+
+
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the regions under autocast, and the scaler around backward and step."""
@@ -854,7 +863,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     wrapped: set[Site] = set()
     for wrap in plan.wraps:
         place = wrap.region.first
-        test = written(wrap.test, edit, place)
+        test = written(THERE if is_set_in(wrap.region, wrap.test, edit) else wrap.test, edit, place)
         enabled = "" if test == "True" else f", enabled={test}"
         autocast = edit.name("torch.autocast", place)
         header = f'with {autocast}("cuda", dtype={edit.name(dtype, place)}{enabled}):'

@@ -376,7 +376,7 @@ def hint_of(report: FileReport) -> str | None:
 
 
 _QUOTED = re.compile(r"(`[^`]*`)")
-_LINES = re.compile(r"(\bon )?\blines? (\d+)(?: and (\d+))?\b")
+_LINES = re.compile(r"(\bon )?\blines? (\d+)(?: and (\d+))?\b(?! of [^ ]+\.py\b)")
 
 
 def told_in_cells(report: FileReport, cells: Cells) -> FileReport:
