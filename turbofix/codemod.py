@@ -56,7 +56,8 @@ class Codemod:
     README shows them. ``everywhere``: it speaks of the text, in files that train nothing, too. ``mends``: what it
     speaks of ends the script, so that it comes first and all else rests on it. ``tells`` names what is near to it and
     has no codemod: that it is right already is told beside this one. ``assumes`` are all assumptions that its findings
-    may rest on. ``worth`` ranks its findings.
+    may rest on, ``brings`` those of others that hold where it has rewritten the program: it goes before them.
+    ``worth`` ranks its findings.
     """
 
     def __init__(  # noqa: PLR0913
