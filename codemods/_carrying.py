@@ -9,7 +9,7 @@ import ast
 from pathlib import Path
 
 from turbofix.edits import Refuse
-from turbofix.nodes import walk
+from turbofix.program.answers import everything
 from turbofix.program.model import Look, Sync
 from turbofix.program.names import walk_here
 
@@ -87,7 +87,7 @@ def is_handed_over(page: Page, sync: Sync) -> bool:
     if [each.value for each in given] != [read] or not function.name.startswith("_") or function.name.endswith("__"):
         return False
     known = {look.site for look in sync.looks if look.kind == "seen" and look.holds == "number"}
-    for node in walk(page.module.tree):
+    for node in everything(page.module.tree):
         names = (getattr(node, key, None) for key in ("id", "attr", "value", "name"))
         if node is function or function.name not in names:
             continue

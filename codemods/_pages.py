@@ -11,7 +11,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.names import Names
 from turbofix.nodes import parse, walk
-from turbofix.program.answers import kept
+from turbofix.program.answers import everything, kept
 from turbofix.program.execution import ModuleFile
 from turbofix.program.model import TrainingProgram
 from turbofix.program.names import Bindings, dotted, reads_of
@@ -34,7 +34,7 @@ class Page:
     def node(self, site: Site) -> ast.AST:
         """The node that a site names. Raises ``Refuse`` where there is none."""
         if not self._lines:
-            for node in walk(self.module.tree):
+            for node in everything(self.module.tree):
                 self._lines.setdefault(getattr(node, "lineno", 0), []).append(node)
         for node in self._lines.get(site.line, ()):
             if type(node).__name__ == site.kind and self.site(node) == site:
@@ -171,7 +171,7 @@ class Page:
 
     def _only_here(self, name: str, scope: ast.AST) -> ast.AST:
         attribute = name.rpartition(".")[2]
-        for node in walk(self.module.tree):
+        for node in everything(self.module.tree):
             if (
                 isinstance(node, ast.Attribute)
                 and node.attr == attribute

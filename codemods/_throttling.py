@@ -9,6 +9,7 @@ from dataclasses import field
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
+from turbofix.program.answers import every, everything
 from turbofix.program.model import Show, Sync
 from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
@@ -290,7 +291,10 @@ def is_steady(page: Page, test: ast.expr, loop: ast.AST, counter: str) -> bool:
     """Whether a test computes with numbers that stay as they are while the loop runs, and with its counter."""
     changing = {name for name, _ in stores(loop)} - {counter}
     shared = {
-        name for each in walk(page.module.tree) if isinstance(each, (ast.Global, ast.Nonlocal)) for name in each.names
+        name
+        for each in everything(page.module.tree)
+        if isinstance(each, (ast.Global, ast.Nonlocal))
+        for name in each.names
     }
     for node in walk(test):
         if isinstance(node, ast.Call):
@@ -317,7 +321,7 @@ def has_methods_called(page: Page, sized: ast.expr, loop: ast.AST) -> bool:
 def is_set_later(page: Page, attribute: str, loop: ast.AST) -> bool:
     """Whether the file sets an attribute of that name where a step may come by: in its loop, or in another function."""
     here = page.scope(loop)
-    for node in walk(page.module.tree):
+    for node in everything(page.module.tree):
         if isinstance(node, ast.Attribute) and node.attr == attribute and not isinstance(node.ctx, ast.Load):
             scope = page.scope(node)
             made = isinstance(scope, ast.FunctionDef) and scope.name == "__init__"
@@ -635,7 +639,7 @@ def changed_arguments(page: Page, call: ast.Call, depth: int) -> list[ast.AST | 
     method = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if method in COLLECTIVES:
         return [*call.args[:1]]
-    functions = [each for each in walk(page.module.tree) if isinstance(each, ast.FunctionDef) and each.name == method]
+    functions = [each for each in every(ast.FunctionDef, page.module.tree) if each.name == method]
     found: list[ast.AST | None] = []
     for function in functions if depth else ():
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]

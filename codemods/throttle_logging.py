@@ -51,7 +51,7 @@ from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.nodes import walk
+from turbofix.program.answers import everything
 from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import Show, Step, Sync, TrainingProgram
 from turbofix.records import dataclass
@@ -271,6 +271,6 @@ def raise_default(edit: Edit, plan: Default) -> None:
 def refuse_other_names(page: Page, option: str) -> None:
     """Raise ``Refuse`` where a text names the option's value, which is then read by that name too."""
     name = option.lstrip("-").replace("-", "_")
-    for node in walk(page.module.tree):
+    for node in everything(page.module.tree):
         if isinstance(node, ast.Constant) and node.value == name:
             raise Refuse(f"line {node.lineno} may read the option by its name")

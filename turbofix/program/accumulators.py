@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import Literal
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import everything
 from turbofix.program.dataflow import STORING
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
@@ -114,7 +114,7 @@ class Summing:
             places = self.analysis.facts.places
             found += [
                 self._read(node, "elsewhere")
-                for node in walk(self.module.tree)
+                for node in everything(self.module.tree)
                 if isinstance(node, ast.Attribute)
                 and node.attr == last
                 and isinstance(node.ctx, ast.Load)

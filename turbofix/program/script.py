@@ -9,7 +9,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, everything
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
@@ -239,7 +239,7 @@ def _sent_to_workers(analysis: Analysis, module: ModuleFile) -> frozenset[str]:
             if frame is not None:
                 waiting += _names_in(_top_statement(analysis, frame.anchor, module) or module.tree)
     given: dict[str, list[ast.AST]] = {}
-    for node in walk(module.tree):
+    for node in everything(module.tree):
         if isinstance(node, _DEFINITIONS):
             given.setdefault(node.name, []).append(node)
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import everything
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
@@ -151,7 +151,7 @@ def _reads(module: ModuleFile, key: str) -> bool:
 
 def _said(module: ModuleFile, key: str) -> Iterator[ast.AST]:
     """The places where a file says a name in any way in which it could be read or set."""
-    for node in walk(module.tree):
+    for node in everything(module.tree):
         if isinstance(node, ast.Attribute):
             name: object = node.attr
         elif isinstance(node, ast.Name):
