@@ -16,7 +16,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_model, optimizers_in
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
@@ -275,7 +275,7 @@ class _Way:
             ]
         scope = self.places.scope(node, self.module)
         found: list[ast.expr] = []
-        for each in _statements(body_of(scope)):
+        for each in _statements(scope):
             if each.lineno >= node.lineno and not isinstance(each, ast.AugAssign):
                 continue
             if isinstance(each, ast.Assign) and name in stored([each]):
@@ -292,10 +292,11 @@ class _Way:
         return function is None or function.name == "__init__"
 
 
-def _statements(body: Iterable[ast.AST]) -> list[ast.stmt]:
+@once_per_node
+def _statements(scope: ast.AST) -> list[ast.stmt]:
     """The statements of a function, in the order of their lines, without those of functions in it."""
     found: list[ast.stmt] = []
-    waiting = list(body)
+    waiting: list[ast.AST] = list(body_of(scope))
     while waiting:
         each = waiting.pop()
         if isinstance(each, ast.stmt):
