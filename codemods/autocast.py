@@ -60,7 +60,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT, Assumption
+from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -143,7 +143,7 @@ codemod = Codemod(
     after=("larger-batch", "modern-amp"),
     known_as=("mixed precision", "AMP", "GradScaler", "bfloat16", "fp16"),
     unlocks=("channels-last",),
-    assumes=(ON_GPU, LEARNS_IN_16_BITS, OPTION_DEFAULT),
+    assumes=(ON_GPU, LEARNS_IN_16_BITS, OPTION_DEFAULT, RECENT_TORCH),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)

@@ -22,10 +22,10 @@ When refused
     ``__init__``, or ``x = self.norm(x)`` as the next statement behind ``x = self.conv(x)``. The code must have been
     seen to be executed.
 
-    It is refused where the program loads a checkpoint into a model or an optimizer, since one that was saved with the
-    bias does not fit any more; where it reads the ``bias`` of layers without asking whether there is one
-    (``m.bias.data.zero_()``); where it has hooks; and where it sets batch norms to evaluation while it trains, when
-    they subtract another mean.
+    A checkpoint that was saved with the bias does not fit any more: where the program loads one into a model or an
+    optimizer, that it is none from before the change is assumed. It is refused where the program reads the ``bias`` of
+    layers without asking whether there is one (``m.bias.data.zero_()``); where it has hooks; and where it sets batch
+    norms to evaluation while it trains, when they subtract another mean.
 
     Nothing is said where one of the two is there under a condition, is called from elsewhere or twice, where ``bias``
     is given by a variable or in an unpacked mapping, where an ``nn.Sequential`` is indexed or gone through, of other
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import NO_OLD_CHECKPOINT, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -57,7 +57,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.RECIPE,
     known_as=("bias=False", "convolution before BatchNorm"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, NO_OLD_CHECKPOINT),
 )
 
 
@@ -74,9 +74,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"the batch norm behind it takes the bias of this {first.kind} out again{more}"
         yield codemod.refuse(first.layer, message, reason, evidence=seen(first))
         return
+    loads = program.biases.loads
+    loaded = (Evidence("a checkpoint is loaded", loads),) if loads is not None else ()
+    assumes = (NO_OLD_CHECKPOINT,) if loads is not None else ()
     for each in layers:
         message = f"the batch norm behind it takes the bias of this {each.kind} out again"
-        yield codemod.finding(each.layer, message, plan=each, evidence=seen(each))
+        yield codemod.finding(each.layer, message, plan=each, evidence=(*seen(each), *loaded), assumes=assumes)
 
 
 def seen(biased: Biased) -> tuple[Evidence, ...]:

@@ -26,9 +26,9 @@ Use instead
     instead, which copies where it must: ``x.reshape(n, -1)``.
 
 When refused
-    It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); where an
-    optimizer's state is loaded, which may lie in the other order; for convolutions over volumes, and under
-    ``DataParallel``.
+    It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); for convolutions
+    over volumes, and under ``DataParallel``. An optimizer's state that was saved before the change keeps the old order
+    when it is loaded, which is slow, or raises: that no such state is loaded is assumed.
 
     Nothing is said where the model is compiled, since the compiler chooses the order itself; where nothing is gained
     (``InstanceNorm2d`` turns it back, transformers of patches, thin layers over pictures of a channel or two); for GPUs
@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import LAYOUT_FREE, ON_GPU, PICTURES
+from turbofix.assumptions import LAYOUT_FREE, NO_OLD_CHECKPOINT, ON_GPU, PICTURES
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -64,7 +64,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.3, source="ResNet-50 with AMP, 775 to 1011 images/s (PyTorch tutorial on channels last)"),
     after=("autocast", "compile-model"),
     known_as=("memory format", "NHWC"),
-    assumes=(ON_GPU, PICTURES, LAYOUT_FREE),
+    assumes=(ON_GPU, PICTURES, LAYOUT_FREE, NO_OLD_CHECKPOINT),
 )
 
 VOLTA, AMPERE = (7, 0), (8, 0)
@@ -135,6 +135,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         assumes = (
             *gpu,
             *((PICTURES,) if is_unknown(model) else ()),
+            *((NO_OLD_CHECKPOINT,) if any(each.state_loads for each in program.optimizers) else ()),
             *(() if free and in_16 and works(model) and not program.layouts.weights else (LAYOUT_FREE,)),
         )
         seen = (Evidence("it is moved to its device" if by_call else "it is trained", moved), *map(of_loop, steps[:1]))
@@ -202,10 +203,6 @@ def why_not(program: TrainingProgram, model: Model) -> str | None:
     for site in program.layouts.flattened[:1]:
         line = site.line_from(program.entry)
         return f"the weights, or their gradients, are seen as rows of numbers ({line}), which raises in another order"
-    for optimizer in program.optimizers:
-        if optimizer.state_loads:
-            line = optimizer.state_loads[0].site.line_from(program.entry)
-            return f"an optimizer's state is loaded ({line}), which may lie in the other order than the weights then"
     return None
 
 

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE
+from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -96,7 +96,7 @@ codemod = Codemod(
     gain=Gain(1.0, 2.3, source="geometric mean 1.41 (ASPLOS 2024); GPT-2 124M 2.3x (Karpathy, build-nanogpt)"),
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
-    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH),
+    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH),
 )
 
 VOLTA = (7, 0)

@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ON_GPU, READ_WHOLE, SAME_FORMULA
+from turbofix.assumptions import ON_GPU, READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -74,7 +74,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     after=("grad-accumulation",),
     known_as=("exponential moving average", "EMA", "torch._foreach"),
-    assumes=(READ_WHOLE, ON_GPU, SAME_FORMULA),
+    assumes=(READ_WHOLE, ON_GPU, SAME_FORMULA, RECENT_TORCH),
 )
 
 SINCE = {"averaged": (1, 9), "copied": (2, 1), "clamped": (2, 0)}

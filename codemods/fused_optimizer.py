@@ -44,12 +44,9 @@ Use instead
     Under Lightning the module makes it, and Lightning chooses the device; the value asks for a GPU where the trainer is
     not told to use one: ``fused=torch.cuda.is_available() or None``.
 
-    ``load_state_dict`` takes ``fused`` from the checkpoint, so one that was saved without it would switch it off again.
-    The loaded groups are told before they are loaded (not after: the step counters would stay on the CPU)::
-
-        for group in checkpoint["optimizer"]["param_groups"]:
-            group["fused"] = True
-        optimizer.load_state_dict(checkpoint["optimizer"])
+    ``load_state_dict`` takes ``fused`` from the checkpoint: a training that goes on from one that was saved without it
+    steps as before (``torch/optim/optimizer.py``), and nothing goes wrong, but beside a ``GradScaler``: that has the
+    optimizer unscale the gradients itself then, which only a fused step does, so torch raises.
 
 When refused
     Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
@@ -58,20 +55,16 @@ When refused
     ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for parameters of which some
     may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
     momentum beside a ``GradScaler`` (torch makes the buffers uninitialised, and once), for complex parameters, which
-    raise, where one call of ``load_state_dict`` serves the optimizer and other things than optimizers, for parameters
-    that are given twice, those of a module in two models, and such that several processes update without a lock, before
-    torch 2.5 for lazy layers that have seen no input when the optimizer is built (the constructor raises), before torch
-    2.4 where the model is moved to the GPU after the optimizer was built or where no test tells whether there is a GPU,
-    and where the state that is loaded cannot be told beforehand.
+    raise, for parameters that are given twice, those of a module in two models, and such that several processes update
+    without a lock, before torch 2.5 for lazy layers that have seen no input when the optimizer is built (the
+    constructor raises), and before torch 2.4 where the model is moved to the GPU after the optimizer was built.
 
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
-    may become DTensors (FSDP2), which have no rule for these, under tensor parallelism, and where ``load_state`` or
-    ``fabric.load`` brings the groups of a checkpoint. Under the ``Trainer`` of transformers where the command line
-    decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch 2.4. Under Lightning beside mixed
-    precision with clipped gradients (Lightning raises) or fp16, for modules that step by themselves, and where a
-    checkpoint is passed to ``fit``; nothing is said beside its sharding strategies. Nor is anything under other
-    frameworks.
+    may become DTensors (FSDP2), which have no rule for these, and under tensor parallelism. Under the ``Trainer`` of
+    transformers where the command line decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch
+    2.4. Under Lightning beside mixed precision with clipped gradients (Lightning raises) or fp16, and for modules that
+    step by themselves; nothing is said beside its sharding strategies. Nor is anything under other frameworks.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -83,17 +76,15 @@ Measured
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import EVERY_GRADIENT, ON_GPU, READ_WHOLE, Assumption
+from turbofix.assumptions import EVERY_GRADIENT, NO_OLD_CHECKPOINT, ON_GPU, READ_WHOLE, RECENT_TORCH, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
-from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._loaders import is_inside
@@ -118,7 +109,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
-    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT),
+    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, RECENT_TORCH),
 )
 
 SINCE = {
@@ -149,20 +140,6 @@ UNSCALED = frozenset(("no", "bf16", "32-true", "32", "bf16-true", "bf16-mixed", 
 
 ON_DTENSORS = ("torch.optim.Adam", "torch.optim.AdamW")
 """Optimizers for whose fused step torch's DTensors have a rule (``torch/distributed/tensor/_ops``)."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The value of ``fused``, and the calls that load the optimizer's state.
-
-    ``elsewhere``: those that may be given other optimizers too, as in other functions than the construction's.
-    ``sharded``: the state may be one without groups, as DeepSpeed's.
-    """
-
-    value: str
-    loads: tuple[Site, ...]
-    elsewhere: tuple[Site, ...] = ()
-    sharded: bool = False
 
 
 @codemod.find
@@ -206,21 +183,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         value = fused_where(program, optimizer)
         if program.framework in NAMES:
             value = fused_under(program, optimizer)
-        if value is None:
-            why = f"fused needs a CUDA GPU before torch {version(ON_CPU)}, and no test here tells whether there is one"
-            yield codemod.refuse(optimizer.site, message, why, evidence=seen)
-            continue
-        loads = tuple(load.site for load in optimizer.state_loads)
-        sharded = program.framework in NAMES
-        elsewhere = tuple(
-            load.site
-            for load in optimizer.state_loads
-            if load.function != optimizer.function or load.others == "optimizers"
+        scaled = optimizer.state_loads and any(part.kind == "scaler" for part in program.precision)
+        open_ones = (
+            *assumes,
+            *((ON_GPU,) if program.target.torch < ON_CPU and test_beside(program, optimizer) is None else ()),
+            *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()),
+            *((NO_OLD_CHECKPOINT,) if scaled else ()),
         )
-        plan = Plan(value, loads, elsewhere, sharded)
-        open_ones = (*assumes, *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()))
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
-        yield codemod.finding(optimizer.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
+        yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=open_ones, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -274,7 +245,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             anywhere = ("cuda",) if program.target.torch < ON_MPS else ("cuda", "gpu")
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
-            yield codemod.finding(optimizer.site, message, plan=Plan(value, ()), evidence=seen)
+            yield codemod.finding(optimizer.site, message, plan=value, evidence=seen)
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
@@ -291,8 +262,6 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, optimi
         return "beside fp16 Lightning hands a fused optimizer gradients that are still scaled"
     if module is not None and module.manual:
         return "the module steps its optimizers itself, and may look at the gradients before"
-    if module is not None and module.resumes:
-        return "its state is loaded from a checkpoint that may switch fused off again, and cannot be told beforehand"
     return why_not(program, optimizer)
 
 
@@ -351,10 +320,6 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
             f"parameters of lazy layers may have no shape yet where it is built, which fused raises for before torch "
             f"{version(ON_LAZY)}: show the model a batch first"
         )
-    for load in optimizer.state_loads:
-        if load.others == "any":
-            where = said_at(load.site, optimizer.site)
-            return f"the call{where} loads its state and that of other things, which have no groups to be told before"
     if optimizer.complex:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:
@@ -406,14 +371,11 @@ def said_at(site: Site, beside: Site) -> str:
     return f" on line {site.line}" if site.path == beside.path else f" in {site.path.name}, line {site.line}"
 
 
-def fused_where(program: TrainingProgram, optimizer: Optimizer) -> str | None:
-    """The value of ``fused``: True, or the script's own device test where an old torch may run it without a GPU."""
+def fused_where(program: TrainingProgram, optimizer: Optimizer) -> str:
+    """The value of ``fused``: True, or a device test where an old torch may run it without a GPU, the script's own."""
     if program.target.torch >= ON_CPU and (program.target.torch >= ON_MPS or not optimizer.device.mps):
         return "True"
-    test = test_beside(program, optimizer)
-    if test is None and program.target.torch >= ON_CPU:
-        return AVAILABLE  # a machine with CUDA has no MPS, and on its CPU fused works from this torch on
-    return test
+    return test_beside(program, optimizer) or AVAILABLE  # (a machine with CUDA has no MPS)
 
 
 def why_not_under(program: TrainingProgram, optimizer: Optimizer) -> str | None:
@@ -465,50 +427,11 @@ def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Add ``fused`` to the construction, and to the groups of every state that is loaded."""
+    """Add ``fused`` to the construction."""
     plan = finding.plan
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
         return
-    assert isinstance(plan, Plan)
-    if AVAILABLE in plan.value:
-        asked = f"{edit.name('torch.cuda.is_available', finding.site)}()"
-        plan = replace(plan, value=plan.value.replace(AVAILABLE, asked))
-    edit.argument(finding.site, "fused", requote(plan.value, edit, finding.site))
-    for load in plan.loads:
-        optimizer, state = loaded(edit.text(load))
-        value = plan.value
-        if value != "True" or load in plan.elsewhere:
-            value = f"{optimizer}.defaults.get({edit.quoted('fused', load)})"
-        group = edit.free_name("group", load)
-        quote = "'" if "'" in state else '"' if '"' in state else edit.quoted("", load)[0]  # one kind in one expression
-        groups, fused = f"{quote}param_groups{quote}", f"{quote}fused{quote}"
-        why = "the checkpoint may have been saved without it"
-        held = f"{state}.get({groups}, ())" if plan.sharded else f"{state}[{groups}]"
-        edit.before(load, f"for {group} in {held}:", f"{INDENT}{group}[{fused}] = {value}  # {why}")
-
-
-INDENT = "    "
-
-
-def loaded(call: str) -> tuple[str, str]:
-    """The optimizer and the state in the source of ``optimizer.load_state_dict(state)``.
-
-    Raises Refuse where the state is not simply named: it would be made twice.
-    """
-    tree = ast.parse(call, mode="eval").body
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and len(tree.args) == 1:
-        state = tree.args[0]
-        # `accelerator.load_state(folder)` is given no state but the place where one lies
-        if tree.func.attr == "load_state_dict" and is_named(state):
-            return ast.unparse(tree.func.value), ast.get_source_segment(call, state) or ast.unparse(state)
-    raise Refuse("its state is loaded from a checkpoint that may switch fused off again, and cannot be told beforehand")
-
-
-def is_named(expression: ast.expr) -> bool:
-    """Whether an expression names something that is there: names, attributes and constant keys."""
-    if isinstance(expression, ast.Subscript):
-        return isinstance(expression.slice, ast.Constant) and is_named(expression.value)
-    if isinstance(expression, ast.Attribute):
-        return is_named(expression.value)
-    return isinstance(expression, ast.Name)
+    assert isinstance(plan, str)
+    asked = plan.replace(AVAILABLE, f"{edit.name(AVAILABLE[:-2], finding.site)}()") if AVAILABLE in plan else plan
+    edit.argument(finding.site, "fused", requote(asked, edit, finding.site))

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE, SAME_FORMULA
+from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
@@ -63,7 +63,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.EQUIVALENT,
     known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax", "logsigmoid"),
-    assumes=(READ_WHOLE, SAME_FORMULA),
+    assumes=(READ_WHOLE, SAME_FORMULA, RECENT_TORCH),
 )
 
 FUSED_RMS = (2, 9)

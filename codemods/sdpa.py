@@ -55,7 +55,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import SAME_FORMULA, WEIGHTS_UNREAD
+from turbofix.assumptions import RECENT_TORCH, SAME_FORMULA, WEIGHTS_UNREAD
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Worth
@@ -69,7 +69,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.35, 1.66, "GPT-2 124M on an A100: Karpathy, build-nanogpt; Raschka, LLMs-from-scratch"),
     known_as=("FlashAttention", "scaled dot product attention", "memory-efficient attention"),
-    assumes=(SAME_FORMULA, WEIGHTS_UNREAD),
+    assumes=(SAME_FORMULA, WEIGHTS_UNREAD, RECENT_TORCH),
     worth=Worth.HIGH,
 )
 

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, WIDE_ENOUGH, Assumption
+from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, RECENT_TORCH, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
@@ -73,7 +73,7 @@ codemod = Codemod(
     after=("autocast",),
     once=True,
     known_as=("TensorFloat-32", "float32 matmul precision"),
-    assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32),
+    assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32, RECENT_TORCH),
 )
 
 AMPERE = (8, 0)

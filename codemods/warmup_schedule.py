@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import READ_WHOLE, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -84,7 +84,7 @@ codemod = Codemod(
     risk=Risk.RECIPE,
     after=("autocast", "modern-amp", "clip-gradients"),
     known_as=("learning-rate warm-up", "cosine schedule"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, RECENT_TORCH),
 )
 
 OPTIMIZERS = frozenset(("torch.optim.Adam", "torch.optim.AdamW"))

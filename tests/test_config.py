@@ -215,3 +215,12 @@ def test_suppression_reads_what_comes_before_a_syntax_error() -> None:
 def test_lines_count_as_python_counts_them() -> None:
     assert suppressions("a = 1\r\nb = 2  # turbofix: ignore\r\n").cover(2, "autocast")
     assert suppressions("a = 1\rb = 2  # turbofix: ignore\r").cover(2, "autocast")
+
+
+def test_what_the_project_asks_for_may_be_old(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
+    script = tmp_path / "train.py"
+    found = target(Settings(gpu="a100"), script, tmp_path)
+    assert (found.torch, found.recent) == ((1, 13), (2, 4))
+    chosen = target(Settings(gpu="a100", torch_version=(1, 13)), script, tmp_path)
+    assert (chosen.torch, chosen.recent) == ((1, 13), None)

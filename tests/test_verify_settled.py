@@ -80,6 +80,8 @@ SCRIPTS = {
     "pickling": (FLAT.replace("data = Numbers()", "data = Numbers()\ndata.change = lambda x: x"), FLAT),
     "gradients": (FLAT.replace("# the model is made", SPARE), FLAT),
     "length": (FLAT.replace("EPOCHS", "2"), FLAT),
+    "restored": (FLAT.replace("data = Numbers()", "optimizer.load_state_dict(optimizer.state_dict()); data = Numbers()"), FLAT),
+    "torch": (FLAT.replace("import torch\n", "import torch\ntorch.__version__ = '1.13.1'\n", 1), FLAT),
 }  # fmt: skip
 
 

@@ -60,6 +60,12 @@ EVERY_GRADIENT = Assumption(
 LONG_ENOUGH = Assumption(
     "long-enough", "the training takes long enough to earn back a minute of compiling or measuring", observe("length")
 )
+NO_OLD_CHECKPOINT = Assumption(
+    "no-old-checkpoint",
+    "the training goes on from no checkpoint that was made before the change",
+    observe("restored", "the training's start"),
+)
+RECENT_TORCH = Assumption("recent-torch", "it runs with torch 2.4 or newer", observe("torch", "the run"))
 SAME_ITEMS = Assumption(
     "same-items",
     "an item of the data set is made the same each time, whatever was loaded before it",

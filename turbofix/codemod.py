@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.assumptions import RECENT_TORCH, Assumption
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 
 if TYPE_CHECKING:
-    from turbofix.assumptions import Assumption
     from turbofix.edits import Edit
     from turbofix.program.model import TrainingProgram
 
@@ -128,6 +129,20 @@ class Codemod:
         return function
 
     def examine(self, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+        """What the codemod says of a program, and of the same one under a recent torch where that may be the case."""
+        found = list(self._examine(program))
+        if program.target.recent is not None and RECENT_TORCH in self.assumes:
+            there = {said.site for said in found if not isinstance(said, Refusal)}
+            recent = replace(program, target=replace(program.target, torch=program.target.recent, recent=None))
+            more = {
+                said.site: replace(said, assumes=(*said.assumes, RECENT_TORCH))
+                for said in self._examine(recent)
+                if isinstance(said, Finding) and said.site not in there
+            }
+            found = [*(said for said in found if said.site not in more), *more.values()]
+        yield from found
+
+    def _examine(self, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         """Run the codemod's ``find`` on a program; then what the program does right where nothing else was said."""
         if self._find is None:
             raise TypeError(f"{self.module} declares no find function")

@@ -265,9 +265,13 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         ConfigError: the project's pyproject.toml cannot be read.
     """
     chosen = capability(settings.gpu or "auto")
-    version = settings.torch_version or required_torch(entry.absolute().parent, root)
+    required = required_torch(entry.absolute().parent, root) if settings.torch_version is None else None
     default = Target()
-    return Target(chosen or installed_capability() or default.capability, version or default.torch)
+    return Target(
+        chosen or installed_capability() or default.capability,
+        settings.torch_version or required or default.torch,
+        default.torch if required is not None and required < default.torch else None,
+    )
 
 
 @cache

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterator
 
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
@@ -31,7 +32,6 @@ _LOADING = (
     *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained"),
     *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
 )
-_LOADS = "a checkpoint is loaded, and one that was saved with the bias would not fit"
 _OF_TRAINING = ("scheduler", "scaler")
 """What may be loaded beside a model: it counts no parameters, as an optimizer's state does."""
 
@@ -76,7 +76,10 @@ def biases(analysis: Analysis) -> Biases:
         )
         for layer, norm, module in found.values()
     ]  # fmt: skip
-    return Biases(tuple(sorted(pairs, key=lambda each: each.layer)), next(_needs(analysis), None) if pairs else None)
+    if not pairs:
+        return Biases()
+    in_order = tuple(sorted(pairs, key=lambda each: each.layer))
+    return Biases(in_order, next(_needs(analysis), None), next(_loads(analysis), None))
 
 
 def _has_bias(made: Made) -> bool:
@@ -269,15 +272,10 @@ def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool
 def _needs(analysis: Analysis) -> Iterator[Hazard]:
     """What raises without the bias, or is changed by its going."""
     places = analysis.facts.places
-    for event in analysis.facts.of("call"):
-        if event.name.rpartition(".")[2] in ("load", *_LOADING) and any(map(is_owner, members(event.receiver))):
-            yield Hazard(_LOADS, analysis.facts.site(event))
     for module in analysis.execution.modules.values():
         parents = parents_in(module.tree)
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in _LOADING and not _is_of_training(analysis, call):
-                yield Hazard(_LOADS, places.site(call, module))
             if name == "eval" and "Norm" in _tests_above(call, parents):
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(call, module))
@@ -293,6 +291,18 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
                 others = ("Norm" in tests or "Linear" in tests) and "Conv" not in tests
                 if not others and not re.search(r"\.bias\b", tests):
                     yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
+
+
+def _loads(analysis: Analysis) -> Iterator[Site]:
+    """Where a checkpoint is loaded, which would not fit if it was saved with the bias."""
+    for event in analysis.facts.of("call"):
+        if event.name.rpartition(".")[2] in ("load", *_LOADING) and any(map(is_owner, members(event.receiver))):
+            yield analysis.facts.site(event)
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in _LOADING and not _is_of_training(analysis, call):
+                yield analysis.facts.places.site(call, module)
 
 
 def _is_of_training(analysis: Analysis, call: ast.Call) -> bool:

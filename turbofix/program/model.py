@@ -38,10 +38,13 @@ class Target:
     """What the rewritten program must run on.
 
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
+    ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
+    did when they were written.
     """
 
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
+    recent: tuple[int, int] | None = None
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -392,7 +395,6 @@ class Act:
     max_norm: Argument = ABSENT  # for clips
     concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
-    others: Literal["none", "optimizers", "any"] = "none"  # of a load: what else it may be called on
 
 
 @dataclass(frozen=True)
@@ -975,10 +977,14 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Biases:
-    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it."""
+    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it.
+
+    ``loads``: where a checkpoint is loaded, which may have been saved with the bias.
+    """
 
     layers: tuple[Biased, ...] = ()
     needed: Hazard | None = None
+    loads: Site | None = None
 
 
 @dataclass(frozen=True)

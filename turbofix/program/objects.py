@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -724,7 +723,7 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
             act = act_of(analysis, event, None)
             if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
                 text = analysis.facts.places.text(event.node.func.value, event.module)
-                act = replace(act, receiver_text=text, others=_loads_also(analysis, event, made))
+                act = replace(act, receiver_text=text)
             found.setdefault(act.site, act)
     for event in analysis.once("calls of owners", lambda: _calls_of_owners(analysis)):
         if _restores(event, made):
@@ -734,14 +733,6 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
 
 def _calls_of_owners(analysis: Analysis) -> list[Event]:
     return [event for event in analysis.facts.of("call") if any(is_owner(each) for each in members(event.receiver))]
-
-
-def _loads_also(analysis: Analysis, event: Event, made: list[Made]) -> Literal["none", "optimizers", "any"]:
-    """What a call of ``load_state_dict`` is made on beside one optimizer, in a loop or by a helper."""
-    found = [one for each in analysis.facts.at(event.node) for one in members(each.receiver)]
-    if any(is_model(each) or (isinstance(each, Made) and each.kind in ("scheduler", "scaler")) for each in found):
-        return "any"
-    return "none" if all(any(each is one for one in made) for each in found) else "optimizers"
 
 
 def _restores(event: Event, made: list[Made]) -> bool:

@@ -257,12 +257,12 @@ def _fitting(execution: Execution, target: Target) -> Target:
     imported = _libraries(execution)
     newest = [torch for library, torch in _LAST_TORCH.items() if library in imported]
     if newest:
-        target = replace(target, torch=min(target.torch, *newest))
+        target = replace(target, torch=min(target.torch, *newest), recent=None)
     for module in execution.modules.values():
         if "torch.accelerator" not in module.text or "hasattr(torch" in module.text:
             continue
         if any(dotted(node) == "torch.accelerator" for node in every(ast.Attribute, module.tree)):
-            return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE))
+            return replace(target, torch=max(target.torch, _ACCELERATOR_SINCE), recent=None)
     return target
 
 

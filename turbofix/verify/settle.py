@@ -132,6 +132,17 @@ def _length(log: Mapping[str, Any]) -> Answer:
     return False, f"the training ends after {steps} steps"
 
 
+def _restored(log: Mapping[str, Any]) -> Answer:
+    loads = log["facts"]["restored"]
+    return (False, "it loads an optimizer's state") if loads else (True, "no optimizer's state is loaded")
+
+
+def _torch(log: Mapping[str, Any]) -> Answer:
+    found = log["facts"]["torch"]
+    major, minor = found.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 4), f"torch {found}"
+
+
 FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "device": _device,
     "products": _products,
@@ -141,4 +152,6 @@ FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "pickling": _pickling,
     "gradients": _gradients,
     "length": _length,
+    "restored": _restored,
+    "torch": _torch,
 }

@@ -46,6 +46,7 @@ class Monitors:
         self.on_cuda = False
         self.batches: Counter[str] = Counter()
         self.unpickled: list[str] = []
+        self.restored = 0
         self._pickled: dict[int, Any] = {}
         self._first = True
         self._mode: Any = _Watch(self)
@@ -55,6 +56,7 @@ class Monitors:
         self._mode.__enter__()  # for as long as the process lives
         for owner in (torch, torch.nn.Module):
             wrap(owner, "compile", self._leave_to_the_compiler)
+        wrap(torch.optim.Optimizer, "load_state_dict", self._watch_restoring)
         wrap(loading._BaseDataLoaderIter, "__next__", self._watch_batches)
         wrap(loading._BaseDataLoaderIter, "__init__", self._watch_loaders)
 
@@ -121,6 +123,13 @@ class Monitors:
 
         return compiled
 
+    def _watch_restoring(self, original: Any) -> Any:
+        def load_state_dict(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            self.restored += not self.steps  # later the run loads what it has saved itself
+            return original(optimizer, *arguments, **keywords)
+
+        return load_state_dict
+
     def _watch_batches(self, original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
             batch = original(iterator)
@@ -152,6 +161,8 @@ class Monitors:
             "cuda": self.on_cuda,
             "batches": dict(self.batches),
             "unpickled": self.unpickled,
+            "restored": self.restored,
+            "torch": torch.__version__,
         }
 
 
