@@ -64,7 +64,7 @@ from dataclasses import replace
 
 from turbofix.assumptions import ON_GPU, PICKLED, SAME_ITEMS, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import DATA, Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
@@ -708,6 +708,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the number, keep the workers, and guard the script where nothing does."""
     plan = finding.plan
     assert isinstance(plan, Plan)
+    if plan.value is not None and plan.value.path.suffix in DATA:
+        place = f"line {plan.value.line} of {plan.value.path.name}"
+        raise Refuse(f"their number stands on {place}: write there as many as there are CPUs, at most {MOST}")
     refuse_comments(edit, plan)
     refuse_changes(edit, plan)
     refuse_restarts(edit, plan)

@@ -29,5 +29,5 @@ class MemoryWorkspace:
     def root(self, entry: Path, /) -> Path:
         return ROOT
 
-    def beside(self, entry: Path, /) -> list[Path]:
-        return sorted(path for path in self.texts if path.suffix == ".py")
+    def beside(self, entry: Path, /, *suffixes: str) -> list[Path]:
+        return sorted(path for path in self.texts if path.suffix in (suffixes or (".py",)))

@@ -65,7 +65,7 @@ class Case:
 def texts_of(path: Path) -> dict[Path, str]:
     """The texts of a fixture file or folder, laid out in memory."""
     if path.is_dir():
-        files = [each for each in sorted(path.rglob("*")) if each.suffix in (".py", ".json")]
+        files = [each for each in sorted(path.rglob("*")) if each.suffix in (".py", ".json", ".yaml")]
         return {ROOT / each.relative_to(path): each.read_text("utf-8") for each in files}
     return {ENTRY: path.read_text("utf-8")}
 

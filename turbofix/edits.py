@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
+DATA = (".yaml", ".yml", ".json")
+"""What configuration files end in. Their values are not rewritten: another run may be given another file."""
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _LAST = -1
 
@@ -178,6 +180,8 @@ class Edit:
         """
         from turbofix import layout
 
+        if site.path.suffix in DATA:
+            raise Refuse(f"the value stands on line {site.line} of {site.path.name}: write `{text}` there")
         tree = self._tree(site)
         self._splice(tree, layout.replaced(tree, tree.node(site), text))
 
@@ -465,6 +469,8 @@ class Edit:
 
     # --- inside
     def _tree(self, site: Site) -> Tree:
+        if site.path.suffix in DATA:
+            raise Refuse(f"it is decided on line {site.line} of {site.path.name}: change it there")
         if site.path not in self._open:
             from turbofix.positions import SHARED
 

@@ -57,8 +57,8 @@ class Workspace(Protocol):
     def root(self, entry: Path, /) -> Path:
         """The folder of the project that the script belongs to."""
 
-    def beside(self, entry: Path, /) -> Iterable[Path]:
-        """The Python files of the project that the script belongs to, as far as they are searched."""
+    def beside(self, entry: Path, /, *suffixes: str) -> Iterable[Path]:
+        """The Python files of the project that the script belongs to, as far as they are searched; or others."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -534,7 +534,7 @@ class Analysis:
                 workspace.root(self.entry),
                 workspace.read,
                 self.target,
-                lambda: workspace.beside(self.entry),
+                lambda *suffixes: workspace.beside(self.entry, *suffixes),
             ),
         )
 

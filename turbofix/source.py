@@ -27,6 +27,7 @@ STDIN = "-"
 _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "__pypackages__", "node_modules", "site-packages", "venv", "build", "dist"}
 )
+PYTHON = (".py", ".ipynb")
 ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
 ROOT_HINTS = (".gitignore", "requirements.txt", "environment.yml", "setup.cfg", "Pipfile")
 """What lies in a project's folder where it was downloaded without its history, and perhaps further down."""
@@ -242,14 +243,16 @@ def _because(error: OSError) -> str:
 # --- finding the files of a folder ------------------------------------------------------------------------------
 
 
-def python_files(folder: Path) -> list[Path]:
+def python_files(folder: Path, suffixes: tuple[str, ...] = PYTHON) -> list[Path]:
     """The Python files and notebooks below ``folder``, sorted, less what git ignores and virtual environments."""
-    listed = _git_files(folder)
-    files = _walk(folder) if listed is None else (path for path in listed if not _in_skipped_folder(path, folder))
+    listed = _git_files(folder, suffixes)
+    files = (
+        _walk(folder, suffixes) if listed is None else (path for path in listed if not _in_skipped_folder(path, folder))
+    )
     return sorted(set(files))
 
 
-def _git_files(folder: Path) -> list[Path] | None:
+def _git_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path] | None:
     """Tracked and new files that git does not ignore; None when git cannot say, or ignores the folder itself."""
     if not any((parent / ".git").exists() for parent in (folder.absolute(), *folder.absolute().parents)):
         return None
@@ -261,7 +264,7 @@ def _git_files(folder: Path) -> list[Path] | None:
         if subprocess.run([*git, "check-ignore", "-q", "."], capture_output=True, check=False).returncode == 0:
             return None
         result = subprocess.run(
-            [*git, "ls-files", "-z", "-co", "--exclude-standard", "--", "*.py", "*.ipynb"],
+            [*git, "ls-files", "-z", "-co", "--exclude-standard", "--", *(f"*{each}" for each in suffixes)],
             capture_output=True,
             check=False,
         )
@@ -278,10 +281,10 @@ def _in_skipped_folder(path: Path, folder: Path) -> bool:
     return any(_skipped(folder.joinpath(*parents[: depth + 1])) for depth in range(len(parents)))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(parent, name))]
-        yield from (Path(parent, name) for name in files if name.endswith((".py", ".ipynb")))
+        yield from (Path(parent, name) for name in files if name.endswith(suffixes))
 
 
 def _skipped(folder: Path) -> bool:
@@ -294,6 +297,12 @@ def _skipped(folder: Path) -> bool:
 
 _SEARCHED = 1000
 """How many files of a project are looked into for what they import."""
+
+
+def _hinted(folder: Path) -> Path:
+    """The nearest folder, from this one upwards, that looks like a project's; else the folder itself."""
+    above = (folder, *folder.parents)
+    return next((each for each in above if any((each / hint).exists() for hint in ROOT_HINTS)), folder)
 
 
 class Workspace:
@@ -348,13 +357,14 @@ class Workspace:
         for candidate in above:
             if any((candidate / marker).exists() for marker in ROOT_MARKERS):
                 return candidate
-        hinted = next((each for each in above if any((each / hint).exists() for hint in ROOT_HINTS)), folder)
+        hinted = _hinted(folder)
         current = Path.cwd()
         return current if current in hinted.parents else hinted
 
-    def beside(self, entry: Path) -> list[Path]:
-        """The Python files of the script's project; without a project file, those below its own folder."""
-        root = self.root(entry)
+    def beside(self, entry: Path, *suffixes: str) -> list[Path]:
+        """The Python files of the script's project, or those of some suffixes; without a project file, those below its
+        own folder."""
+        root, own = self.root(entry), entry.absolute().parent
         is_known = any((root / marker).exists() for marker in ROOT_MARKERS)
-        found = python_files(root if is_known else entry.absolute().parent)
-        return [path for path in found if path.suffix == ".py"][:_SEARCHED]
+        folder = root if is_known else _hinted(own) if suffixes else own
+        return python_files(folder, suffixes or (".py",))[:_SEARCHED]

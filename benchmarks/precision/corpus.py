@@ -92,12 +92,12 @@ def head(folder: Path) -> str | None:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def files(folder: Path) -> Iterator[str]:
+def files(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[str]:
     """The Python files and notebooks of a repository, hidden folders left out, by their paths in it, sorted."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(parent, name) for name in names if name.endswith(SUFFIXES)]
+        found += [Path(parent, name) for name in names if name.endswith(suffixes)]
     yield from sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
 
 
@@ -131,7 +131,7 @@ class Checkout:
                 return candidate
         return self.folder
 
-    def beside(self, entry: Path) -> list[Path]:
-        """The Python files of the project that a script belongs to."""
+    def beside(self, entry: Path, *suffixes: str) -> list[Path]:
+        """The Python files of the project that a script belongs to, or those of some suffixes."""
         root = self.root(entry)
-        return [root / each for each in files(root) if each.endswith(".py")]
+        return [root / each for each in files(root, suffixes or (".py",))]

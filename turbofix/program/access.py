@@ -349,6 +349,8 @@ def write_attribute(interp: Interpreter, value: Value, name: str, new: Value, no
         value.names[name] = join(value.names.get(name), new) or new
     elif type(value) is Tensor and name == "data":
         interp.event("call", node, "Tensor.set_", value)  # what ``tensor.data = new`` does to it
+    elif isinstance(value, Mapping):
+        put(interp, value, Const(name), new, None)
     elif type(value) is External:
         interp.event("set", node, libraries.canonical(f"{value.qualname}.{name}"), value, None, new)
 

@@ -309,7 +309,10 @@ def _print(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) 
 
 
 def _open(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    return interp.opaque("open()", "call", node)
+    opened = interp.opaque("open()", "call", node)
+    if arguments.positions:
+        opened.children["<path>"] = arguments.positions[0].value
+    return opened
 
 
 def _object(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, externals, imports, libraries, methods, options
+from turbofix.program import access, config_files, externals, imports, libraries, methods, options
 from turbofix.program.answers import once_per_node
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.scopes import Frame, Scope
@@ -323,6 +323,8 @@ def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast
     known: Value | None = None
     if type(default) is Const and isinstance(default.value, str) and default.value.isidentifier():
         known = access.read_attribute(interp, owner, default.value, node)
+        if type(key) is Option and key.how == config_files.HOW and not isinstance(known, (Unknown, Opaque)):
+            return known  # the file names it
     for member in members(owner):
         if type(member) is External:
             known = join(known, External(f"{member.qualname}.*"))
@@ -391,6 +393,8 @@ def _execute(interp: Interpreter, function: Function, arguments: Arguments, node
     body = function.node
     if access.has_decorator(function, "click.option", "click.argument", "rich_click.option"):
         arguments = completed(options.click_options(interp, function), arguments)
+    if access.has_decorator(function, "hydra.main") and not arguments.positions:
+        arguments = config_files.given_by_hydra(interp, function)
     up, outer = interp.control, interp.frame
     scope = Scope(function.scope, function.module)
     level = interp.enter("call", node, function)

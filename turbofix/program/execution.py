@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
 
 from turbofix.program import calls, imports
 from turbofix.program.events import Arguments, Control, Event, LoopRecord, Passed
 from turbofix.program.interpreter import Interpreter, OutOfBudgetError
-from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
+from turbofix.program.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
 from turbofix.program.tensors import tensors_in, tensors_passed, with_roles
 from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
 from turbofix.records import dataclass
 
-__all__ = ["Execution", "ModuleFile", "Reader", "Scope", "execute"]
+__all__ = ["Beside", "Execution", "ModuleFile", "Reader", "Scope", "execute", "nothing_beside"]
 
 _FRAMES = 3000
 """Python frames that the walk may nest: a call of the program takes about twenty."""
@@ -39,15 +39,15 @@ class Execution:
     frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
     scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every such call
     summarized: list[tuple[Frame, ast.AST, ast.AST]] = field(default_factory=list)  # calls that were not: the function
-    beside: Callable[[], Iterable[Path]] = tuple  # the project's files, also those that this script does not import
+    beside: Beside = nothing_beside  # the project's files, also those that this script does not import
 
 
-def execute(entry: Path, root: Path, read: Reader, beside: Callable[[], Iterable[Path]] = tuple) -> Execution | None:
+def execute(entry: Path, root: Path, read: Reader, beside: Beside = nothing_beside) -> Execution | None:
     """Execute the script ``entry`` abstractly; None when it has no text or does not parse.
 
     ``root`` is the folder above which no project module is looked for.
     """
-    interp = Interpreter(entry, root, read)
+    interp = Interpreter(entry, root, read, beside)
     module = imports.load(interp, entry, "__main__")
     if module is None:
         return None

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, builtin_calls, calls, libraries, options
+from turbofix.program import access, builtin_calls, calls, config_files, libraries, options
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import (
     device_meant,
@@ -65,7 +65,7 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
     """What calling a library's function or class gives."""
     if qualname.startswith("builtins."):
         return builtin_calls.call_builtin(interp, qualname[9:], arguments, node)
-    handler = _HANDLERS.get(qualname)
+    handler = _HANDLERS.get(qualname) or config_files.HANDLERS.get(qualname)
     if handler is not None:
         return handler(interp, qualname, arguments, node)
     kind = libraries.kind_of(qualname)
@@ -91,7 +91,7 @@ def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node
     last = qualname.rpartition(".")[2]
     if last in _UNIQUE_NAMES and not qualname.endswith(".*"):
         return _HANDLERS[_UNIQUE_NAMES[last]](interp, qualname, arguments, node)
-    return _call_unknown(interp, qualname, arguments, node)
+    return call_unknown(interp, qualname, arguments, node)
 
 
 def first(arguments: Arguments, *names: str) -> Value | None:
@@ -370,7 +370,7 @@ def _call_torch(interp: Interpreter, qualname: str, arguments: Arguments, node: 
         return result_of(tensors, interp.origin(node)) if tensors else interp.opaque(qualname + "()", "call", node)
     if package == "torch.nn.utils.rnn" and (tensors := tensors_passed(arguments)):
         return _call_padding(interp, qualname, tensors, arguments, node)
-    return _call_unknown(interp, qualname, arguments, node)
+    return call_unknown(interp, qualname, arguments, node)
 
 
 def _call_padding(
@@ -469,7 +469,7 @@ def _call_tensor_function(  # noqa: PLR0913
         if name in ("max", "min", "topk", "sort", "median", "mode", "kthvalue") and _reduces(name, arguments):
             result = Sequence([result, result], interp.control, origin)
     elif package == "torch" and not arguments.positions and not arguments.keywords:
-        return _call_unknown(interp, qualname, arguments, node)
+        return call_unknown(interp, qualname, arguments, node)
     else:
         unknown = interp.opaque(qualname + "()", "call", node)
         result = unknown if elements_passed(arguments) else Tensor(frozenset(), "unknown", origin)
@@ -503,7 +503,7 @@ def _made_tensor(  # noqa: PLR0913
     return Tensor(roles - {"loss"} | {"made"}, place, interp.origin(node), pageable=from_host or place == "cpu")
 
 
-def _call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """A library's function of which nothing is known but its name."""
     if qualname in libraries.TRACKERS:
         interp.event("show", node, qualname, None, arguments)

@@ -16,10 +16,10 @@ from types import MethodType
 from typing import Any, Literal
 
 from turbofix.nodes import walk
-from turbofix.program import access, calls, imports, libraries
+from turbofix.program import access, calls, config_files, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
 from turbofix.program.names import dotted
-from turbofix.program.scopes import Frame, Lazy, ModuleFile, Reader, Scope
+from turbofix.program.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope
 from turbofix.program.syntax import Glance
 from turbofix.program.tensors import in_precision, is_scalar, joined_hosts, result_of, tensors_in
 from turbofix.program.values import (
@@ -117,11 +117,14 @@ class Interpreter:
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
-        *("control", "frame", "summarized"),
+        *("control", "frame", "summarized", "configs", "_beside", "_config_paths"),
     )
 
-    def __init__(self, entry: Path, root: Path, read: Reader) -> None:
+    def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside) -> None:
         self.read = read
+        self._beside = beside
+        self.configs: dict[Path, config_files.ConfigFile | None] = {}
+        self._config_paths: list[Path] | None = None
         self.folders = imports.search_path(entry, root)
         self.modules: dict[Path, ModuleFile | None] = {}
         self.sought: dict[tuple[Path, str], ModuleFile | None] = {}  # the same by their folder and their path in it
@@ -237,6 +240,19 @@ class Interpreter:
         self.control, self.loop_depth, self._interrupted = up, loop_depth, interrupted
         if outer is not None:
             self.frame = outer
+
+    @property
+    def config_paths(self) -> list[Path]:
+        """The project's configuration files."""
+        if self._config_paths is None:
+            self._config_paths = list(self._beside(*config_files.SUFFIXES))
+        return self._config_paths
+
+    @property
+    def entry_text(self) -> str:
+        """The text of the script."""
+        module = next(iter(self.modules.values()), None)
+        return module.text if module is not None else ""
 
     # --- control and events -----------------------------------------------------------------------------------------
 
@@ -807,6 +823,7 @@ class Interpreter:
 
     def _formatted(self, node: ast.JoinedStr) -> Value:
         text: list[str] | None = []
+        option: Option | None = None
         for part in node.values:
             if isinstance(part, ast.Constant):
                 if text is not None:
@@ -816,6 +833,8 @@ class Interpreter:
                 continue
             value = self.eval(part.value)
             self.show_tensors(value, part.value, "format")
+            if type(value) is Option and value.how == config_files.HOW:
+                option, value = value, value.default
             if (
                 type(value) is Const
                 and isinstance(value.value, (str, int))
@@ -825,7 +844,10 @@ class Interpreter:
                 text.append(str(value.value))
             elif text is not None:
                 return self._format_rest(node, part, "".join(text))
-        return Const("".join(text or ()), self.origin(node))
+        whole = Const("".join(text or ()), self.origin(node))
+        if option is None:
+            return whole
+        return Option(option.name, whole, option.origin, option.how, option.flag, derived=True)
 
     def _format_rest(self, node: ast.JoinedStr, stopped: ast.FormattedValue, prefix: str) -> Value:
         """The rest of an f-string whose text is not known from ``stopped`` on."""

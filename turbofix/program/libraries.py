@@ -334,7 +334,7 @@ NAMESPACES = words(
     """
     argparse.Namespace types.SimpleNamespace easydict.EasyDict dotmap.DotMap munch.Munch box.Box addict.Dict
     attrdict.AttrDict ml_collections.ConfigDict yacs.config.CfgNode fvcore.common.config.CfgNode
-    omegaconf.DictConfig omegaconf.OmegaConf.create mmcv.Config
+    omegaconf.DictConfig mmcv.Config
     """
 )
 """Classes whose objects carry values as attributes."""
@@ -361,7 +361,7 @@ PASS_THROUGH = words(
     torch.quantization.prepare_qat torch.quantization.prepare functools.lru_cache functools.cache functools.wraps
     peft.get_peft_model peft.prepare_model_for_kbit_training ray.train.torch.prepare_model
     ray.train.torch.prepare_data_loader thop.clever_format typing.cast omegaconf.OmegaConf.to_container
-    omegaconf.OmegaConf.merge torch.cuda.make_graphed_callables
+    omegaconf.OmegaConf.create torch.cuda.make_graphed_callables
     """
 )
 """Calls that give back their first argument, or a copy or a wrapper that behaves like it."""

@@ -7,9 +7,10 @@ whatever ``x`` is.
 from __future__ import annotations
 
 import ast
+import contextlib
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, builtin_calls, calls, externals, libraries, options
+from turbofix.program import access, builtin_calls, calls, config_files, externals, libraries, options
 from turbofix.program.events import Arguments, EventKind
 from turbofix.program.tensors import (
     cast,
@@ -91,6 +92,7 @@ _DATASET_COPIES = libraries.words(
     select_columns rename_columns sort shard cast_column add_column flatten with_transform set_transform take skip
     """
 )
+_OF_TEXT = libraries.words("split rsplit partition rpartition replace removesuffix removeprefix")
 _MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_children"})
 
 
@@ -120,12 +122,21 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
     if type(receiver) is Const:
         return _call_const(interp, receiver, name, arguments, node)
     if type(receiver) is Option:
+        if receiver.how == config_files.HOW and type(receiver.default) is Const:
+            return _of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
         return (
             receiver
             if name in ("lower", "upper", "strip", "copy")
             else _call_anything(interp, receiver, name, arguments, node)
         )
     return _call_anything(interp, receiver, name, arguments, node)
+
+
+def _of_option(option: Option, value: Value) -> Value:
+    """What was computed of an option's default, as what the option decides."""
+    if type(value) is Sequence and value.items is not None:
+        return Sequence([_of_option(option, each) for each in value.items], value.made_at, value.origin, value.kind)
+    return Option(option.name, value, option.origin, option.how, option.flag, derived=True)
 
 
 def _argument(arguments: Arguments, index: int = 0) -> Value | None:
@@ -876,6 +887,13 @@ def _call_const(interp: Interpreter, receiver: Const, name: str, arguments: Argu
         return interp.text(text, node)
     if name in ("lower", "upper", "strip", "title", "capitalize") and not arguments.positions:
         return Const(getattr(text, name)(), interp.origin(node))
+    given = [passed.value.value if type(passed.value) is Const else None for passed in arguments.positions]
+    if name in _OF_TEXT and given and None not in given and not arguments.keywords:
+        with contextlib.suppress(TypeError, ValueError):
+            made, origin = getattr(text, name)(*given), interp.origin(node)
+            if isinstance(made, str):
+                return Const(made, origin)
+            return Sequence([Const(each, origin) for each in made], interp.control, origin, "list")
     if name == "split":
         return Sequence(None, interp.control, interp.origin(node), "list", UNKNOWN)
     if (

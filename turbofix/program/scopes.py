@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 Reader = Callable[[Path], "str | None"]
 """The text of a file of the project, or None where there is none (or it cannot be read)."""
+
+Beside = Callable[..., Iterable[Path]]
+"""Lists the project's files: Python's, or those of the suffixes that it is given."""
+
+
+def nothing_beside(*suffixes: str) -> tuple[Path, ...]:
+    """A project of which no more than the script's own modules is known."""
+    return ()
 
 
 @dataclass(eq=False, slots=True)

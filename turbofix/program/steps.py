@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
 from turbofix.program.engines import engines
 from turbofix.program.events import Event, LoopRecord
-from turbofix.program.execution import Execution, ModuleFile, Reader, execute
+from turbofix.program.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
 from turbofix.program.factories import creations
 from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
@@ -114,7 +114,7 @@ _OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
 
 
 def analyse(
-    entry: Path, root: Path, read: Reader, target: Target, beside: Callable[[], Iterable[Path]] = tuple
+    entry: Path, root: Path, read: Reader, target: Target, beside: Beside = nothing_beside
 ) -> TrainingProgram | None:
     """Execute a script abstractly and say what it does as a training program; None where it has no text or no syntax.
 

@@ -1,0 +1,460 @@
+"""The project's configuration files, YAML and JSON, as values: each is an option.
+
+A file is the one that is named where it is read; else, of those in the project, the one whose sections the script
+reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turbofix.nodes import walk
+from turbofix.program import access, calls, externals, imports, libraries
+from turbofix.program.events import Arguments, Passed
+from turbofix.program.scopes import ModuleFile
+from turbofix.program.values import (
+    UNKNOWN,
+    Const,
+    Entry,
+    External,
+    Function,
+    Mapping,
+    ModuleValue,
+    Opaque,
+    Option,
+    Origin,
+    Partial,
+    Sequence,
+    Value,
+    join_all,
+    members,
+)
+from turbofix.records import dataclass
+
+if TYPE_CHECKING:
+    import yaml
+
+    from turbofix.program.interpreter import Interpreter
+
+SUFFIXES = (".yaml", ".yml", ".json")
+HOW = "config"
+"""How an option is given that stands in a file."""
+
+_LONGEST = 200_000
+_MOST = 400
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_GLOBAL = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+_CONTROLS = frozenset({"_target_", "_recursive_", "_convert_", "_partial_", "_args_", "_self_"})
+
+_MAIN, _COMPOSE = "hydra.main", "hydra.compose"
+_INSTANTIATE = libraries.words(
+    "hydra.utils.instantiate hydra.utils.call hydra._internal.instantiate._instantiate2.instantiate"
+)
+_LOOKUPS = libraries.words(
+    "importlib.import_module pydoc.locate hydra.utils.get_class hydra.utils.get_method hydra.utils.get_object"
+)
+LOADS = libraries.words(
+    """
+    omegaconf.OmegaConf.load yaml.load yaml.safe_load yaml.full_load yaml.unsafe_load json.load json.loads
+    ruamel.yaml.safe_load ruamel.yaml.load ruamel.yaml.round_trip_load mmcv.Config.fromfile mmengine.Config.fromfile
+    munch.Munch.fromYAML box.Box.from_yaml
+    """
+)
+
+
+@dataclass(eq=False)
+class ConfigFile:
+    """One file: its nodes, and how they stand in it."""
+
+    module: ModuleFile
+    loader: yaml.SafeLoader
+    top: yaml.MappingNode
+
+    def keys(self) -> list[str]:
+        """The names of its sections."""
+        return [str(key.value) for key, _ in self.top.value]
+
+    def origin(self, node: yaml.Node) -> Origin:
+        """Where a node stands, as a constant of a program's text would."""
+        start, end = node.start_mark, node.end_mark
+        lines = self.module.text.split("\n")
+        constant = ast.Constant(node.value if isinstance(node.value, str) else None)
+        constant.lineno, constant.end_lineno = start.line + 1, end.line + 1
+        constant.col_offset = len(lines[start.line][: start.column].encode()) if start.line < len(lines) else 0
+        constant.end_col_offset = len(lines[end.line][: end.column].encode()) if end.line < len(lines) else 0
+        return Origin(constant, self.module)
+
+
+# --- from nodes to values ---------------------------------------------------------------------------------------------
+
+
+def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value:
+    """What a node of a file stands for; ``name`` is the way to it from the top."""
+    import yaml
+
+    origin = file.origin(node)
+    if isinstance(node, yaml.MappingNode):
+        try:
+            file.loader.flatten_mapping(node)
+        except yaml.YAMLError:
+            return Mapping(interp.control, origin, {}, True)
+        mapping = Mapping(interp.control, origin)
+        for key, value in node.value:
+            word = _scalar(file, key)
+            below = f"{name}.{word}" if name else str(word)
+            mapping.entries[word] = Entry(_value(interp, file, value, below), True, file.origin(value))
+        return mapping
+    if isinstance(node, yaml.SequenceNode):
+        items = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
+        return Sequence(items, interp.control, origin, "list")
+    const = Const(_scalar(file, node), origin)
+    return Option(f"{name} in {file.module.name}", const, origin, HOW, isinstance(const.value, bool))
+
+
+def _scalar(file: ConfigFile, node: Any) -> Any:
+    import yaml
+
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    if node.style is None and _NUMBER.fullmatch(node.value):
+        return float(node.value)  # for YAML 1.1, `3e-4` is a text
+    try:
+        return file.loader.construct_object(node)
+    except (yaml.YAMLError, ValueError):
+        return node.value
+
+
+def _resolved(value: Value, top: Value, depth: int = 4) -> Value:
+    """A value with the references in it looked up: ``${model.width}``."""
+    if isinstance(value, Mapping):
+        for entry in value.entries.values():
+            entry.value = _resolved(entry.value, top, depth)
+    elif type(value) is Sequence and value.items is not None:
+        value.items[:] = [_resolved(each, top, depth) for each in value.items]
+    elif type(value) is Option and type(value.default) is Const and isinstance(value.default.value, str):
+        text = value.default.value
+        reference = _REFERENCE.fullmatch(text)
+        if reference is not None and depth:
+            found: Value | None = top
+            for part in reference[1].split("."):
+                below = found.entries.get(part) if isinstance(found, Mapping) else None
+                found = below.value if below is not None else None
+            if found is not None and found is not value:
+                return found if isinstance(found, Mapping) else _resolved(found, top, depth - 1)
+        if "${" in text:
+            return Option(value.name, UNKNOWN, value.origin, value.how)
+    return value
+
+
+# --- which file -------------------------------------------------------------------------------------------------------
+
+
+def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
+    """A file of the project; None for what is none, or no mapping."""
+    if path in interp.configs:
+        return interp.configs[path]
+    import yaml
+
+    interp.configs[path] = None
+    text = interp.read(path)
+    if text is None or len(text) > _LONGEST:
+        return None
+    try:
+        loader = yaml.SafeLoader(text.replace("\t", " "))
+        top = loader.get_node() if loader.check_node() else None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+    if isinstance(top, yaml.MappingNode):
+        module = ModuleFile(path, path.name, text, ast.Module([], []))
+        interp.configs[path] = ConfigFile(module, loader, top)
+    return interp.configs[path]
+
+
+def _named(interp: Interpreter, value: Value | None, node: ast.AST | None, depth: int = 3) -> Iterator[str]:
+    """The names of files in a path, or in what was opened at it."""
+    for member in members(value):
+        default = member.default if type(member) is Option else member
+        if type(default) is Const and isinstance(default.value, (str, Path)):
+            yield str(default.value)
+        if isinstance(member, Opaque) and depth:
+            path = member.children.get("<path>")
+            source = path if path is not None else member.source
+            yield from _named(interp, source, member.origin.node if member.origin is not None else None, depth - 1)
+    if node is not None:
+        yield from (each.value for each in walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+
+
+def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
+    """The file that a path names; where it names none, the one whose sections the program reads."""
+    names = list(dict.fromkeys(_named(interp, given.value, given.node))) if given is not None else []
+    names = [name for name in names if name.endswith(SUFFIXES)]
+    files = interp.config_paths
+    here = interp.frame.module.folder
+    for name in names:
+        for folder in (*interp.folders, here):
+            found = _parsed(interp, (folder / name).resolve()) if (folder / name).resolve() in files else None
+            if found is not None:
+                return found
+        tail = [path for path in files if path.parts[-len(Path(name).parts) :] == Path(name).parts]
+        if len(tail) == 1:
+            return _parsed(interp, tail[0])
+    if names:
+        return None
+    return _fitting(interp, files)
+
+
+def _fitting(interp: Interpreter, files: list[Path]) -> ConfigFile | None:
+    """The file of which the program's text has the most sections; of JSON, which holds data too, nearly all."""
+    words = set(re.findall(r"\w+", interp.frame.module.text + interp.entry_text))
+    best: ConfigFile | None = None
+    most = (0, -_MOST)
+    for path in files:
+        file = _parsed(interp, path)
+        keys = file.keys() if file is not None else []
+        read = sum(key in words for key in keys)
+        fits = (read >= 3 and 4 * read >= 3 * len(keys)) if path.suffix == ".json" else 2 * read >= len(keys)
+        if fits and (read, read - len(keys)) > most:
+            best, most = file, (read, read - len(keys))
+    return best
+
+
+def load(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``OmegaConf.load(path)``, ``yaml.safe_load(file)``, ``json.load(file)``."""
+    file = _chosen(interp, next(iter([*arguments.positions, *arguments.keywords.values()]), None))
+    otherwise = externals.call_unknown(interp, qualname, arguments, node)
+    return _of_file(interp, file) if file is not None else otherwise
+
+
+def _of_file(interp: Interpreter, file: ConfigFile) -> Value:
+    value = _value(interp, file, file.top, "")
+    return _resolved(value, value)
+
+
+# --- Hydra ------------------------------------------------------------------------------------------------------------
+
+
+def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
+    """What ``@hydra.main(config_path=..., config_name=...)`` calls a function with."""
+    for node in getattr(function.node, "decorator_list", ()):
+        if not isinstance(node, ast.Call):
+            continue
+        callee = calls.default_value(interp, function, node.func)
+        if isinstance(callee, External) and callee.qualname == _MAIN:
+            told = {each.arg: calls.default_value(interp, function, each.value) for each in node.keywords if each.arg}
+            positions = [calls.default_value(interp, function, each) for each in node.args]
+            path = told.get("config_path") or (positions[0] if positions else None)
+            name = told.get("config_name") or (positions[1] if len(positions) > 1 else None)
+            value = _composed(interp, function.module.folder, _text(path) or ".", _text(name))
+            return calls.positional(value) if value is not None else Arguments()
+    return Arguments()
+
+
+def _text(value: Value | None) -> str | None:
+    default = value.default if type(value) is Option else value
+    return default.value if type(default) is Const and isinstance(default.value, str) else None
+
+
+def _composed(interp: Interpreter, folder: Path, path: str, name: str | None) -> Value | None:
+    """The configuration of that name, with those that its list of defaults names."""
+    top = (folder / path).resolve()
+    if name is None:
+        return None
+    merged = Mapping(interp.control)
+    _compose(interp, top, name.removesuffix(".yaml"), merged, [], 6)
+    return _resolved(merged, merged) if merged.entries else None
+
+
+def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package: list[str], depth: int) -> None:  # noqa: PLR0913
+    file = _parsed(interp, top / f"{name}.yaml") or _parsed(interp, top / f"{name}.yml")
+    if file is None or not depth:
+        return
+    head = _GLOBAL.search(file.module.text[:500])
+    if head is not None:
+        package = [] if head[1] == "_global_" else head[1].split(".")
+    own = _value(interp, file, file.top, ".".join(package))
+    assert isinstance(own, Mapping)
+    listed = own.entries.pop("defaults", None)
+    items = listed.value.items if listed is not None and type(listed.value) is Sequence else None
+    group = name.rpartition("/")[0]
+    parts = list(_defaults(items or []))
+    if (None, "_self_") not in parts:
+        parts.insert(0, (None, "_self_"))
+    for key, choice in parts:
+        if choice == "_self_" and key is None:
+            _merge(interp, merged, own, package)
+            continue
+        where, _, told = (key or "").partition("@")
+        below = f"{where.lstrip('/')}/{choice}" if key else choice.lstrip("/")
+        absolute = where.startswith("/") or choice.startswith("/")
+        inner = package if key is None else [*([] if absolute else package), *where.strip("/").split("/")]
+        if told:
+            inner = [] if told == "_global_" else [*package, *told.split(".")]
+        _compose(interp, top, below if absolute or not group else f"{group}/{below}", merged, inner, depth - 1)
+
+
+def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
+    """The groups of a list of defaults, each with what it is by default."""
+    for item in items:
+        if isinstance(item, Mapping):
+            for key, entry in item.entries.items():
+                choice = _text(entry.value)
+                if isinstance(key, str) and choice is not None and "${" not in choice:
+                    yield key.removeprefix("optional ").removeprefix("override "), choice
+        elif (alone := _text(item)) is not None:
+            yield None, alone
+
+
+def _merge(interp: Interpreter, into: Mapping, other: Mapping, package: list[str]) -> None:
+    """Put sections under a place, over those that are there."""
+    for word in package:
+        entry = into.entries.get(word)
+        if entry is None or not isinstance(entry.value, Mapping):
+            entry = into.entries[word] = Entry(Mapping(interp.control), True)
+        assert isinstance(entry.value, Mapping)
+        into = entry.value
+    overlay(into, other)
+
+
+def overlay(into: Mapping, other: Mapping) -> None:
+    """Merge sections as OmegaConf does: those below one name go together."""
+    for key, entry in other.entries.items():
+        known = into.entries.get(key)
+        if known is not None and isinstance(known.value, Mapping) and isinstance(entry.value, Mapping):
+            overlay(known.value, entry.value)
+        else:
+            into.entries[key] = entry
+    into.origin = into.origin or other.origin
+    into.open = into.open or other.open
+
+
+def compose(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``hydra.compose(config_name=...)``; the folder is the one that has such a file."""
+    name = arguments.get("config_name", 0)
+    text = _text(name.value) if name is not None else None
+    for path in interp.config_paths:
+        if text is not None and path.stem == text.removesuffix(".yaml"):
+            found = _composed(interp, path.parent, ".", text)
+            if found is not None:
+                return found
+    return externals.call_unknown(interp, qualname, arguments, node)
+
+
+def merge(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``OmegaConf.merge(a, b)``."""
+    values = [passed.value for passed in arguments.positions]
+    sections = [each for each in values if isinstance(each, Mapping)]
+    if not sections:
+        return values[0] if values else UNKNOWN
+    merged = Mapping(interp.control)
+    for each in sections:
+        overlay(merged, copied(each))
+    merged.open = len(sections) < len(values)
+    return merged
+
+
+def copied(mapping: Mapping) -> Mapping:
+    entries = {
+        key: Entry(copied(entry.value) if isinstance(entry.value, Mapping) else entry.value, entry.must, entry.origin)
+        for key, entry in mapping.entries.items()
+    }
+    return Mapping(mapping.made_at, mapping.origin, entries, mapping.open, mapping.element)
+
+
+# --- what a configuration names ---------------------------------------------------------------------------------------
+
+
+def lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``importlib.import_module("a.b")``, ``hydra.utils.get_class("a.b.C")``: of a text that is known."""
+    given = next(iter(arguments.positions), None) or next(iter(arguments.keywords.values()), None)
+    found = join_all(
+        resolve(interp, text) for member in members(given.value if given else None) if (text := _text(member))
+    )
+    return found or externals.call_unknown(interp, qualname, arguments, node)
+
+
+def resolve(interp: Interpreter, name: str) -> Value:
+    """The module, class or function of a dotted name."""
+    parts = name.split(".")
+    here = interp.frame.module
+    for count in range(len(parts), 0, -1):
+        module = imports.find(interp, ".".join(parts[:count]), here) if name.strip(".") else None
+        if module is None:
+            continue
+        value: Value = ModuleValue(module)
+        for part in parts[count:]:
+            value = access.read_attribute(interp, value, part, here.tree)
+        return value
+    return External(libraries.canonical(name))
+
+
+def instantiate(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``hydra.utils.instantiate(cfg.model, ...)``: what ``_target_`` names, made of what stands beside it."""
+    config = arguments.get("config", 0)
+    given = Arguments(
+        arguments.positions[1:],
+        {name: each for name, each in arguments.keywords.items() if name not in ("config", *_CONTROLS)},
+        arguments.open,
+        arguments.star,
+        arguments.rest,
+    )
+    partial = arguments.keywords.get("_partial_")
+    found = join_all(
+        _made(interp, member, given, node, partial is not None, 6)
+        for member in members(config.value if config is not None else None)
+    )
+    return found or externals.call_unknown(interp, qualname, arguments, node)
+
+
+def _made(  # noqa: PLR0913
+    interp: Interpreter, value: Value, given: Arguments, node: ast.AST, partial: bool, depth: int
+) -> Value | None:
+    if type(value) is Sequence and value.items is not None:
+        return Sequence(
+            [_made(interp, each, Arguments(), node, False, depth - 1) or each for each in value.items],
+            interp.control,
+            None,
+            "list",
+        )
+    if not isinstance(value, Mapping) or not depth:
+        return None
+    target = value.entries.get("_target_")
+    deep = value.entries.get("_recursive_")
+    parts = {
+        key: entry
+        if deep is not None and _is_off(deep.value)
+        else Entry(_made(interp, entry.value, Arguments(), node, False, depth - 1) or entry.value, True, entry.origin)
+        for key, entry in value.entries.items()
+        if key not in _CONTROLS
+    }
+    if target is None:
+        return Mapping(value.made_at, value.origin, parts, value.open, value.element)
+    name = _text(target.value)
+    if name is None:
+        return None
+    keywords: dict[str, Passed] = {}
+    for key, entry in parts.items():
+        if isinstance(key, str) and entry.origin is not None and isinstance(entry.origin.node, ast.expr):
+            keywords[key] = Passed(entry.value, True, None, entry.origin.node, entry.origin.module)
+    told = Arguments(given.positions, {**keywords, **given.keywords}, given.open, given.star, given.rest)
+    if partial or "_partial_" in value.entries:
+        return Partial(resolve(interp, name), told)
+    return calls.call(interp, resolve(interp, name), told, node)
+
+
+def _is_off(value: Value) -> bool:
+    default = value.default if type(value) is Option else value
+    return type(default) is Const and default.value is False
+
+
+HANDLERS: dict[str, Callable[[Interpreter, str, Arguments, ast.AST], Value]] = {
+    **dict.fromkeys(LOADS, load),
+    **dict.fromkeys(_INSTANTIATE, instantiate),
+    **dict.fromkeys(_LOOKUPS, lookup),
+    _COMPOSE: compose,
+    "omegaconf.OmegaConf.merge": merge,
+}
