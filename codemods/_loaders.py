@@ -55,6 +55,13 @@ def whole(edit: Edit, site: Site) -> str:
     return edit.before_text(site.path) or ""
 
 
+def put_above(edit: Edit, site: Site, *lines: str) -> None:
+    """Put lines above a statement of the file, with two blank ones around."""
+    above = whole(edit, site).splitlines()[: site.line - 1]
+    spaced = above and above[-1].strip() and not above[-1].lstrip().startswith(("#", "@"))
+    edit.before(site, *(["", ""] if spaced else []), *lines, "", "", above_comments=True)
+
+
 def earlier_in_its_block(edit: Edit, places: tuple[Site, ...], site: Site) -> Site:
     """The first of the places whose statement always runs before ``site``: what it defines can be used at ``site``."""
     own = edit.statement(site)

@@ -80,11 +80,11 @@ from collections.abc import Iterator
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loader
 from turbofix.program.model import BuiltAgain, Listed, Loader, SameItems, TrainingProgram
 
-from ._loaders import whole
+from ._loaders import put_above
 
 codemod = Codemod(
     __name__,
@@ -222,10 +222,3 @@ def build_once(plan: BuiltAgain, edit: Edit) -> None:
     lines = [line.removeprefix(indent) for line in more]
     put_above(edit, plan.top, f"@{cache}(maxsize=None)", f"def {name}():", f"    return {first}", *lines)
     edit.replace(plan.call, f"{name}()")
-
-
-def put_above(edit: Edit, site: Site, *lines: str) -> None:
-    """Put lines above a statement of the file, with two blank ones around."""
-    above = whole(edit, site).splitlines()[: site.line - 1]
-    spaced = above and above[-1].strip() and not above[-1].lstrip().startswith(("#", "@"))
-    edit.before(site, *(["", ""] if spaced else []), *lines, "", "", above_comments=True)

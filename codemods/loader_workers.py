@@ -90,6 +90,7 @@ codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EQUIVALENT,
+    after=("preload-dataset",),
     unlocks=("pin-memory", "cache-preprocessing"),
     known_as=("num_workers", "persistent_workers", "prefetch_factor"),
     assumes=(SAME_ITEMS, PICKLED, ON_GPU),

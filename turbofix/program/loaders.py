@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from turbofix.findings import Site
@@ -111,7 +111,11 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     passed = merged(bound_arguments(each, order) for each in all_arguments)
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
-    data = dataset_of(analysis, *_datasets(all_arguments, order))
+    read = passed["dataset"].node if "dataset" in passed else None
+    if isinstance(read, ast.Call) and dotted(read.func) == "range":
+        data = Dataset("tensors", on_device=True)  # it hands out indices: the collate function takes whole batches
+    else:
+        data = dataset_of(analysis, *_datasets(all_arguments, order))
     if data.length is None and len(all_arguments) == 1:
         length, options = written_samples(analysis, made)
         data = replace(data, length=length, counted_by=options)
@@ -342,10 +346,14 @@ def with_use(
     facts = analysis.facts
     read, run_through = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
+    whole = set(_taken_whole(analysis))
     moves = {facts.site(event): event for event in facts.of("transfer")}
     transfers = [each for step in steps for each in step.transfers]
     transfers += [each for evaluation in evaluations for each in evaluation.transfers]
     for loader in found:
+        if loader.site in whole:
+            result.append(loader)
+            continue
         in_steps = [step for step in steps if loader.site in step.loaders]
         in_evaluations = [each for each in evaluations if loader.site in each.loaders]
         if in_steps and in_evaluations:
@@ -385,6 +393,19 @@ def with_use(
             )
         )
     return tuple(result)
+
+
+def _taken_whole(analysis: Analysis) -> Iterator[Site]:
+    """The loaders that a function is given right where they are made, and whose data another one reads by indices."""
+    places = analysis.facts.places
+    for event in analysis.facts.of("make"):
+        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+        data = passed.node if passed is not None else None
+        *outside, frame = analysis.facts.frames(event)
+        if not isinstance(data, ast.Call) or dotted(data.func) != "range" or not isinstance(frame.call, ast.Call):
+            continue
+        for each in frame.call.args if outside else ():
+            yield places.site(each, outside[-1].module)
 
 
 def _reads(analysis: Analysis) -> tuple[set[Site], set[Site]]:

@@ -817,21 +817,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Preload:
-    """Tensors in memory whose batches are copied to a GPU one by one, through all the loaders that read them.
+    """A loader of data in memory that could take whole batches of items that are made once.
 
-    ``data`` is the ``TensorDataset(...)``, ``tensors`` the source of what it is given, ``device`` how the place of that
-    call writes the device (``cuda``: the current GPU). ``loaders`` are the loaders, with the source of the data that
-    each of them is given, None where they are made in its call. ``imports`` are the statements, one for a file at most,
-    that bring single names of ``torch.utils.data`` to the top level of the loaders' files. ``helper`` is a statement of
-    the file in front of which a function can be defined.
+    ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
+    batches uses them on the GPU. ``certain``: its items are known to stay as they are.
     """
 
-    data: Site
-    tensors: str
-    device: str | None
-    loaders: tuple[tuple[Site, str | None], ...]
+    loader: Site
     helper: Site
-    imports: tuple[Site, ...] = ()
+    on_device: bool
+    certain: bool
     why_not: str | None = None
 
 
@@ -1723,7 +1718,7 @@ class TrainingProgram:
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     engines: tuple[Engine, ...] = ()  # those of DeepSpeed
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
-    preloads: tuple[Preload, ...] = ()  # tensors in memory that its loaders bring to the device batch by batch
+    preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()

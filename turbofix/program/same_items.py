@@ -94,18 +94,18 @@ def _loaders_of(analysis: Analysis, loaders: tuple[Loader, ...]) -> list[tuple[I
         loader = next((each for each in loaders if each.site == analysis.facts.site(event)), None)
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is not None and passed is not None:
-            found += [(each, loader) for each in _datasets(passed.value)]
+            found += [(each, loader) for each in datasets_in(passed.value)]
     return found
 
 
-def _datasets(value: Value | None, depth: int = 3) -> Iterator[Instance]:
+def datasets_in(value: Value | None, depth: int = 3) -> Iterator[Instance]:
     """The project's datasets that a loader reads, through torch's wrappers."""
     for each in flatten(value, 2):
         if isinstance(each, Instance):
             yield each
         elif isinstance(each, Made) and each.qualname in _WRAPPERS and depth:
             for given in (each.inner, *each.arguments.values()):
-                yield from _datasets(given, depth - 1)
+                yield from datasets_in(given, depth - 1)
 
 
 def _classes(analysis: Analysis) -> Iterator[Class]:
@@ -209,7 +209,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
     if held is not None:
         kinds = kinds or ({"pictures": function.node} if {*held.work} & {"decode", "transform"} else {})
         draws = draws or (held.qualname if held.random else None)
-    if draws is None and made.random and _names_random(analysis):
+    if draws is None and made.random and names_random(analysis):
         draws = "transform"
     kinds = {kind: kinds[kind] for kind in _HEAVY if kind in kinds}
     return _Work(kinds, draws, loads, tuple(made.seen.values()))
@@ -221,7 +221,7 @@ def _loops(function: ast.AST) -> bool:
     return any(isinstance(each, (ast.For, ast.While, *COMPREHENSIONS)) for each in walk(function))
 
 
-def _names_random(analysis: Analysis) -> bool:
+def names_random(analysis: Analysis) -> bool:
     """Whether the program builds random transforms anywhere, which an unknown one may be."""
     named = rf"\b(?:{'|'.join(RANDOM_TRANSFORMS)})\w*\("
     return any(re.search(named, module.text) is not None for module in analysis.execution.modules.values())
@@ -298,7 +298,7 @@ def _collate_changes(analysis: Analysis, data: Instance) -> str | None:
     """Why a collate function of the project does not leave the items as they are."""
     for event in analysis.facts.of("make"):
         given = event.arguments
-        if given is None or (passed := given.get("dataset", 0)) is None or data not in [*_datasets(passed.value)]:
+        if given is None or (passed := given.get("dataset", 0)) is None or data not in [*datasets_in(passed.value)]:
             continue
         collate = given.get("collate_fn", 7)
         for each in members(collate.value) if collate is not None else ():

@@ -161,7 +161,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         steps=steps,
         evaluations=evaluations,
         loaders=read,
-        preloads=preloads(analysis, read) if trains else (),
+        preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
         precision=precision(analysis),
