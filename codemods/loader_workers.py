@@ -43,7 +43,7 @@ When refused
     sets, a script whose guard cannot be added. Work on the GPU in the dataset or collate function is refused, and so
     are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
     user, read for something else, or explained by a comment, calls that unpack a mapping which is not written out in
-    the same function, and scripts whose own processes may not start others. Nothing is said of a handful of samples,
+    the same function or is read when the script runs, and scripts whose own processes may not start others. Nothing is said of a handful of samples,
     and of loader classes of other libraries.
 
 Risk
@@ -68,6 +68,7 @@ from turbofix.edits import DATA, Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
+from turbofix.program.names import dotted
 from turbofix.records import dataclass
 
 from ._guard import changed_in, left_behind, on_gpu_above
@@ -98,6 +99,9 @@ codemod = Codemod(
 )
 
 MOST = 16
+TRAINERS = "dataloader_"
+"""How the settings of transformers' trainer for its loaders begin."""
+
 WORDS = ("sched_getaffinity", "LOCAL_WORLD_SIZE")
 SMALL_BATCH = 64
 HANDFUL = 64
@@ -122,7 +126,7 @@ class Extra:
 
     ``number`` is where the call or the mapping that it unpacks names the number; None where the number is added.
     ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``name``: what the code calls the loader.
-    ``test``: the workers are kept as long as that is true. ``closed``: what the call unpacks holds nothing of it.
+    ``closed``: what the call unpacks holds nothing of it.
     """
 
     call: Site
@@ -131,7 +135,6 @@ class Extra:
     persistent: bool
     prefetch: bool
     name: str | None = None
-    test: str | None = None
     closed: bool = False
 
 
@@ -166,27 +169,25 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework not in OWN_LOADERS:
         return
     waiting: list[Site] = []
-    restarting: dict[Site, list[Loader]] = {}
-    judged = [each for each in program.loaders if each.role != "unused" and not each.open_mapping]
-    judged = [each for each in judged if each.role != "unknown" or trains(program)]
+    unread = ("unused",) if trains(program) else ("unused", "unknown")
+    judged = [each for each in program.loaders if each.role not in unread]
+    yield from (codemod.refuse(each.site, *said_elsewhere(each)) for each in judged if is_told_elsewhere(each))
+    judged = [each for each in judged if not each.open_mapping]
     for loader in judged:
         few = has_none(loader.argument("num_workers")) or has_too_few(loader)
         if loader.subclass is None and few and worth(program, loader) is not None:
             waiting.append(place(loader))
+    restarting: dict[Site, list[Loader]] = {}
     for loader in judged:
         workers = loader.argument("num_workers")
         if place(loader) in waiting or has_none(workers):
             continue
         # of one of another library it is not known what it does with workers, but it has them
-        if loader.subclass is None and restarts(program, loader):
-            inline = workers.state == "computed"
-            site = loader.site if inline else loader.mapping_entries.get("num_workers", loader.site)
-            restarting.setdefault(site, []).append(loader)
-        if positive(workers) and has_several(workers):
+        again = restarts(program, loader)
+        if again:
+            restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
+        if (has_several(workers) and positive(workers)) or (has_any(workers) and not again) or by_machine(workers):
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
-        elif loader.subclass is None and (workers.state == "computed" or has_some(workers)):
-            many = f"as many worker processes as `{workers.text or 'num_workers'}` says"
-            yield codemod.in_place(loader.site, f"{called(loader)} loads with {many}")
     fixable: dict[Site, list[Loader]] = {}
     refused: dict[tuple[str, object], list[Loader]] = {}
     for site in dict.fromkeys(waiting):
@@ -235,13 +236,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of transformers, whose settings say how many workers the trainer's own loaders have."""
     for training in program.trainings:
-        data, workers = training.dataset, training.argument("dataloader_num_workers")
+        data, workers = training.dataset, training.argument(f"{TRAINERS}num_workers")
         if data is None or training.overrides & LOADING:
             continue
-        if positive(workers):
-            yield codemod.in_place(workers.edit_at or training.site, f"the trainer loads with {numbers(workers)}")
-            continue
         if not has_none(workers):
+            yield from kept_by_trainer(program, training, workers)
             continue
         inline = workers.state == "absent" or workers.edit_at == workers.site
         loader = Loader(
@@ -253,8 +252,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             name="Trainer",
         )
         site, said = place(loader), message([loader])
-        seen = (*settings(training, "dataloader_num_workers"), *of_data(loader))
-        reason = why_not_setting(program, training, "dataloader_num_workers", "4") or why_not(program, loader)
+        seen = (*settings(training, f"{TRAINERS}num_workers"), *of_data(loader))
+        reason = why_not_setting(program, training, f"{TRAINERS}num_workers", "4") or why_not(program, loader)
         if reason is None and not is_notebook(program) and (training.imported or not is_startable(program, loader)):
             reason = (
                 "the script trains at module level, and every spawned worker would make the settings, which take the "
@@ -262,7 +261,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             )
         if reason is None and training.evaluated is not None:
             reason = why_not(program, replace(loader, dataset=training.evaluated))
-        if reason is None and training.argument("dataloader_persistent_workers").state != "absent":
+        if reason is None and training.argument(f"{TRAINERS}persistent_workers").state != "absent":
             reason = "the settings say something of dataloader_persistent_workers already: add the workers beside it"
         if reason is not None:
             yield codemod.refuse(site, said, reason, evidence=seen)
@@ -274,7 +273,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             extras=(only,),
             anchors=(site,),
             ranks=True,
-            prefix="dataloader_",
+            prefix=TRAINERS,
         )
         heavy = any(kind in data.work for kind in (*HEAVY, "read"))
         yield codemod.finding(
@@ -390,9 +389,15 @@ def under_lightning(program: TrainingProgram) -> tuple[Training, ...]:
     return program.trainings if program.framework is Framework.LIGHTNING else ()
 
 
-def has_some(workers: Argument) -> bool:
-    """Whether there are several workers in some cases: `4 if use_cuda else 0`."""
-    return workers.state in ("may", "option") and any(type(each) is int and each > 1 for each in workers.values)
+def has_any(workers: Argument) -> bool:
+    """Whether there are workers, in some cases (`4 if use_cuda else 0`), or as far as somebody else says."""
+    some = workers.state in ("may", "option") and any(type(each) is int and each > 1 for each in workers.values)
+    return positive(workers) or some or workers.state in ("computed", "unknown")
+
+
+def by_machine(workers: Argument) -> bool:
+    """Whether the number is computed when the script runs, and not from what its user says."""
+    return workers.state == "computed" and workers.option is None
 
 
 def has_several(workers: Argument) -> bool:
@@ -400,14 +405,29 @@ def has_several(workers: Argument) -> bool:
     return all(isinstance(each, int) and each > 1 for each in workers.values)
 
 
+def is_told_elsewhere(loader: Loader) -> bool:
+    """Whether a mapping that is not in the text may give a training's loader its workers."""
+    open_ = loader.open_mapping and loader.argument("num_workers").state in ("absent", "unknown")
+    return open_ and loader.role == "training" and loader.subclass is None and loader.dataset.kind != "tensors"
+
+
+def said_elsewhere(loader: Loader) -> tuple[str, str]:
+    """What is said of such a loader, and what its reader can do."""
+    return (
+        f"whether {called(loader)} has workers, and keeps them, is said by a mapping that is read when the script runs",
+        "look there for num_workers (as many as there are CPUs, at most 16), persistent_workers and pin_memory",
+    )
+
+
 def restarts(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether a loader that has workers starts them anew in each pass over its data, and is seen to keep none."""
+    """Whether a loader that may have workers starts them anew in each pass over its data, and is seen to keep none."""
     workers = loader.argument("num_workers")
     if loader.argument("persistent_workers").state != "absent" or is_built_each_time(loader) or loader.first_only:
         return False
-    if workers.site is None and loader.mapping_entries.get("num_workers") is None:
-        return False
-    if not positive(workers) and workers.state != "computed":
+    if loader.dataset.kind == "tensors":
+        return False  # there are better things to do about these workers than to keep them
+    entry = loader.mapping_entries.get("num_workers")
+    if not has_any(workers) or (workers.site is None and (entry is None or 0 in workers.values)):
         return False
     return is_read_again(program, loader) or (loader.cycled and loader.role == "training")
 
@@ -418,47 +438,66 @@ def has_short_epochs(loader: Loader) -> bool:
     return data.qualname in SMALL_IMAGES or data.table or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
 
 
-def condition(loader: Loader) -> str | None:
-    """The test under which a loader that has workers can keep them: none, or that there are any.
-
-    None where it cannot be written in the call.
-    """
-    workers = loader.argument("num_workers")
-    text = workers.text or ""
-    if workers.site is None or loader.mapping_entries.get("num_workers") is not None:
+def kept_if(number: str) -> str | None:
+    """The test under which workers can be kept: that there are any, by what says how many; None: not to be repeated."""
+    tree = ast.parse(number, mode="eval").body
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    if isinstance(tree, ast.Constant):
+        return "True" if tree.value else None
+    if re.fullmatch(r"([\w.]+\.)?cpu_count\(\)", number):
+        return "True"
+    if any((dotted(each.func) or "").rpartition(".")[2] not in PURE for each in calls) or "\n" in number:
         return None
-    if workers.state == "value" and text == str(workers.values[0]):
-        return "True"
-    if workers.state == "computed" and re.fullmatch(r"([\w.]+\.)?cpu_count\(\)", text):
-        return "True"
-    if workers.state == "computed":
-        return f"{text} > 0" if is_plain(ast.parse(text, mode="eval").body) else None
-    if workers.state in ("value", "option") and positive(workers) and is_plain(ast.parse(text, mode="eval").body):
-        return f"{text} > 0"
-    return None
+    return f"{number} > 0" if isinstance(tree, OPERANDS) else f"({number}) > 0"
+
+
+PURE = ("int", "min", "max", "len", "get", "cpu_count", "device_count", "getattr", "sched_getaffinity")
+OPERANDS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp)
 
 
 def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding | Refusal:
     """What to say of loaders that start their workers anew in each epoch."""
-    workers = loaders[0].argument("num_workers")
+    first = loaders[0]
+    workers, entry = first.argument("num_workers"), first.mapping_entries.get("num_workers")
     verb = "start" if len(loaders) > 1 else "starts"
-    many = numbers(workers) if workers.values else f"as many worker processes as `{workers.text}` says"
-    when = "pass over the data" if loaders[0].cycled else "epoch"
-    said = f"{listed(loaders)} {verb} {many} anew in every {when}"
-    entry = loaders[0].mapping_entries.get("num_workers")
+    when = "pass over the data" if first.cycled else "epoch"
+    said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every {when}"
     seen = evidence(program, loaders)
-    for each in (loaders[0].dataset, loaders[0].collating):
-        if each is not None and each.stateful is not None:
-            return codemod.refuse(site, said, f"{each.stateful}, which workers that are kept do not see", evidence=seen)
-    test = condition(loaders[0])
-    if entry is None and (test is None or loaders[0].unpacks):
+    reason = None
+    if first.subclass is not None:
+        reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
+    elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
+    if reason is not None:
         return codemod.refuse(site, said, reason, evidence=seen)
-    only = Extra(loaders[0].site, entry, entry is not None, True, False, loaders[0].name, test)
+    only = Extra(first.site, entry or workers.site, entry is not None, True, False, first.name)
     plan = Plan(None, False, (only,), epochs=epochs(program))
-    assumes = [SAME_ITEMS] if any(each.dataset.kind == "unknown" for each in loaders) else []
+    makers = [made for each in loaders for made in (each.dataset, each.collating) if made is not None]
+    assumes = [SAME_ITEMS] if any(each.kind == "unknown" or each.stateful is not None for each in makers) else []
     found = Worth.SOME if any(has_short_epochs(each) or each.cycled for each in loaders) else Worth.SMALL
     return codemod.finding(site, said, plan=plan, evidence=seen, assumes=assumes, worth=found)
+
+
+def kept_by_trainer(
+    program: TrainingProgram, training: Training, workers: Argument
+) -> Iterator[Finding | Refusal | InPlace]:
+    """What to say of a trainer of transformers whose loaders have workers."""
+    site = workers.edit_at or training.site
+    if not training.again or training.argument(f"{TRAINERS}persistent_workers").state != "absent":
+        yield codemod.in_place(site, f"the trainer loads with {numbers(workers)}")
+        return
+    said = f"the trainer starts {numbers(workers)} anew in every epoch"
+    seen = settings(training, f"{TRAINERS}num_workers")
+    reason = why_not_setting(program, training, f"{TRAINERS}persistent_workers")
+    if reason is None and (workers.site is None or kept_if(workers.text or "f()") is None):
+        reason = f"the number comes from elsewhere than the call: add {TRAINERS}persistent_workers beside it"
+    if reason is not None:
+        yield codemod.refuse(training.site, said, reason, evidence=seen)
+        return
+    only = Extra(training.site, workers.site, False, True, False, "Trainer")
+    yield codemod.finding(
+        training.site, said, plan=Plan(None, False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
+    )
 
 
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
@@ -636,6 +675,8 @@ def listed(loaders: list[Loader]) -> str:
 
 def numbers(workers: Argument) -> str:
     """How many workers there are."""
+    if not positive(workers):
+        return f"as many worker processes as `{workers.text or 'num_workers'}` says"
     said = " or ".join(str(each) for each in workers.values)
     return f"{said} worker process" if said == "1" else f"{said} worker processes"
 
@@ -805,22 +846,14 @@ def is_in_class(edit: Edit, site: Site) -> bool:
     return statement.column > 0 and statement.kind in ("AnnAssign", "FunctionDef", "AsyncFunctionDef")
 
 
-def is_plain(number: ast.expr) -> bool:
-    """Whether a number can be written twice: a name, an attribute, an item, or ``int(...)`` of one."""
-    if isinstance(number, ast.Call) and isinstance(number.func, ast.Name) and number.func.id == "int":
-        return len(number.args) == 1 and is_plain(number.args[0])
-    return isinstance(number, (ast.Name, ast.Attribute, ast.Subscript))
-
-
 def keep(edit: Edit, each: Extra, plan: Plan) -> None:
     """Give the loader ``persistent_workers``: true, or as long as there are workers where the user says how many."""
-    value = each.test or "True"
-    if each.number is not None and plan.counted:
-        name = edit.text(each.number)
-        if not is_plain(ast.parse(name, mode="eval").body):
-            return
-        value = f"{name} > 0"
-    elif plan.told is not None:
+    value = kept_if(edit.text(each.number)) if each.number is not None else "True"
+    if value is None and plan.counted:
+        return
+    if value is None:
+        raise Refuse("the number comes from elsewhere than the call: add persistent_workers beside it")
+    if plan.told is not None:
         value = f"{plan.told} > {plan.share - 1}"
     if not each.entry:
         edit.argument(each.call, f"{plan.prefix}persistent_workers", value, spelled_out=each.closed)

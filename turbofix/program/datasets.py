@@ -363,7 +363,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
-    if get_item is not None and keeps(get_item.node):
+    if get_item is not None and (keeps(get_item.node) or _may_have_made_them(get_item.node, cls)):
         work.kinds.clear()  # workers would keep items of their own, and forget them
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
     if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
@@ -515,6 +515,18 @@ def keeps(function: ast.AST) -> bool:
         and each.value.id not in own
         for each in walk(function)
     )
+
+
+def _may_have_made_them(function: ast.AST, cls: Class) -> bool:
+    """Whether a flag that another method sets says that items are ready: ``if self.is_cut: return self.items[i]``."""
+    flags = {
+        dotted(each.test)
+        for each in walk(function)
+        if isinstance(each, ast.If) and isinstance(each.body[0], ast.Return) and not calls_in(each.body[0])
+    }
+    methods = [each for each in cls.node.body if isinstance(each, FUNCTIONS) and each.name != "__init__"]
+    written = (each for method in methods for each in walk(method) if isinstance(each, ast.Attribute))
+    return any(isinstance(each.ctx, ast.Store) and dotted(each) in flags for each in written)
 
 
 def _open(held: Value, depth: int = 3) -> str | None:

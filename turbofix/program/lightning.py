@@ -148,16 +148,17 @@ def _classes(given: Arguments) -> list[Class]:
 
 
 def _is_fed_again(analysis: Analysis, event: Event) -> bool:
-    """Whether the trainer reads its loaders in more than one epoch, with nothing of the project's in between."""
+    """Whether the trainer reads its loaders in more than one epoch, and no hook of the project's touches data."""
     assert event.arguments is not None
-    if any(cls.find(name) is not None for cls in _classes(event.arguments) for name in _BETWEEN):
+    hooks = [each for cls in _classes(event.arguments) for name in _BETWEEN for each in members(cls.find(name))]
+    if any("data" in ast.unparse(each.node) for each in hooks if isinstance(each, Function)):
         return False
     for trainer in members(event.receiver):
         made = trainer.base if isinstance(trainer, Instance) else trainer
         if not isinstance(made, Made) or made.arguments.open:
             return False
         given = made.arguments.keywords
-        if any(name in given for name in ("reload_dataloaders_every_n_epochs", "callbacks", "fast_dev_run")):
+        if any(name in given for name in ("reload_dataloaders_every_n_epochs", "fast_dev_run")):
             return False
         epochs = given.get("max_epochs")
         if epochs is not None and any(

@@ -158,7 +158,7 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         stacks=_stacks(given),
         imported=_is_imported(analysis, call, origin.module),
         configuration=configuration(analysis, origin.module, bound["deepspeed"]) if "deepspeed" in bound else None,
-        again=_has_epochs(arguments) and not overrides and given.get("callbacks") is None,
+        again=_has_epochs(arguments) and not any("loader" in each or each == "train" for each in overrides),
     )
 
 
