@@ -48,7 +48,8 @@ def on_gpu(training: Training) -> bool | None:
     given = training.argument("accelerator")
     if given.state == "absent" or (given.known and set(given.values) <= {"auto", "gpu", "cuda"}):
         return True
-    return False if given.known and given.option is None else None
+    never = given.known and given.option is None and not {"auto", "gpu", "cuda"} & set(given.values)
+    return False if never else None
 
 
 def is_sharded(training: Training) -> bool:

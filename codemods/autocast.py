@@ -326,8 +326,10 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         seen = evidence(training, "precision")
         if program.target.capability < VOLTA or on_gpu(training) is False:
             continue
-        if given.known and given.option is None and set(given.values) <= set(MIXED):
-            yield codemod.in_place(given.edit_at or training.site, f"the trainer computes in {given.values[0]}")
+        if given.known and set(given.values) <= set(MIXED):
+            unless = f", unless {given.option} says otherwise" if given.option is not None else ""
+            said_so = f"the trainer computes in {given.values[0]}{unless}"
+            yield codemod.in_place(given.edit_at or training.site, said_so)
             continue
         if given.state in ("computed", "unknown", "may"):
             where = f"as `{given.text or '...'}` says"
@@ -388,7 +390,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
     if is_sharded(training):
         return "a strategy or plugin of the trainer may have a precision of its own"
     fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
-    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.clips is not None)
+    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
     if fused and clips:
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision"
     try:

@@ -32,8 +32,8 @@ When refused
 
     Nothing is said where the model is compiled, since the compiler chooses the order itself; where nothing is gained
     (``InstanceNorm2d`` turns it back, transformers of patches, thin layers over pictures of a channel or two); for GPUs
-    before Volta, and before Ampere in full precision; and under frameworks but Accelerate. A script that uses
-    ``torch.channels_last`` anywhere is left alone.
+    before Volta, and before Ampere in full precision; and under frameworks but Accelerate and Lightning. A script
+    that uses ``torch.channels_last`` anywhere is left alone.
 
 Risk
     equivalent: other kernels round differently. Some models get slower: keep it if ``turbofix verify`` on your GPU
@@ -56,6 +56,7 @@ from turbofix.program.model import Framework, Model, Step, TrainingProgram
 from turbofix.records import dataclass
 
 from ._precision import autocast_of, called, is_unknown, on_a_gpu
+from ._trainers import MIXED, is_sharded, on_gpu
 
 codemod = Codemod(
     __name__,
@@ -109,6 +110,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if chosen and program.trains:
         yield codemod.in_place(chosen[0], "the program chooses a memory format for its convolutions")
         return
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
@@ -144,6 +147,37 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         told.add(plan)
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """The models in a module of Lightning's, which are put into the other order in front of its training."""
+    told: set[str] = set()
+    for training in program.trainings:
+        gpu = on_gpu(training)
+        in_16 = training.argument("precision").known and set(training.argument("precision").values) <= set(MIXED)
+        if training.starts is None or gpu is False or program.target.capability < (VOLTA if in_16 else AMPERE):
+            continue
+        for text, model in training.parts:
+            over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
+            if text in told or not over_pictures or model.compiled is not None or is_little(model):
+                continue
+            told.add(text)
+            message = f"the convolutions of `{text}` have their weights in the order for other kernels"
+            seen = (Evidence("Lightning trains it", training.starts),)
+            sharded = "a strategy or plugin of the trainer may lay the weights out itself"
+            reason = sharded if is_sharded(training) else why_not(program, model)
+            if reason is not None:
+                yield codemod.refuse(model.site, message, reason, evidence=seen)
+                continue
+            assumes = (
+                *((ON_GPU,) if gpu is None else ()),
+                *((PICTURES,) if is_unknown(model) else ()),
+                *((NO_OLD_CHECKPOINT,) if training.resumes else ()),
+                LAYOUT_FREE,
+            )
+            plan = Plan(training.starts, "", text, program.layouts.views)
+            worth = worth_of(model, in_16)
+            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def worth_of(model: Model, in_16: bool) -> Worth:

@@ -25,12 +25,13 @@ Use instead
     mode is the default one; whether ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for
     measurements to say.
 
-    The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``.
+    The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``. Under Lightning
+    the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``).
 
 When refused
     Compiling takes a minute or more, for training and once more for evaluation: nothing is said of trainings that are
     known to take fewer than 6,000 steps, nor of recurrent models, whose kernels cuDNN has, nor on a CPU, for GPUs
-    before Volta and under frameworks, which have options for it (but for transformers' ``Trainer`` and Accelerate).
+    before Volta and under frameworks that have options for it (but for transformers' ``Trainer``).
 
     It is refused where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself (``compile()``
     compiles nothing there), or is only called by another method than as ``model(x)``; where it is wrapped in
@@ -83,10 +84,12 @@ from ._trainers import (
     evidence,
     is_off,
     is_on,
+    is_sharded,
     judged,
     set_switch,
     stays_on_cpu,
 )
+from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -109,6 +112,8 @@ FEW = 6_000
 
 WIDE = 128
 SWITCH = "torch_compile"
+NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
+ASKED = "torch.cuda.is_available"
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -128,6 +133,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Models that run uncompiled."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     for model in program.models if program.trains else ():
         option = model.compiling.option if model.compiling is not None else None
         if model.compiled is not None and option is not None:
@@ -184,6 +191,43 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         worth = Worth.SMALL if little else Worth.HIGH if works else Worth.SOME
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """The models in a module of Lightning's, which are compiled in place in front of its training."""
+    told: set[str] = set()
+    for training in program.trainings if program.target.capability >= VOLTA else ():
+        gpu = trains_on_gpu(training)
+        if training.starts is None or gpu is False or any(each.compiled is not None for _, each in training.parts):
+            continue
+        for text, model in training.parts:
+            whole = any(layer.startswith(NETWORKS) for layer in model.layers)
+            heavy = model.layers & HEAVY or model.convolutions or whole
+            if text in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
+                continue
+            told.add(text)
+            message = f"`{text}` runs uncompiled, one kernel for each of its operations"
+            seen = (Evidence("Lightning trains it", training.starts),)
+            loaders = [each.site for each in program.loaders if each.fed != "no"]
+            resized = training.module.resized if training.module is not None else None
+            asked = next((site for _, site in asked_for_determinism(program)), None)
+            reason = varying(program, loaders, resized, "compiled")
+            if model.compiling is not None and model.compiling.barred is not None:
+                reason = model.compiling.barred.why
+            if asked is not None:
+                reason = f"the script asks for deterministic algorithms ({asked.line_from(program.entry)})"
+            if is_sharded(training):
+                reason = "a strategy or plugin of the trainer may wrap its layers one by one"
+            if reason is not None:
+                yield codemod.refuse(model.site, message, reason, evidence=seen)
+                continue
+            one_size = bool(loaders) and program.complete and have_one_size(program, loaders, resized)
+            open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
+            works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
+            works = works or has_noticeable(model.products, None)
+            plan = Plan(training.starts, text, ASKED, before=True)
+            worth = Worth.HIGH if works else Worth.SOME
+            yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -318,7 +362,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, Plan)
     lines = [f"{plan.text}.compile()"]
-    if plan.test != "True":
+    if plan.test == ASKED:
+        lines = [f"if {edit.name(ASKED, plan.place)}():", f"    {lines[0]}"]
+    elif plan.test != "True":
         lines = [f"if {requote(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
     if plan.before:
         edit.before(plan.place, *lines)

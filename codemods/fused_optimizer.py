@@ -63,8 +63,8 @@ When refused
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
     may become DTensors (FSDP2), which have no rule for these, and under tensor parallelism. Under the ``Trainer`` of
     transformers where the command line decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch
-    2.4. Under Lightning beside mixed precision with clipped gradients (Lightning raises) or fp16, and for modules that
-    step by themselves; nothing is said beside its sharding strategies. Nor is anything under other frameworks.
+    2.4. Under Lightning beside mixed precision where it clips gradients (it raises) or fp16; nothing is said beside its
+    sharding strategies. Nor is anything under other frameworks.
 
 Risk
     equivalent: the same update, with other rounding.
@@ -79,7 +79,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import EVERY_GRADIENT, NO_OLD_CHECKPOINT, ON_GPU, READ_WHOLE, RECENT_TORCH, Assumption
+from turbofix.assumptions import (
+    EVERY_GRADIENT,
+    NO_OLD_CHECKPOINT,
+    ON_GPU,
+    OPTION_DEFAULT,
+    READ_WHOLE,
+    RECENT_TORCH,
+    Assumption,
+)
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -87,7 +95,6 @@ from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
-from ._loaders import is_inside
 from ._precision import requote, said, test_beside, version
 from ._trainers import (
     FULL,
@@ -221,15 +228,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The optimizers that a ``LightningModule`` makes, for Lightning to step."""
     for training in program.trainings:
-        modules = [model.cls for model in training.models if model.cls is not None]
-        if training.parsed or not trains_on_gpu(training) or training.module is None or is_sharded(training):
+        gpu = trains_on_gpu(training)
+        if gpu is False or training.module is None or is_sharded(training):
             continue
         for optimizer in program.optimizers:
             name = (optimizer.qualname or "").rpartition(".")[2]
             since = SINCE.get(optimizer.qualname or "")
-            if since is None or not any(is_inside(optimizer.site, each) for each in modules):
-                continue
-            if optimizer.trains == "inputs" or optimizer.is_plain:
+            if since is None or optimizer.trains == "inputs" or optimizer.is_plain:
                 continue
             fused = optimizer.argument("fused")
             if fused.state == "computed" or any(fused.values):
@@ -245,7 +250,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             anywhere = ("cuda",) if program.target.torch < ON_MPS else ("cuda", "gpu")
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
-            yield codemod.finding(optimizer.site, message, plan=value, evidence=seen)
+            assumes = (*((ON_GPU,) if gpu is None else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
+            yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=assumes)
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
@@ -255,13 +261,11 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, optimi
         return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
     given, module = training.argument("precision"), training.module
     full = given.state == "absent" or (given.state == "value" and set(given.values) <= {None, *FULL})
-    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.clips is not None)
+    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
     if not full and (clips or training.open_mapping):
         return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision, and raises"
     if not full and not (given.known and all("bf16" in str(each) or each in FULL for each in given.values)):
         return "beside fp16 Lightning hands a fused optimizer gradients that are still scaled"
-    if module is not None and module.manual:
-        return "the module steps its optimizers itself, and may look at the gradients before"
     return why_not(program, optimizer)
 
 

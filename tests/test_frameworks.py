@@ -258,7 +258,10 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
     assert found.trains
     # The trainer of transformers has a switch for TF32; mixed precision is refused for the `compute_loss` of its own.
     # Under Lightning the loaders are the script's.
-    assert proven(found) == {"transformers": {"tf32"}, "lightning": {"loader-workers", "pin-memory"}}.get(name, set())
+    assert proven(found) == {
+        "transformers": {"tf32"},
+        "lightning": {"fused-optimizer", "loader-workers", "pin-memory"},
+    }.get(name, set())
 
 
 def test_batches_under_deepspeed_are_copied_by_the_script() -> None:

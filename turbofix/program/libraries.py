@@ -588,6 +588,7 @@ _KINDS = {
     "torch_geometric.nn.to_hetero": "wrapper",
     "torch_geometric.nn.to_hetero_with_bases": "wrapper",
     "timm.create_model": "module",
+    "segmentation_models_pytorch.create_model": "module",
     "timm.utils.ModelEmaV2": "wrapper",
     "timm.utils.ModelEma": "wrapper",
     "ema_pytorch.EMA": "wrapper",

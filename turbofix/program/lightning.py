@@ -15,7 +15,7 @@ from turbofix.program.events import Arguments, Event
 from turbofix.program.libraries import LOSSES, SCALAR_LOSSES, words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.losses import called_in
-from turbofix.program.model import Framework, Loader, ModuleSteps, Training
+from turbofix.program.model import Compiling, Framework, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import Layers, layers_of, models_given
 from turbofix.program.shapes import resized_in
@@ -69,6 +69,8 @@ _FREEZING = ("requires_grad", "requires_grad_", "freeze", "toggle_optimizer", "p
 _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "int", "dict", "list", "tuple"))
 
 
+_ONE_BY_ONE = "the steps call its layers one by one, and compiling a layer of torch.nn's own does nothing"
+
 FITTED = ("setup", "configure_optimizers", "training_step")
 """Methods of a module that ``fit`` certainly calls."""
 
@@ -93,7 +95,8 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
             for trainer in members(event.receiver):
                 made = trainer.base if isinstance(trainer, Instance) else trainer
                 if isinstance(made, Made):
-                    _add(found, _training(analysis, made, modules, resumes=resumes))
+                    training = _training(analysis, made, modules, resumes=resumes)
+                    _add(found, training and _started(analysis, training, event, modules))
         elif event.name in _CLI:
             given = event.arguments.get("model_class", 0)
             modules = list(members(given.value)) if given is not None else []
@@ -102,6 +105,35 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
         elif event.name in _FROM_ARGPARSE:
             _add(found, _told(analysis, analysis.facts.site(event), event.name, "--", []))
     return tuple(found[site] for site in sorted(found))
+
+
+def _started(analysis: Analysis, training: Training, event: Event, modules: list[Value]) -> Training:
+    """A training with the statement that starts it, and what the models in its module are called there."""
+    places = analysis.facts.places
+    given = event.arguments.get("model", 0) if event.arguments is not None else None
+    statement = places.statement(event.node, event.module)
+    called = dotted(given.node) if given is not None and given.node is not None else None
+    if called is None or not isinstance(statement, (ast.Expr, ast.Assign)):
+        return training
+    parts: dict[tuple[str, Site], Model] = {}
+    run = [each for event in analysis.facts.of("forward") for each in members(event.receiver)]
+    for module in modules:
+        if isinstance(module, Instance) and _has_own_layers(module):
+            for model in models_given(analysis, [module]):
+                alone = Hazard(_ONE_BY_ONE, model.site) if not any(each is module for each in run) else None
+                parts[called, model.site] = replace(model, compiling=Compiling(barred=alone))
+        elif isinstance(module, Instance):
+            for name, value in module.attributes.items():
+                if name.isidentifier():
+                    parts |= {(f"{called}.{name}", each.site): each for each in models_given(analysis, [value])}
+    named = tuple((name, each) for (name, _), each in parts.items())
+    return replace(training, starts=places.site(statement, event.module), called=called, parts=named)
+
+
+def _has_own_layers(module: Instance) -> bool:
+    """Whether a module computes with layers of torch that it holds itself: it is the model then."""
+    held = [each for value in module.attributes.values() for each in members(value) if isinstance(each, Made)]
+    return any(each.kind == "module" and each.qualname.startswith("torch.nn.") for each in held)
 
 
 # --- the loaders that a trainer reads -----------------------------------------------------------------------------
@@ -246,7 +278,8 @@ def _steps(
         kept=look.kept(steps) or look.predicted(),
         leaves=_leaving(analysis, owners),
         manual=any(_is_manual(owner) for owner in owners),
-        clips=_clipping(analysis, owners),
+        clips=_clipping(analysis, owners, "clip_grad", "configure_gradient_c"),
+        hands_clipping=_clipping(analysis, owners, "clip_gradients", "configure_gradient_c") is not None,
         old=old[0] if old else None,
         resumes=resumes,
         resized=resized_in(analysis, events, [each.node for each in steps]),
@@ -464,12 +497,10 @@ def _leaving(analysis: Analysis, owners: list[Class]) -> Site | None:
     return None
 
 
-def _clipping(analysis: Analysis, owners: list[Class]) -> Site | None:
+def _clipping(analysis: Analysis, owners: list[Class], *names: str) -> Site | None:
     for owner in owners:
         for call in every(ast.Call, owner.module.tree):
-            if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(
-                ("clip_grad", "configure_gradient_c")
-            ):
+            if isinstance(call.func, ast.Attribute) and call.func.attr.startswith(names):
                 return analysis.facts.places.site(call, owner.module)
     return None
 

@@ -1294,8 +1294,9 @@ class ModuleSteps:
     ``losses`` are the criteria that they call. ``by_hand`` is where the training step computes beside these and the
     model, ``kept`` where what the model has returned is kept, or predicted, for code beside the steps. ``leaves`` is
     where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers itself. ``clips`` is
-    where it clips gradients. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may change the size of
-    the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
+    where it clips gradients, ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows.
+    ``resized`` is what may change the size of the tensors in them. ``freezes`` is where the file may keep parameters
+    from being trained.
     """
 
     calls: tuple[Called, ...] = ()
@@ -1305,6 +1306,7 @@ class ModuleSteps:
     leaves: Site | None = None
     manual: bool = False
     clips: Site | None = None
+    hands_clipping: bool = False
     old: str | None = None
     resumes: bool = False  # a checkpoint may be passed, whose optimizer state is loaded
     resized: Sizes | None = None
@@ -1387,6 +1389,9 @@ class Training:
     resumes: bool = False  # it may go on from a checkpoint, with the state of the optimizer in it
     imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
+    starts: Site | None = None  # the statement that has Lightning train, where the module has the name ``called``
+    called: str | None = None
+    parts: tuple[tuple[str, Model], ...] = ()  # the models in the module that its steps call, by their names there
     configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
 
     def argument(self, name: str) -> Argument:
