@@ -29,15 +29,16 @@ Use instead
     the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``).
 
 When refused
-    Compiling takes a minute or more, for training and once more for evaluation: nothing is said of trainings that are
-    known to take fewer than 6,000 steps, nor of recurrent models, whose kernels cuDNN has, nor on a CPU, for GPUs
-    before Volta and under frameworks that have options for it (but for transformers' ``Trainer``).
+    Compiling takes a minute or more, for training and once more for evaluation: it is refused for trainings that are
+    known to take fewer than 6,000 steps, and for recurrent models, whose kernels cuDNN has. Nothing is said on a CPU,
+    for GPUs before Volta and under frameworks that have options for it (but for transformers' ``Trainer``).
 
-    It is refused where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself (``compile()``
-    compiles nothing there), or is only called by another method than as ``model(x)``; where it is wrapped in
-    ``DataParallel``; where sizes are known to differ; where gradients are differentiated; where the script compiles it
-    itself under a switch that is off; where it starts processes of its own; and where deterministic algorithms are
-    asked for. Under the ``Trainer``: for texts padded to their longest, and for models in 16 bits or quantized.
+    It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
+    (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; where it is
+    wrapped in ``DataParallel``; where sizes are known to differ; where gradients are differentiated; where the script
+    compiles it itself under a switch that is off; where it starts processes of its own; and where deterministic
+    algorithms are asked for. Under the ``Trainer``: for texts padded to their longest, and for models in 16 bits or
+    quantized.
 
 Risk
     equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
@@ -74,6 +75,7 @@ from ._precision import (
     may_contain,
     on_a_gpu,
     requote,
+    version,
 )
 from ._sizes import have_one_size, uses, varying
 from ._trainers import (
@@ -103,7 +105,7 @@ codemod = Codemod(
 )
 
 VOLTA = (7, 0)
-SINCE = (2, 2)
+SINCE = (2, 2)  # torch.nn.Module.compile
 ENOUGH = 20_000
 """Steps that earn a minute of compiling back, at 3 milliseconds saved on each."""
 
@@ -150,22 +152,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
     told: set[Plan] = set()
-    for model in program.models if program.target.torch >= SINCE else ():
+    for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
         compiling = model.compiling
         if not steps or compiling is None or not may_contain((model,), steps, HEAVY, PRODUCTS | CONVOLVING):
             continue
-        if model.layers & (RECURRENT | GATED_CELLS):
-            continue  # cuDNN's kernels stay as they are, and a loop over cells is compiled for each length
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
         known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
         longest = max((each for each in known if each is not None), default=None)
-        if longest is not None and None not in known and longest < FEW:
-            continue
+        reason = why_not(program, model, steps)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-        reason = why_not(program, model, steps)
+            if None not in known and longest < FEW:
+                reason = f"its {longest:,} steps or so hardly earn back the minute that compiling takes"
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -335,6 +335,13 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling = model.compiling
     if compiling is None:
         return None
+    if program.target.torch < SINCE:
+        return (
+            f"the project serves torch {version(program.target.torch)}; the compiler came with torch {version(SINCE)}"
+        )
+    cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
+    if cells and not any(each.whole for each in model.convolutions):
+        return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
     if model.wrapped not in (None, PARALLEL):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
     for hazard in (compiling.barred, compiling.foreign):

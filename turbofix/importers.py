@@ -1,4 +1,4 @@
-"""Who imports whom in a project, judged by the names in the texts alone: nothing is executed, and nothing parsed."""
+"""Who imports whom in a project, judged by the names in the texts alone: nothing is executed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from turbofix.searched import added_folders
 from turbofix.source import ROOT_MARKERS, Workspace, python_files
 
 _FILES_SEARCHED = 1000
@@ -20,9 +21,12 @@ def imported_files(entry: Path, workspace: Workspace) -> set[Path]:
     found: dict[str, Path | None] = {str(entry): entry}  # None where there is no such file
     waiting = [entry]
     root = workspace.root(entry)
+    added: list[Path] = []
     while waiting:
         path = waiting.pop()
-        for place in _places(workspace.read(path) or "", path, entry, root):
+        text = workspace.read(path) or ""
+        added += added_folders(text, path, root)
+        for place in _places(text, path, entry, root, added):
             if place not in found:
                 file = Path(place)
                 found[place] = file if file.is_file() else None
@@ -80,17 +84,18 @@ class Importers:
 
     def _places_in(self, path: Path, text: str) -> frozenset[str]:
         if path not in self._places:
-            self._places[path] = frozenset(_places(text, path, path, self._root))
+            added = added_folders(text, path, self._root)
+            self._places[path] = frozenset(_places(text, path, path, self._root, added))
         return self._places[path]
 
 
-def _places(text: str, importer: Path, entry: Path, root: Path) -> Iterator[str]:
+def _places(text: str, importer: Path, entry: Path, root: Path, added: Sequence[Path]) -> Iterator[str]:
     """Where the modules that a text imports may be: as texts, for there are many, and most of them are no file."""
 
     def beginning(folder: Path) -> str:
         return str(folder / "_")[:-1]
 
-    around = list(dict.fromkeys(map(beginning, (entry.parent, importer.parent, root))))
+    around = list(dict.fromkeys(map(beginning, (entry.parent, importer.parent, root, root / "src", *added))))
     for name in _imported_names(text):
         inner = name.lstrip(".")
         level = len(name) - len(inner)

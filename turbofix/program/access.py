@@ -73,7 +73,9 @@ def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, 
     if type(value) is not Union:
         return _read(interp, value, name, node, called)
     found: Value | None = None
-    for member in value.values:
+    modules = [each for each in value.values if type(each) is ModuleValue]
+    held = [each for each in modules if imports.member(interp, each.module, name) is not None]  # of those, one is meant
+    for member in held if held and len(modules) == len(value.values) else value.values:
         if not (type(member) is Const and member.value is None):
             found = join(found, _read(interp, member, name, node, called))
     return found or UNKNOWN

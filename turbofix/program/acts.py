@@ -11,6 +11,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, argument_of
+from turbofix.program.calls import is_module
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame, settled
 from turbofix.program.model import ABSENT, ALWAYS, Accumulation, Act, Argument, Guard
@@ -96,10 +97,14 @@ def is_module_class(instance: Instance) -> bool:
     """Whether an object's class derives from ``torch.nn.Module``, through libraries too."""
     if instance.base is not None and instance.base.kind in ("module", "wrapper", "model", "criterion"):
         return True
-    return any(
-        base == "torch.nn.Module" or base.startswith(("torch.nn.", "transformers.", "timm.", "torchvision.models."))
-        for base in instance.cls.externals()
-    ) or any("Module" in base.rpartition(".")[2] for base in instance.cls.externals())
+    return (
+        is_module(instance)
+        or any(
+            base == "torch.nn.Module" or base.startswith(("torch.nn.", "transformers.", "timm.", "torchvision.models."))
+            for base in instance.cls.externals()
+        )
+        or any("Module" in base.rpartition(".")[2] for base in instance.cls.externals())
+    )
 
 
 def optimizers_in(value: Value | None, depth: int = 3) -> Iterator[Made | Instance]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, calls, externals
+from turbofix.program import access, calls, externals, imports
 from turbofix.program.events import Arguments
 from turbofix.program.tensors import hosts_in, joined_hosts, read_on_host, result_of, tensors_in
 from turbofix.program.values import (
@@ -386,6 +386,7 @@ _HANDLERS: dict[str, Handler] = {
     "repr": _str,
     "format": _str,
     "len": _len,
+    "__import__": imports.import_by_name,
     "getattr": _getattr,
     "setattr": _setattr,
     "hasattr": _hasattr,

@@ -297,7 +297,9 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
         interp.event("unknown_call", node, callee.name, callee, arguments)
     result = _unknown_result(interp, callee, arguments, node)
     if type(result) is Tensor and result.foreign and callee.uses & _USES_OF_MODELS:
-        return with_roles(result, frozenset({"output"}))
+        result = with_roles(result, frozenset({"output"}))
+        if callee.how == "call":
+            interp.event("forward", node, callee.name, callee, arguments, result)
     return result
 
 
@@ -543,8 +545,11 @@ def default_value(interp: Interpreter, function: Function, default: ast.expr) ->
 
 
 def is_module(value: Instance) -> bool:
-    """Whether an object of the project is a torch module."""
-    return _has_module(value.cls.externals())
+    """Whether an object of the project is a torch module: by its bases, or a ``forward`` beside a library's base."""
+    bases = value.cls.externals()
+    if _has_module(bases):
+        return True
+    return type(value.cls.find("forward")) is Function and any(map(_may_be_module, bases))
 
 
 @lru_cache(maxsize=1024)
@@ -553,6 +558,12 @@ def _has_module(bases: tuple[str, ...]) -> bool:
         name in libraries.MODULE_BASES or libraries.kind_of(name) in ("module", "criterion", "wrapper")
         for name in bases
     )
+
+
+def _may_be_module(base: str) -> bool:
+    """Whether a class may derive from a module: it is another library's, and nothing else that is known."""
+    own = base.startswith(("torch.", "builtins.", "abc.", "typing.", "enum."))
+    return not own and libraries.kind_of(base) is None
 
 
 _OF_LOSSES = re.compile(r"(Loss(?!Net)|Criterion|CrossEntropy|LabelSmoothing)(?=[A-Z0-9_]|$)")

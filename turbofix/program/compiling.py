@@ -211,7 +211,7 @@ def _has_own_forward(value: Value) -> bool:
         return value.cls.find("forward") is not None
     if isinstance(value, Made) and value.kind == "wrapper":
         return all(_has_own_forward(each) for each in members(value.inner))
-    return isinstance(value, Made) and not value.qualname.startswith("torch.nn.")
+    return not isinstance(value, Made) or not value.qualname.startswith("torch.nn.")
 
 
 @dataclass(eq=False)

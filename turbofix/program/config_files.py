@@ -55,9 +55,7 @@ _MAIN, _COMPOSE = "hydra.main", "hydra.compose"
 _INSTANTIATE = libraries.words(
     "hydra.utils.instantiate hydra.utils.call hydra._internal.instantiate._instantiate2.instantiate"
 )
-_LOOKUPS = libraries.words(
-    "importlib.import_module pydoc.locate hydra.utils.get_class hydra.utils.get_method hydra.utils.get_object"
-)
+_LOOKUPS = libraries.words("pydoc.locate hydra.utils.get_class hydra.utils.get_method hydra.utils.get_object")
 LOADS = libraries.words(
     """
     omegaconf.OmegaConf.load yaml.load yaml.safe_load yaml.full_load yaml.unsafe_load json.load json.loads
@@ -369,7 +367,7 @@ def copied(mapping: Mapping) -> Mapping:
 
 
 def lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    """``importlib.import_module("a.b")``, ``hydra.utils.get_class("a.b.C")``: of a text that is known."""
+    """``hydra.utils.get_class("a.b.C")``: of a text that is known."""
     given = next(iter(arguments.positions), None) or next(iter(arguments.keywords.values()), None)
     found = join_all(
         resolve(interp, text) for member in members(given.value if given else None) if (text := _text(member))

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, builtin_calls, calls, config_files, libraries, options
+from turbofix.program import access, builtin_calls, calls, config_files, imports, libraries, options
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import (
     device_meant,
@@ -785,6 +785,7 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(libraries.COLLATES, _default_collate),
     "torch.accelerator.current_accelerator": _current_accelerator,
     "functools.partial": _partial,
+    "importlib.import_module": imports.import_by_name,
     "contextlib.nullcontext": _nullcontext,
     "contextlib.suppress": _nullcontext,
     "os.environ.get": _environment,

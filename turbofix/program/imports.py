@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,25 +19,33 @@ from turbofix.program.values import (
     External,
     ModuleValue,
     Opaque,
+    Option,
     Origin,
     Union,
     Value,
+    flatten,
+    join,
     join_all,
     members,
 )
+from turbofix.searched import added_folders
 
 if TYPE_CHECKING:
+    from turbofix.program.events import Arguments
     from turbofix.program.interpreter import Interpreter
 
 
 def search_path(entry: Path, root: Path) -> list[Path]:
-    """The folders in which modules are looked for: the script's own, and those above it up to the root."""
+    """The folders in which modules are looked for: the script's own, those above it up to the root, and their `src`.
+
+    What the program puts on ``sys.path`` comes to it when the file that does so is loaded.
+    """
     folder = entry.parent
     folders = [folder]
     while folder != root and root in folder.parents:
         folder = folder.parent
         folders.append(folder)
-    return folders
+    return [*folders, *(each / "src" for each in folders)]
 
 
 def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
@@ -51,6 +61,7 @@ def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
             tree = None
         if tree is not None:
             module = ModuleFile(path, name, text, tree)
+            interp.folders += [each for each in added_folders(text, path, interp.root) if each not in interp.folders]
             interp.changed |= kept(tree, "changed_members", lambda: changed_members(text))
             module.scope.names["__name__"] = Const(name)
             module.scope.names["__file__"] = Opaque("__file__", "free")
@@ -152,6 +163,84 @@ def _folder(interp: Interpreter, dotted: str, importer: ModuleFile, known: Value
             module.scope.names.setdefault(name, below)
         module = below.module
     return known
+
+
+_SEVERAL = 8
+"""So many modules are read where a part of a name is chosen at run time."""
+
+_PARTLY = re.compile(r"%[sd]|\{[^{}]*\}")
+
+
+def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    """``importlib.import_module(f"models.{name}")``, ``__import__``: one of the project's modules that it may name."""
+    passed = arguments.get("name", 0)
+    here = interp.frame.module
+    known = [text for member in members(passed.value) if (text := _text(member))] if passed is not None else []
+    if known:
+        return join_all(_named(interp, text, here) for text in known) or UNKNOWN
+    pattern = _pattern(interp, passed.node, passed.value) if passed is not None else None
+    if pattern is None or _ANY not in pattern:
+        return interp.opaque(qualname + "()", "call", node)
+    listed = arguments.get("fromlist", 3) if qualname.endswith("__import__") else None
+    wanted = [item.value for item in flatten(listed.value) if type(item) is Const] if listed is not None else []
+    found: Value | None = None
+    for dotted in sorted(_names_of_files(interp, pattern.lstrip("\\."))):
+        module = find(interp, dotted, here)
+        if module is not None and all(isinstance(each, str) and each in module.text for each in wanted):
+            if len(members(found)) == _SEVERAL:
+                return join(found, UNKNOWN) or UNKNOWN
+            found = join(found, ModuleValue(module))
+    return found or interp.opaque(qualname + "()", "call", node)
+
+
+def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
+    """The module, or library, of a dotted name."""
+    inner = name.lstrip(".")
+    module = find(interp, inner, here, len(name) - len(inner))
+    return ModuleValue(module) if module is not None else External(libraries.canonical(name))
+
+
+def _text(value: Value) -> str | None:
+    """The text that a value is, or is by default."""
+    default = value.default if type(value) is Option else value
+    return default.value if type(default) is Const and isinstance(default.value, str) else None
+
+
+_ANY = "[a-zA-Z_][a-zA-Z0-9_]*"
+
+
+def _pattern(interp: Interpreter, node: ast.AST | None, value: Value) -> str | None:
+    """The texts that an expression may be, as a regular expression; None where nothing of it is known."""
+    if isinstance(node, ast.Constant) or _text(value) is not None:
+        return re.escape(_text(value) or str(getattr(node, "value", "")))
+    text: ast.expr | None = None
+    inner: list[ast.expr] = []
+    if isinstance(node, ast.JoinedStr):
+        inner = [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values]
+    elif isinstance(node, ast.BinOp):
+        inner, text = [node.left, node.right] if isinstance(node.op, ast.Add) else [], node.left
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        text = node.func.value
+    if not inner and isinstance(text, ast.Constant) and isinstance(text.value, str):
+        fixed = _PARTLY.split(text.value)
+        return _ANY.join(map(re.escape, fixed)) if any(fixed) else None
+    parts = [_pattern(interp, each, interp.frame.values.get(each, UNKNOWN)) for each in inner]
+    if all(part is None for part in parts):
+        return None
+    return "".join(part if part is not None else _ANY for part in parts)
+
+
+def _names_of_files(interp: Interpreter, pattern: str) -> Iterator[str]:
+    """The dotted names of the project's modules that a pattern fits."""
+    fits = re.compile(pattern)
+    for path in interp.beside():
+        for folder in interp.folders:
+            if folder in path.parents:
+                parts = path.relative_to(folder).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                if fits.fullmatch(name):
+                    yield name
+                    break
 
 
 def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:

@@ -113,16 +113,18 @@ class Interpreter:
 
     # CPython finds the attributes of an object that has more than thirty by looking for them each time, but for slots.
     __slots__ = (
-        *("read", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth", "call_depth"),
+        *("read", "root", "beside", "folders", "modules", "sought", "module_controls", "roots", "loops", "loop_depth"),
+        "call_depth",
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
-        *("control", "frame", "summarized", "configs", "_beside", "_config_paths"),
+        *("control", "frame", "summarized", "configs", "_config_paths"),
     )
 
     def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside) -> None:
         self.read = read
-        self._beside = beside
+        self.root = root
+        self.beside = beside
         self.configs: dict[Path, config_files.ConfigFile | None] = {}
         self._config_paths: list[Path] | None = None
         self.folders = imports.search_path(entry, root)
@@ -245,7 +247,7 @@ class Interpreter:
     def config_paths(self) -> list[Path]:
         """The project's configuration files."""
         if self._config_paths is None:
-            self._config_paths = list(self._beside(*config_files.SUFFIXES))
+            self._config_paths = list(self.beside(*config_files.SUFFIXES))
         return self._config_paths
 
     @property

@@ -675,6 +675,7 @@ _KINDS = {
     "trl.TrlParser": "classparser",
     "trl.H4ArgumentParser": "classparser",
     "torchvision.models.inception_v3": "module",
+    "monai.data.DataLoader": "loader",
     "torch.profiler.profile": "profiler",
     "torch.autograd.profiler.profile": "profiler",
     "torch.autograd.detect_anomaly": "debugmode",
@@ -710,6 +711,10 @@ _OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
     ("apex.normalization.", "Upper", "module"),
     ("segmentation_models_pytorch.losses.", "Upper", "criterion"),
     ("segmentation_models_pytorch.", "Upper", "module"),
+    ("monai.networks.", "Upper", "module"),
+    ("monai.losses.", "Upper", "criterion"),
+    ("dgl.nn.", "Upper", "module"),
+    ("torchvision.ops.", "Upper", "module"),
     ("vit_pytorch.", "Upper", "module"),
     ("x_transformers.", "Upper", "module"),
     ("torchsummary.", "", ""),
@@ -749,6 +754,8 @@ def kind_of(qualname: str) -> str | None:
         return "scheduler_config" if "Scheduler" in cls else "module"
     if top == "transformers":
         return _transformers_kind(package, member)
+    if top == "diffusers" and member[:1].isupper():
+        return "module" if member.endswith("Model") or member.startswith("Autoencoder") else None
     if package in ("torch.utils.data", "torch_geometric.loader", "torch_geometric.data", "dgl.dataloading"):
         if member.endswith("Sampler"):
             return "sampler"

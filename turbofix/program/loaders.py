@@ -40,6 +40,8 @@ from turbofix.program.values import (
 )
 
 _TORCH = "torch.utils.data.DataLoader"
+_SAME = (_TORCH, "monai.data.DataLoader")
+"""Torch's own, and those of libraries that add nothing but a seed for each worker."""
 
 
 def loader_sites(analysis: Analysis, value: Value | None) -> list[Site]:
@@ -121,7 +123,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         data = replace(data, length=length, counted_by=options)
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
-    subclass = None if made.qualname == _TORCH else made.qualname
+    subclass = None if made.qualname in _SAME else made.qualname
     if subclass is None and isinstance(node, ast.Call) and _is_super(node):
         cls = next((each for each in facts.places.ancestors(node, module) if isinstance(each, ast.ClassDef)), None)
         subclass = cls.name if cls is not None else None

@@ -15,7 +15,7 @@ from turbofix.program.events import Arguments, Control, Passed
 from turbofix.program.facts import constants, is_loop, settled
 from turbofix.program.names import dotted
 from turbofix.program.products import QUANTIZED
-from turbofix.program.values import Const, Instance, Made, Option, members
+from turbofix.program.values import Const, Instance, Made, Opaque, Option, members
 
 _LISTS = ("ModuleList", "Sequential")
 
@@ -44,12 +44,12 @@ _EMBEDDED = 3
 _FREEZING = re.compile(r"\brequires_grad_?\s*(?:=|\()\s*False|\bpeft\b|\.freeze\w*\(")
 
 
-def numbers_of(analysis: Analysis, parts: Sequence[Made], values: Iterable[Made | Instance]) -> int:
+def numbers_of(analysis: Analysis, parts: Sequence[Made], values: Iterable[Made | Instance | Opaque]) -> int:
     """The numbers in the matrices of a model; 0 where it may be one of several, or be trained in part only."""
     whole = tuple(values)
-    outside = {id(level) for value in whole for level in value.made_at.chain()}
-    if len(whole) != 1:
+    if len(whole) != 1 or isinstance(whole[0], Opaque):
         return 0
+    outside = {id(level) for level in whole[0].made_at.chain()}
     sizes = [(part, own) for part in parts if (own := _numbers(part))]
     total = sum(own * _times(analysis, part, outside) for part, own in sizes)
     if total and any(_FREEZING.search(module.text) for module in analysis.execution.modules.values()):

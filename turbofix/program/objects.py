@@ -88,6 +88,11 @@ def models_in(value: Value | None, depth: int = 6) -> Iterator[Made | Instance |
             yield from models_in(member.receiver, depth - 1)
 
 
+def is_made_here(model: Made | Instance | Opaque) -> bool:
+    """Whether the place is known that makes a model: an unknown one has it where a call gave it."""
+    return not isinstance(model, Opaque) or model.how == "call"
+
+
 def model_sites(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Site]:
     """The models that are called in a loop. Layers called inside of a model, by any method, count as that model."""
     return sorted({site for each in model_choices(analysis, events, loop) for site in each})
@@ -100,7 +105,7 @@ def model_choices(analysis: Analysis, events: list[Event], loop: ast.AST) -> lis
         owner = called_through(analysis, event, loop)
         for model in (owner,) if owner is not None else models_in(event.receiver):
             site = analysis.facts.origin_site(model.origin)
-            if site is not None and not isinstance(model, Opaque):
+            if site is not None and is_made_here(model):
                 # each of several that a name can be is called by itself, at the same place
                 place = (event.node, *(frame.call for frame in analysis.facts.frames(event)))
                 found.setdefault(place, set()).add(site)
@@ -292,14 +297,14 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
     """Every model that is called, trained, moved or wrapped."""
     facts = analysis.facts
     forwards = outermost(analysis, facts.of("forward"))
-    kept: dict[Site, list[Made | Instance]] = {}
+    kept: dict[Site, list[Made | Instance | Opaque]] = {}
     for event in (*forwards, *facts.of("mode", "wrap", "compile")):
         value = (event.result or event.receiver) if event.kind == "wrap" else event.receiver
         if event.kind == "forward":
             value = called_through(analysis, event, None) or value
         for model in models_in(value):
             site = facts.origin_site(model.origin)
-            if site is None or isinstance(model, Opaque):
+            if site is None or not is_made_here(model):
                 continue
             kept.setdefault(site, [])
             if not any(model is each for each in kept[site]):
@@ -315,22 +320,24 @@ def models(analysis: Analysis) -> tuple[Model, ...]:
 
 def models_given(analysis: Analysis, values: Iterable[Value]) -> tuple[Model, ...]:
     """The models that values are, or wrap, wherever these go."""
-    kept: dict[Site, list[Made | Instance]] = {}
+    kept: dict[Site, list[Made | Instance | Opaque]] = {}
     for model in (each for value in values for each in models_in(value)):
         site = analysis.facts.origin_site(model.origin)
-        if site is not None and not isinstance(model, Opaque):
+        if site is not None and is_made_here(model):
             kept.setdefault(site, []).append(model)
     default = _default_dtype(analysis) if kept else None
     return tuple(_model(analysis, site, kept[site], default) for site in sorted(kept))
 
 
-def _model(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
+def _model(analysis: Analysis, site: Site, values: list[Made | Instance | Opaque], default_dtype: str | None) -> Model:
     # however often each is among them, but for whether there is one alone (`numbers_of`)
     question = ("model", site, tuple(dict.fromkeys(map(id, values))), len(values) == 1, default_dtype)
     return analysis.once(question, lambda: _described(analysis, site, values, default_dtype))
 
 
-def _described(analysis: Analysis, site: Site, values: list[Made | Instance], default_dtype: str | None) -> Model:
+def _described(
+    analysis: Analysis, site: Site, values: list[Made | Instance | Opaque], default_dtype: str | None
+) -> Model:
     facts = analysis.facts
     first = values[0]
     layers = Layers()
@@ -377,6 +384,7 @@ def _described(analysis: Analysis, site: Site, values: list[Made | Instance], de
     else:
         device = Placement("cpu")
     cls = first.cls if isinstance(first, Instance) else None
+    assert first.origin is not None
     return Model(
         site=site,
         name=assigned_name(analysis, first.origin.node, first.origin.module),
@@ -395,7 +403,7 @@ def _described(analysis: Analysis, site: Site, values: list[Made | Instance], de
     )
 
 
-def _made_in(model: Made | Instance) -> str | None:
+def _made_in(model: Made | Instance | Opaque) -> str | None:
     """The 16 bits that a model is made in: ``from_pretrained(name, torch_dtype=torch.bfloat16)``; None if not sure."""
     if not isinstance(model, Made):
         return None

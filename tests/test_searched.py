@@ -1,0 +1,105 @@
+"""Where a program looks for its own modules, and those that it names at run time."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from turbofix.program.model import Target, TrainingProgram
+from turbofix.program.steps import analyse
+from turbofix.searched import added_folders
+
+ROOT = Path("/project")
+
+MODEL = """
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+TRAINING = """
+import torch
+from torch.utils.data import DataLoader
+model = make().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for x, y in DataLoader(data, batch_size=4):
+    loss = torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def program(entry: str, head: str, **files: str) -> TrainingProgram:
+    texts = {ROOT / name.replace("__", "/").replace("_py", ".py"): text for name, text in files.items()}
+    texts[ROOT / entry] = textwrap.dedent(head) + TRAINING
+    found = analyse(ROOT / entry, ROOT, texts.get, Target(), lambda: list(texts))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("sys.path.append('..')", "."),
+        ("sys.path.insert(0, '../lib')", "lib"),
+        ("sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))", "."),
+        ("sys.path.append(os.path.join(os.path.dirname(__file__), '..', 'src'))", "src"),
+        ("HERE = Path(__file__).resolve().parent\nsys.path.insert(0, str(HERE.parent / 'src'))", "src"),
+        ("sys.path.append(str(Path(__file__).parents[1].joinpath('src')))", "src"),
+        ("root = os.path.abspath(__file__ + '/../..')\nsys.path.append(root)", "."),
+        ("sys.path.extend([os.getcwd()])", "."),
+        ("sys.path += [f'{os.path.dirname(__file__)}/nets']", "tools/nets"),
+        ("site.addsitedir(os.path.realpath('../src'))", "src"),
+    ],
+)
+def test_a_folder_that_is_added(text: str, folder: str) -> None:
+    assert (ROOT / folder) in added_folders(f"import os, site, sys\n{text}\n", ROOT / "tools/train.py", ROOT)
+
+
+@pytest.mark.parametrize("text", ["sys.path.append(folder)", "sys.path.append('/data/x')", "paths.append('..')"])
+def test_no_folder_that_is_told(text: str) -> None:
+    assert added_folders(f"import sys\n{text}\n", ROOT / "tools/train.py", ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "import sys\nsys.path.append(__file__ + '/../../lib')\nfrom nets import Net as make\n",
+        "from flat import Net as make\n",
+        "import importlib\nmake = importlib.import_module('lib.nets').Net\n",
+        "import importlib, sys\nmake = getattr(importlib.import_module(f'lib.{sys.argv[1]}'), 'Net')\n",
+        "import sys\nmake = __import__('lib.' + sys.argv[1], fromlist=['Net']).Net\n",
+        "import importlib, sys\nmake = importlib.import_module('lib.{}'.format(sys.argv[1])).Net\n",
+    ],
+)
+def test_a_model_of_the_project_is_found(head: str) -> None:
+    found = program("tools/train.py", head, lib__nets_py=MODEL, lib__other_py="x = 1", src__flat_py=MODEL)
+    (model,) = found.models
+    assert model.layers == {"torch.nn.Linear"}
+    assert [step.models for step in found.steps] == [(model.site,)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "from somewhere import build as make\n",
+        "import zoo\nmake = zoo.registry.build\n",
+        "from zoo import Mixin\nclass make(Mixin):\n    def forward(self, x):\n        return self.fc(x)\n",
+    ],
+)
+def test_a_model_that_another_library_makes_is_one(head: str) -> None:
+    found = program("train.py", head)
+    (model,) = found.models
+    assert not model.layers_complete
+    assert [step.models for step in found.steps] == [(model.site,)]
+    assert model.device.where == "cuda"
