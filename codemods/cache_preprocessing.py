@@ -52,19 +52,22 @@ Use instead
                 sound, rate = torchaudio.load(self.paths[index])
                 return resample_once(rate, 16000)(sound), self.labels[index]
 
-    Items are made when they are first asked for. Where only a part of an item is random (a crop of a decoded clip), the
-    function of the project that reads the rest is remembered. Of torchvision's small data sets (MNIST, CIFAR) whose
-    transforms are not random, the loader is given a list.
+    Items are made when they are first asked for. Where a part of an item is random (a crop of a decoded clip), what
+    comes before it is remembered: a function of the project, or the expression that reads the file
+    (``Image.open(path).convert("RGB")``, ``np.load(path)``). Worker processes that end with each epoch would forget
+    what they kept: where items are the same as a whole, the loader makes them once in the main process (see
+    ``preload-dataset``; torchvision's data sets, too), else it is given ``persistent_workers=True``.
 
 When refused
-    Where an item draws random numbers and no function of the project makes what comes before them; where a collate
-    function or the code behind the reading changes what it was given in place; where the dataset changes with its items
-    or is changed while the program trains; where worker processes that end with each epoch would forget what they kept;
-    where the function has a decorator already. A transform that is built of what changes from item to item, in a list
-    or a dict, is refused, too. Nothing is said of trainings of one epoch.
+    Where an item draws random numbers and neither a function of the project nor one expression makes what comes before
+    them; where a collate function or the code behind the reading changes what it was given in place; where the dataset
+    changes with its items or is changed while the program trains; where the function has a decorator already. A
+    transform that is built of what changes from item to item, in a list or a dict, is refused, too. Nothing is said of
+    trainings of one epoch.
 
 Risk
-    exact: the batches hold the same numbers. With workers that stay, each keeps items of its own.
+    exact: the batches hold the same numbers. Equivalent where workers are told to stay: the batches of the second pass
+    come in another order. Each worker keeps items of its own.
 
 Measured
     Loading alone, of 4000 texts of 300 words that a regular expression takes apart: 5.4 s in an epoch without, 0.13 s
@@ -80,11 +83,13 @@ from collections.abc import Iterator
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loader
-from turbofix.program.model import BuiltAgain, Listed, Loader, SameItems, TrainingProgram
+from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
+from turbofix.records import dataclass
 
 from ._loaders import put_above
+from ._once import put_remembered, take_whole
 
 codemod = Codemod(
     __name__,
@@ -105,41 +110,58 @@ DOES = {
     "tables": "cuts the same rows out of a table",
 }
 
-FORGET = "worker processes that end with each epoch forget what they kept: pass `persistent_workers=True` first"
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept, and the arguments by which the workers of its loaders stay: call, name, value."""
+
+    same: SameItems
+    staying: tuple[tuple[Site, str, str], ...]
 
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
+    whole = {each.loader: each for each in program.preloads}
+    told: set[Site] = set()
     for same in program.same_items:
         loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
-        forgets = bool(loaders) and all(map(loses_workers, loaders))
-        if same.cached and not forgets:
+        told |= {*same.loaders}
+        leaving = [loader for loader in loaders if loses_workers(loader)]
+        if same.cached and not (leaving and leaving == loaders):
             yield codemod.in_place(same.site, f"`{same.name}` keeps the items that it has made")
             continue
         message = f"`{same.name}` {DOES[same.work[0]]} in every epoch"
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
-        reason = same.why_not or (FORGET if forgets else None)
-        if reason is not None:
-            yield codemod.refuse(same.site, message, reason, evidence=seen)
-            continue
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] != "pictures" else Worth.SOME
-        yield codemod.finding(same.site, message, plan=same, evidence=seen, assumes=(SAME_ITEMS,), worth=worth)
-    again = any(step.passes is None or step.passes > 1 for step in program.steps)
-    for listed in program.in_lists if again else ():
-        loader = program.loader(listed.loader)
-        if loader is None:
-            continue
-        message = f"the transforms of `{listed.name}`, none of them random, are done again in every epoch"
-        seen = of_loader(program, loader, "num_workers")
-        works = loader.argument("num_workers").state != "absent" and loader.argument("num_workers").values != (0,)
-        reason = listed.why_not or ("worker processes may do so beside the training" if works else None)
-        if reason is not None:
-            yield codemod.refuse(listed.site, message, reason, evidence=seen)
-        else:
+        at_once = tuple(whole[each.site] for each in leaving if each.site in whole and whole[each.site].why_not is None)
+        if at_once and not same.part and not same.reads and not same.cached:
             yield codemod.finding(
-                listed.site, message, plan=listed, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
+                at_once[0].loader, message, plan=at_once, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
+            )
+        elif same.why_not is not None:
+            yield codemod.refuse(same.site, message, same.why_not, evidence=seen)
+        else:
+            if same.cached:
+                message = f"`{same.name}` keeps its items in worker processes that end with each epoch"
+            stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
+            plan = Kept(same, tuple(map(staying, stay)))
+            risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
+            yield codemod.finding(
+                same.site, message, plan=plan, evidence=seen, assumes=(SAME_ITEMS,), risk=risk, worth=worth
+            )
+    for site, preload in whole.items():
+        loader = program.loader(site)
+        if loader is not None and preload.heavy and site not in told and loader.dataset.qualname is not None:
+            does = "decodes" if "decode" in loader.dataset.work else "resizes"
+            message = f"`{loader.dataset.qualname.rpartition('.')[2]}` {does} the same pictures in every epoch"
+            seen = of_loader(program, loader, "num_workers")
+            if preload.why_not is not None:
+                yield codemod.refuse(site, message, preload.why_not, evidence=seen)
+                continue
+            yield codemod.finding(
+                site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )
     for built in program.built_again:
         message = f"`{built.name}` is built anew for each item"
@@ -157,56 +179,53 @@ def loses_workers(loader: Loader) -> bool:
     return has and not loader.open_mapping and (stay.state == "absent" or stay.values == (False,))
 
 
+def staying(loader: Loader) -> tuple[Site, str, str]:
+    """The argument by which the workers of a loader stay from epoch to epoch."""
+    workers = loader.argument("num_workers")
+    always = workers.state == "value" or workers.text is None
+    return loader.site, "persistent_workers", "True" if always else f"{workers.text} > 0"
+
+
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Let a function remember what it has given, or build what never changes once."""
     plan = finding.plan
-    if isinstance(plan, Listed):
-        edit.replace(plan.given, f"list({edit.text(plan.given)})")
-        return
     if isinstance(plan, BuiltAgain):
         build_once(plan, edit)
         return
-    assert isinstance(plan, SameItems)
-    name = edit.free_name("remembered", plan.helper)
-    wraps, measure = edit.name("functools.wraps", plan.helper), edit.name("sys.getsizeof", plan.helper)
-    own = edit.quoted("nbytes", plan.helper)
-    mapping = edit.name("collections.abc.Mapping", plan.helper, module="collections.abc")
-    picture = (
-        f"        if hasattr(item, {edit.quoted('getbands', plan.helper)}):  # a picture of PIL's",
-        "            return item.width * item.height * len(item.getbands())",
-    )
-    put_above(
-        edit,
-        plan.helper,
-        f"def {name}(make):",
-        '    """Keep what a function gives for the same arguments, as long as it takes less than a gigabyte."""',
-        "    kept, taken = {}, 0",
-        "",
-        "    def size(item):",
-        f"        if hasattr(item, {edit.quoted('element_size', plan.helper)}):  # a tensor",
-        "            return item.element_size() * item.nelement()",
-        *(picture if plan.pictures else ()),
-        f"        if isinstance(item, {mapping}):",
-        "            item = list(item.values())",
-        "        parts = item if isinstance(item, (list, tuple)) else ()",
-        f"        return {measure}(item) + getattr(item, {own}, 0) + sum(map(size, parts))",
-        "",
-        f"    @{wraps}(make)",
-        "    def remember(*given, **named):",
-        "        nonlocal taken",
-        "        key = (*given, *named.items())",
-        "        if key in kept:",
-        "            return kept[key]",
-        "        item = make(*given, **named)",
-        "        if taken < 1 << 30:",
-        "            taken += size(item)",
-        "            kept[key] = item",
-        "        return item",
-        "",
-        "    return remember",
-    )
-    edit.before(plan.method, f"@{name}")
+    if isinstance(plan, tuple):
+        for each in plan:
+            take_whole(each, edit)
+        return
+    assert isinstance(plan, Kept)
+    kept, plan = plan, plan.same
+    for loader in kept.staying:
+        edit.argument(*loader)
+    if plan.cached:
+        return
+    name = put_remembered(edit, plan.helper, pictures=plan.pictures)
+    known: dict[str, str] = {}
+    for read in plan.reads:
+        keep_read(read, name, known, edit)
+    if not plan.reads:
+        edit.before(plan.method, f"@{name}")
+
+
+def keep_read(read: KeptRead, keep: str, known: dict[str, str], edit: Edit) -> None:
+    """Let a function that remembers read a file; ``known`` are those that there are, by what they do."""
+    does = re.sub(r"'([^'\"\\]*)'", lambda text: edit.quoted(text[1], read.site), read.definition)
+    does = does or edit.text(read.callee)
+    if does not in known:
+        known[does] = name = edit.free_name(f"{read.name}_once", read.top, known.values())
+        lines = [f"@{keep}", f"def {name}({', '.join(read.parameters)}):", f"    return {does}"]
+        put_above(edit, read.top, *(lines if read.definition else [f"{name} = {keep}({does})"]))
+    given = ", ".join(map(edit.text, read.given))
+    if read.definition:
+        edit.replace(read.site, f"{known[does]}({given})" + (f".{read.copied}()" if read.copied else ""))
+    else:
+        edit.replace(read.callee, known[does])
+        if read.copied:
+            edit.insert_after(read.site, f".{read.copied}()")
 
 
 def build_once(plan: BuiltAgain, edit: Edit) -> None:

@@ -43,11 +43,12 @@ from collections.abc import Iterator
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Preload, TrainingProgram
 
-from ._loaders import called, put_above
+from ._loaders import called
+from ._once import take_whole
 
 codemod = Codemod(
     __name__,
@@ -64,7 +65,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None:
+        if loader is None or preload.heavy:
             continue
         lies = "on the GPU" if loader.dataset.on_device else "in memory"
         copied = (
@@ -92,54 +93,5 @@ def is_in_the_way(given: Argument) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Hand the loader to a function that makes its items once."""
-    plan = finding.plan
-    assert isinstance(plan, Preload)
-    helper = put_helper(edit, plan.helper)
-    where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
-    edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
-
-
-def put_helper(edit: Edit, above: Site) -> str:
-    """Define the function that makes the items once, and return its name."""
-    name = edit.free_name("preloaded", above)
-    loader = edit.name("torch.utils.data.DataLoader", above)
-    cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
-    available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
-    gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
-    put_above(
-        edit,
-        above,
-        f"def {name}(loader, device={gpu}):",
-        '    """The loader, with items that are made once, and batches that are taken of them as a whole."""',
-        "",
-        "    def join(do, *batches):",
-        "        first = batches[0]",
-        "        if isinstance(first, dict):",
-        "            return {name: join(do, *(batch[name] for batch in batches)) for name in first}",
-        "        if isinstance(first, (list, tuple)):",
-        "            return [join(do, *parts) for parts in zip(*batches)]",
-        "        return do(*batches)",
-        "",
-        "    data, parts = loader.dataset, []",
-        "    if len(data) and loader.batch_size:",
-        "        join(parts.append, loader.collate_fn([data[0]]))",
-        f"    if not parts or not all(map({is_tensor}, parts)):",
-        "        return loader",
-        "    size = len(data) * sum(part.numel() * part.element_size() for part in parts)",
-        "    if size > 2 << 30:",
-        "        return loader",
-        "    if parts[0].is_cuda:",
-        "        device = parts[0].device",
-        f"    elif not {available}() or 10 * size > {free}()[0]:",
-        f"        device = {cpu}",
-        "    starts = range(0, len(data), 1024)",
-        "    chunks = [[data[i] for i in range(start, min(start + 1024, len(data)))] for start in starts]",
-        f"    kept = join(lambda *parts: {cat}(parts).to(device), *map(loader.collate_fn, chunks))",
-        "",
-        "    def take(chosen):",
-        "        return join(lambda part: part[chosen], kept)",
-        "",
-        '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
-        f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",
-    )
-    return name
+    assert isinstance(finding.plan, Preload)
+    take_whole(finding.plan, edit)

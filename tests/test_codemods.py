@@ -228,7 +228,7 @@ def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str
 
 
 def test_samples_that_workers_would_forget_are_made_once_for_the_loader() -> None:
-    text = (FIXTURES / "cache_preprocessing" / "workers.refuse.py").read_text(encoding="utf-8")
+    text = (FIXTURES / "cache_preprocessing" / "workers.in.py").read_text(encoding="utf-8")
     trust = pipeline.Trust(likely=True)
     workspace = MemoryWorkspace.of(text)
     done = pipeline.apply(ENTRY, workspace, registry.load(), Target(), Risk.EQUIVALENT, trust=trust)

@@ -167,12 +167,32 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class KeptRead:
+    """An expression that reads a file for an item, and whose value can be kept: ``Image.open(path).convert("RGB")``.
+
+    ``callee`` is the function ``name`` in it that reads, ``given`` what that is given beside constants, ``definition``
+    the same with ``parameters`` in their place, empty where the expression is a call alone. ``copied``: the method by
+    which its value is copied, where it is changed in place later. ``top``: the statement of the file that it stands in.
+    """
+
+    site: Site
+    callee: Site
+    name: str
+    given: tuple[Site, ...]
+    parameters: tuple[str, ...]
+    definition: str
+    top: Site
+    copied: str | None = None
+
+
+@dataclass(frozen=True)
 class SameItems:
     """A class of datasets whose items are made anew in each epoch, and the function whose results can be kept.
 
     ``site`` is where it is told, ``method`` the function that is decorated: ``__getitem__``, or where an item is random
     in part, the one named ``part``, which reads what comes before. ``work`` is what it takes long with. ``helper`` is
-    the first such function of the file. ``cached``: the items are kept already. ``why_not``: what may differ.
+    the first such function of the file. ``reads`` are kept instead where no function makes what comes before what is
+    random. ``cached``: the items are kept already. ``why_not``: what may differ.
     """
 
     site: Site
@@ -182,20 +202,10 @@ class SameItems:
     helper: Site
     work: tuple[str, ...] = ()
     part: str | None = None
+    reads: tuple[KeptRead, ...] = ()
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
     cached: bool = False
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A published dataset, built at ``site``, whose items a list could hold; ``given`` is where ``loader`` gets it."""
-
-    site: Site
-    given: Site
-    loader: Site
-    name: str
-    why_not: str | None = None
 
 
 @dataclass(frozen=True)
@@ -820,13 +830,15 @@ class Preload:
     """A loader of data in memory that could take whole batches of items that are made once.
 
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
-    batches uses them on the GPU. ``certain``: its items are known to stay as they are.
+    batches uses them on the GPU. ``certain``: its items are known to stay as they are. ``heavy``: it takes long to make
+    them, because they are read, decoded, resized or tokenised.
     """
 
     loader: Site
     helper: Site
     on_device: bool
     certain: bool
+    heavy: bool = False
     why_not: str | None = None
 
 
@@ -1739,7 +1751,6 @@ class TrainingProgram:
     fused_attentions: tuple[Site, ...] = ()  # where it calls torch's own
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     built_again: tuple[BuiltAgain, ...] = ()
-    in_lists: tuple[Listed, ...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

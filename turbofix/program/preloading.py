@@ -13,7 +13,7 @@ from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
 from turbofix.program.contents import change_after
-from turbofix.program.datasets import IN_MEMORY, making
+from turbofix.program.datasets import making
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
@@ -62,6 +62,7 @@ def preloads(
             _place_of_helper(analysis, event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
+            heavy=bool(_HEAVY & {*loader.dataset.work}) or _resizes(passed.value),
             why_not=_why_not(analysis, loader, event, change or ""),
         )
     if steps and not any(known[site].role in ("training", "both") for site in found):
@@ -79,7 +80,6 @@ def _could(loader: Loader) -> bool:
         (loader.role in ("training", "evaluation", "both") or loader.fed == "again")
         and loader.subclass is None
         and loader.dataset.kind in ("tensors", "map")
-        and not _HEAVY & {*loader.dataset.work}
         and loader.dataset.generator is None
         and not loader.first_only
         and loader.cut.state == "absent"
@@ -99,13 +99,24 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
         made = making(analysis, get_item, each)
         on_disk = _ON_DISK.search(analysis.facts.places.text(each.cls.node, each.cls.module)) is not None
-        if on_disk or made.draws or made.generator or made.worker_aware or _HEAVY & made.kinds:
+        if made.draws or made.generator or made.worker_aware or (on_disk and not _HEAVY & made.kinds):
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)
     published = [each for each in flatten(value, 2) if isinstance(each, Made) and each.kind == "dataset"]
-    small = all(each.qualname.rpartition(".")[2] in IN_MEMORY for each in published)
-    return not loader.dataset.random and (loader.dataset.kind == "tensors" or (small and bool(published)))
+    known = all(each.qualname.startswith("torchvision.datasets.") for each in published)
+    return not loader.dataset.random and (loader.dataset.kind == "tensors" or (known and bool(published)))
+
+
+def _resizes(value: Value | None, depth: int = 5) -> bool:
+    """Whether the transforms of a library's data resize each picture."""
+    inside = [each for each in flatten(value, 3) if isinstance(each, Made)] if depth else []
+    return any(
+        "Resize" in each.qualname
+        or (each.inner is not None and _resizes(each.inner, depth - 1))
+        or any(_resizes(given, depth - 1) for given in each.arguments.values())
+        for each in inside
+    )
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:

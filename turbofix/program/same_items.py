@@ -15,13 +15,20 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
-from turbofix.program.datasets import IN_MEMORY, RANDOM_TRANSFORMS, calls_in, changes_later, held_data, keeps, making
-from turbofix.program.facts import settled
+from turbofix.program.datasets import (
+    RANDOM_TRANSFORMS,
+    callee,
+    calls_in,
+    changes_later,
+    held_data,
+    keeps,
+    making,
+)
 from turbofix.program.libraries import words
-from turbofix.program.model import BuiltAgain, Listed, Loader, SameItems, Step
+from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Bound, Class, Const, External, Function, Instance, Made, Value, flatten, members
+from turbofix.program.values import Bound, Class, External, Function, Instance, Made, Value, flatten, members
 from turbofix.records import dataclass
 
 _WRAPPERS = ("torch.utils.data.Subset", "torch.utils.data.random_split", "torch.utils.data.ConcatDataset")
@@ -79,6 +86,8 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if len(parameters(method.node)) != 2 or (key not in instances and not _is_built(analysis, cls)):
             continue
         mine = [(data, loader) for data, loader in reading if data.cls.node is cls.node]
+        if mine and all(loader.role == "unused" for _, loader in mine):
+            continue
         sites = tuple(dict.fromkeys(loader.site for _, loader in mine))
         same = _of_class(analysis, cls, method, instances.get(key), sites)
         changing = next((why for data, _ in mine if (why := _collate_changes(analysis, data)) is not None), None)
@@ -166,7 +175,88 @@ def _of_class(
                 part=part.node.name,
                 why_not=change,
             )
-    return replace(same, why_not=f"`{work.draws}` draws random numbers for each item: keep what comes before it")
+    reads = tuple(_reads(analysis, work, method, instance))
+    if reads:
+        return replace(same, reads=reads, why_not=_counts(work.functions))
+    why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
+    return replace(same, why_not=why)
+
+
+_BY_PATH = {
+    "PIL.Image.open": "copy",
+    **dict.fromkeys(words("cv2.imread skimage.io.imread imageio.imread imageio.v2.imread tifffile.imread"), "copy"),
+    **dict.fromkeys(words("numpy.load numpy.loadtxt numpy.genfromtxt nibabel.load pandas.read_csv"), "copy"),
+    **dict.fromkeys(words("torchvision.io.read_image torchvision.io.image.read_image torch.load"), "clone"),
+    **dict.fromkeys(words("torchaudio.load librosa.load soundfile.read scipy.io.wavfile.read scipy.io.loadmat"), None),
+}
+"""What reads a file that it is given the path of, with the method that copies what it gives."""
+_PART_OF_IT = words("offset frame_offset num_frames start stop frames duration mmap_mode")
+
+
+def _reads(analysis: Analysis, work: _Work, method: Function, instance: Instance | None) -> Iterator[KeptRead]:
+    """The expressions of a dataset's file that read another file by its path, whatever is random behind them."""
+    places = analysis.facts.places
+    for function in (each for each in work.functions if each.module is method.module):
+        scope = function.module.scope.names
+        for call, name in calls_in(function.node):
+            root = (name or "").partition(".")[0]
+            found = list(callee(name, function, instance)) if name is not None and root in scope else []
+            known = [each.qualname for each in found if isinstance(each, External) and each.qualname in _BY_PATH]
+            given = [*call.args, *(each.value for each in call.keywords)]
+            simple = not any(isinstance(each, (ast.Starred, ast.Lambda)) or _opens(each) for each in given)
+            if len(known) != 1 or not simple or any(each.arg in (None, *_PART_OF_IT) for each in call.keywords):
+                continue
+            whole = _with_what_follows(analysis, call, function)
+            if isinstance(places.parent(whole, function.module), ast.withitem):
+                continue
+            copied = _BY_PATH[known[0]] if _changes_result(function, whole) is not None else None
+            if copied is None and _changes_result(function, whole) is not None:
+                continue
+            changing = [each for each in given if not isinstance(each, ast.Constant)]
+            parameters = ["path", *(f"given_{number}" for number in range(1, len(changing)))][: len(changing)]
+            yield KeptRead(
+                places.site(whole, function.module),
+                places.site(call.func, function.module),
+                known[0].rpartition(".")[2],
+                tuple(places.site(each, function.module) for each in changing),
+                tuple(parameters),
+                "" if whole is call else _with_parameters(whole, changing, parameters),
+                _top(analysis, function),
+                copied,
+            )
+
+
+def _opens(node: ast.AST) -> bool:
+    """Whether an argument is no path, but an open file or its bytes."""
+    return any(
+        isinstance(each, ast.Call) and re.search("open|BytesIO|read", dotted(each.func) or "") for each in walk(node)
+    )
+
+
+def _with_what_follows(analysis: Analysis, call: ast.Call, function: Function) -> ast.expr:
+    """A call with the methods of its result that are called at once, with constants: ``open(path).convert("RGB")``."""
+    whole: ast.expr = call
+    while True:
+        member = analysis.facts.places.parent(whole, function.module)
+        above = analysis.facts.places.parent(member, function.module) if member is not None else None
+        if isinstance(member, ast.Attribute) and isinstance(above, ast.Call) and above.func is member:
+            given = [*above.args, *(each.value for each in above.keywords)]
+            if not all(isinstance(each, ast.Constant) for each in given):
+                return whole
+            whole = above
+        elif isinstance(member, ast.Subscript) and member.value is whole and isinstance(member.slice, ast.Constant):
+            whole = member
+        else:
+            return whole
+
+
+def _with_parameters(whole: ast.expr, given: list[ast.expr], parameters: list[str]) -> str:
+    """The text of an expression with parameters in place of what it is given."""
+    text = ast.unparse(whole)
+    for each, name in zip(given, parameters, strict=True):
+        before = re.escape(ast.unparse(each))
+        text = re.sub(rf"(?<=[(=\s]){before}(?=[,)])", name, text, count=1)
+    return text
 
 
 def _top(analysis: Analysis, function: Function) -> Site:
@@ -271,7 +361,7 @@ def _call_of(part: Function, functions: tuple[Function, ...]) -> tuple[Function,
     return None
 
 
-def _changes_result(caller: Function, call: ast.Call) -> str | None:
+def _changes_result(caller: Function, call: ast.expr) -> str | None:
     """Why what a call gives does not stay as it is in its caller."""
     names = {
         target
@@ -334,53 +424,11 @@ def _with_helpers(found: list[SameItems]) -> Iterator[SameItems]:
     above: dict[Path, Site] = {}
     for each in found:
         if not each.cached and each.why_not is None:
-            above[each.method.path] = min(each.helper, above.get(each.method.path, each.helper))
+            tops = [each.helper, *(read.top for read in each.reads)]
+            above[each.method.path] = min([*tops, above.get(each.method.path, each.helper)])
     pictures = {each.method.path for each in found if "pictures" in each.work}
     for each in found:
         yield replace(each, helper=above.get(each.method.path, each.helper), pictures=each.method.path in pictures)
-
-
-# --- a library's pictures in memory -----------------------------------------------------------------------------------
-
-_LARGEST = 64
-"""A gigabyte holds about so many pixels in each row and column of the pictures of MNIST."""
-
-
-def in_lists(analysis: Analysis, loaders: tuple[Loader, ...]) -> tuple[Listed, ...]:
-    """The small published datasets whose transforms, none of them random, are done again in every epoch."""
-    known = {loader.site: loader for loader in loaders if loader.role in ("training", "both")}
-    reads = any(".dataset." in module.text for module in analysis.execution.modules.values())
-    found: list[Listed] = []
-    for event in analysis.facts.of("make"):
-        loader = known.get(analysis.facts.site(event))
-        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
-        if loader is None or passed is None or passed.node is None or loader.dataset.random:
-            continue
-        if isinstance(passed.node, ast.Call) and dotted(passed.node.func) == "list":
-            continue
-        data = [each for each in members(passed.value) if isinstance(each, Made)]
-        names = [each.qualname.rpartition(".")[2] for each in data if each.qualname.startswith("torchvision.datasets.")]
-        if len(names) != 1 or names[0] not in IN_MEMORY or "transform" not in loader.dataset.work:
-            continue
-        why_not = "the program reads `.dataset` of a loader" if reads else None
-        if any(size > _LARGEST for size in _sizes(data[0])):
-            why_not = "so large, they may not fit into memory"
-        given = analysis.facts.places.site(passed.node, event.module)
-        found.append(Listed(loader.dataset.site or loader.site, given, loader.site, names[0], why_not))
-    return tuple(found)
-
-
-def _sizes(made: Made, depth: int = 4) -> Iterator[int]:
-    """The numbers that a dataset's transforms to a size are given; a number that is not known is large."""
-    for each in (one for value in made.arguments.values() for one in flatten(value, 3)):
-        if not isinstance(each, Made) or not depth:
-            continue
-        if re.search("Resize|Crop|Pad", each.qualname) is not None:
-            size = each.arguments.get("size", 0)
-            for number in flatten(size.value, 2) if size is not None else ():
-                known = number.value if isinstance(number, Const) else settled(number)
-                yield known if isinstance(known, int) else _LARGEST + 1
-        yield from _sizes(each, depth - 1)
 
 
 # --- what is built for each item -------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.removed import removed
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
-from turbofix.program.same_items import built_again, in_lists, same_items
+from turbofix.program.same_items import built_again, same_items
 from turbofix.program.samplings import samplings
 from turbofix.program.scalers import scalings
 from turbofix.program.script import script
@@ -195,7 +195,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
         built_again=built_again(analysis) if trains else (),
-        in_lists=in_lists(analysis, read) if trains else (),
         bulks=bulks(analysis, known_models) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),

@@ -1,0 +1,105 @@
+"""Functions put into a file: one keeps what another one gives, and one makes the items of a loader once."""
+
+from __future__ import annotations
+
+from turbofix.edits import Edit
+from turbofix.findings import Site
+from turbofix.program.model import Preload
+
+from ._loaders import put_above
+
+
+def take_whole(plan: Preload, edit: Edit) -> None:
+    """Hand a loader to a function that makes its items once and takes whole batches of them."""
+    helper = put_preloaded(edit, plan.helper)
+    where = "" if plan.on_device else f", {edit.quoted('cpu', plan.loader)}"
+    edit.replace(plan.loader, f"{helper}({edit.text(plan.loader)}{where})")
+
+
+def put_preloaded(edit: Edit, above: Site) -> str:
+    """Define the function that makes the items once, and return its name."""
+    name = edit.free_name("preloaded", above)
+    loader = edit.name("torch.utils.data.DataLoader", above)
+    cat, is_tensor = edit.name("torch.cat", above), edit.name("torch.is_tensor", above)
+    available, free = edit.name("torch.cuda.is_available", above), edit.name("torch.cuda.mem_get_info", above)
+    gpu, cpu = edit.quoted("cuda", above), edit.quoted("cpu", above)
+    put_above(
+        edit,
+        above,
+        f"def {name}(loader, device={gpu}):",
+        '    """The loader, with items that are made once, and batches that are taken of them as a whole."""',
+        "",
+        "    def join(do, *batches):",
+        "        first = batches[0]",
+        "        if isinstance(first, dict):",
+        "            return {name: join(do, *(batch[name] for batch in batches)) for name in first}",
+        "        if isinstance(first, (list, tuple)):",
+        "            return [join(do, *parts) for parts in zip(*batches)]",
+        "        return do(*batches)",
+        "",
+        "    data, parts = loader.dataset, []",
+        "    if len(data) and loader.batch_size:",
+        "        join(parts.append, loader.collate_fn([data[0]]))",
+        f"    if not parts or not all(map({is_tensor}, parts)):",
+        "        return loader",
+        "    size = len(data) * sum(part.numel() * part.element_size() for part in parts)",
+        "    if size > 2 << 30:",
+        "        return loader",
+        "    if parts[0].is_cuda:",
+        "        device = parts[0].device",
+        f"    elif not {available}() or 10 * size > {free}()[0]:",
+        f"        device = {cpu}",
+        "    starts = range(0, len(data), 1024)",
+        "    chunks = [[data[i] for i in range(start, min(start + 1024, len(data)))] for start in starts]",
+        f"    kept = join(lambda *parts: {cat}(parts).to(device), *map(loader.collate_fn, chunks))",
+        "",
+        "    def take(chosen):",
+        "        return join(lambda part: part[chosen], kept)",
+        "",
+        '    order = {"sampler": loader.sampler, "drop_last": loader.drop_last, "generator": loader.generator}',
+        f"    return {loader}(range(len(data)), loader.batch_size, collate_fn=take, **order)",
+    )
+    return name
+
+
+def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
+    """Define the function that keeps what another one gives, and return its name."""
+    name = edit.free_name("remembered", above)
+    wraps, measure = edit.name("functools.wraps", above), edit.name("sys.getsizeof", above)
+    own = edit.quoted("nbytes", above)
+    mapping = edit.name("collections.abc.Mapping", above, module="collections.abc")
+    picture = (
+        f"        if hasattr(item, {edit.quoted('getbands', above)}):  # a picture of PIL's",
+        "            return item.width * item.height * len(item.getbands())",
+    )
+    put_above(
+        edit,
+        above,
+        f"def {name}(make):",
+        '    """Keep what a function gives for the same arguments, as long as it takes less than a gigabyte."""',
+        "    kept, taken = {}, 0",
+        "",
+        "    def size(item):",
+        f"        if hasattr(item, {edit.quoted('element_size', above)}):  # a tensor",
+        "            return item.element_size() * item.nelement()",
+        *(picture if pictures else ()),
+        f"        if isinstance(item, {mapping}):",
+        "            item = list(item.values())",
+        "        parts = item if isinstance(item, (list, tuple)) else ()",
+        f"        return {measure}(item) + getattr(item, {own}, 0) + sum(map(size, parts))",
+        "",
+        f"    @{wraps}(make)",
+        "    def remember(*given, **named):",
+        "        nonlocal taken",
+        "        key = (*given, *named.items())",
+        "        if key in kept:",
+        "            return kept[key]",
+        "        item = make(*given, **named)",
+        "        if taken < 1 << 30:",
+        "            taken += size(item)",
+        "            kept[key] = item",
+        "        return item",
+        "",
+        "    return remember",
+    )
+    return name
