@@ -19,10 +19,12 @@ Use instead
             valid = torch.ones(images.size(0), 1, device=device)
             noise = torch.randn(images.size(0), 100, device="cuda")
 
-    So it is where the copy is a statement of its own below (``noise = noise.to(device)``), and nothing between reads
-    it. Views and casts in between stay where they are: ``torch.arange(n).unsqueeze(0).to(device)`` becomes
-    ``torch.arange(n, device=device).unsqueeze(0)``. Where ``torch.cat`` or ``torch.stack`` puts several together, all
-    of which are made in their places in its list, each is made on the device.
+    What is copied is followed back: by its names (``noise = noise.to(device)``), through what is computed of it, into
+    the function that returns it (which gets a parameter ``device=None``), to the calls that fill memory of the host. So
+    are types of tensors (``torch.FloatTensor(x.size()).normal_()`` becomes ``torch.empty(x.size(),
+    device=device).normal_()``), single numbers (``torch.full((), 1.0, device=device)``) and what numpy fills or draws
+    (``torch.from_numpy(np.zeros(shape))``). Where the copy also changes the type (``.type_as(x)``), it stays, and
+    copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``.
 
     Numbers that are picked out of a short table of the host (the noise schedule of a diffusion) are picked on the
     device, where the indices are, instead of waiting for these to come to the host. ::
@@ -39,24 +41,14 @@ Use instead
     once, and nobody waits.
 
 When refused
-    It speaks of ``zeros``, ``ones``, ``full``, ``empty``, ``eye``, ``arange``, ``linspace``, ``logspace``, their
-    ``..._like`` and of ``rand``, ``randn``, ``randint``, ``randperm`` and ``normal``, where one expression makes the
-    tensor and copies it to a GPU, in a training step, an evaluation, or a function or forward pass that these call. In
-    set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a loop
-    that waits for what somebody types (``input()``).
+    In set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a
+    loop that waits for what somebody types (``input()``). Nothing is said of what holds data of the host
+    (``torch.tensor(rows).to(device)``): told the device, the call makes the same copy.
 
-    Nothing is said of ``torch.tensor(x).to(device)``, ``torch.from_numpy`` and constructors like
-    ``torch.FloatTensor``: what they hold comes from the host, and ``torch.tensor(x, device=device)`` makes the same
-    copy (unless numpy draws it from the standard normal distribution, for a type that is chosen by ``x.is_cuda``:
-    ``torch.randn`` does so on the device of ``x``). Nor of computed tensors (``(torch.ones(n) * 0.9).to(device)``), of
-    ``.type_as(x)`` and ``.to(x)``, which change the type of the numbers as well, and of device expressions that call
-    something.
-
-    It is refused where the tensor takes gradients (the leaf would be another tensor), where a generator of the host's
-    draws it, where the copy changes the type, too (it is passed on to ``zeros``, ``ones`` and ``empty``), where the
-    copy also lays out anew what was expanded or cut out (``torch.arange(n).expand(m, n).to(device)`` can be viewed in
-    another shape, and its rows be written to one by one), where ``.cuda(gpu)`` may be given None (the current GPU to
-    it, the host to a factory), and where the call unpacks a mapping that may hold the device already.
+    It is refused where something else uses it on the host, where the tensor takes gradients (the leaf would be another
+    tensor), where a generator of the host's draws it, where ``.cuda(gpu)`` may be given None (the current GPU to it,
+    the host to a factory), where the device is known only below, and where the call unpacks a mapping that may hold the
+    device already.
 
     A look-up is known where ``gather``, ``index_select`` or an index takes ``t.cpu()``, and what it gives goes to the
     device through views alone, as the type that it is. It is refused where the table is long (more than 64 KB), or its
@@ -64,7 +56,8 @@ When refused
 
 Risk
     exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than
-    the host's, and ``linspace`` and ranges of fractions may be rounded differently there: these are equivalent. On a
+    the host's, and what is computed, ``linspace`` and ranges of fractions may be rounded differently there: these are
+    equivalent. On a
     CPU everything stays as it was.
 
 Measured
@@ -80,7 +73,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Evaluation, Guard, Lookup, Step, TrainingProgram
+from turbofix.program.model import Creation, Evaluation, Guard, Lookup, Step, TrainingProgram
 from turbofix.records import dataclass
 
 from ._copies import goes_to_gpu
@@ -96,33 +89,6 @@ codemod = Codemod(
 
 OFTEN = 10
 """A test that lets every tenth step by, or fewer, is no matter of every step."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is copied, the calls that make it, and what they are told: a device (None: the current GPU) and a type.
-
-    ``unused``: the statement that does nothing but copy it.
-    """
-
-    moved: Site
-    calls: tuple[Site, ...]
-    device: str | None
-    dtype: str | None
-    unused: Site | None = None
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What draws numbers on the host and copies them, how many they are, and the device on which they shall be drawn.
-
-    ``unused``: the statement that chose a type for them, and that nothing else needs.
-    """
-
-    made: Site
-    shape: str
-    device: str
-    unused: Site | None
 
 
 @dataclass(frozen=True)
@@ -146,23 +112,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if made.site in told or goes is None or is_seldom(made.guard, kept=made.kept):
                 continue
             told.add(made.site)
-            name = made.qualname.rpartition(".")[2]
+            name = made.calls[0].name.rpartition(".")[2]
             where = "training step" if isinstance(loop, Step) else "step of the evaluation"
             message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU in every {where}"
             seen = (
                 of_loop(loop),
-                *(Evidence("made on the host", call) for call in made.calls),
+                *(Evidence("made on the host", call.site) for call in made.calls),
                 *of_device(made.to, made.site),
             )
             risk = Risk.EQUIVALENT if made.draws or made.rounds else Risk.EXACT
             if made.why_not is not None:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
-                plan: Plan | Drawn = Plan(made.moved, made.calls, made.device, made.dtype, made.unused)
-                if made.shape is not None and made.device is not None:
-                    plan = Drawn(made.site, made.shape, made.device, made.unused)
                 assumes = (ON_GPU,) if made.unsure else goes
-                yield codemod.finding(made.site, message, plan=plan, risk=risk, evidence=seen, assumes=assumes)
+                yield codemod.finding(made.site, message, plan=made, risk=risk, evidence=seen, assumes=assumes)
     for each in program.lookups:
         if is_seldom(each.guard):
             continue
@@ -194,11 +157,6 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
-    if isinstance(plan, Drawn):
-        edit.replace(plan.made, f"{edit.name('torch.randn', plan.made)}({plan.shape}, device={plan.device})")
-        if plan.unused is not None:
-            edit.delete(plan.unused)
-        return
     if isinstance(plan, Picked):
         at = plan.lookup
         # On Apple's GPUs a copy that does not block may be read too early.
@@ -208,12 +166,22 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         if at.back is not None and at.moved is not None:
             edit.cut(at.back, at.moved)
         return
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, Creation)
     for call in plan.calls:
+        device = "device" if call.inside else plan.device or edit.quoted("cuda", call.site)
+        if call.function is not None:
+            told = [*call.arguments, *([f"dtype={edit.name(call.dtype, call.site)}"] if call.dtype else [])]
+            edit.replace(call.site, f"{edit.name(call.function, call.site)}({', '.join(told)}, device={device})")
+            continue
         if plan.dtype is not None:
-            edit.argument(call, "dtype", plan.dtype, keyword_only=True)
-        edit.argument(call, "device", plan.device or edit.quoted("cuda", call), keyword_only=True)
+            edit.argument(call.site, "dtype", plan.dtype, keyword_only=True)
+        edit.argument(call.site, "device", device, keyword_only=True)
+    for helper in plan.helpers:
+        edit.parameter(helper.function, "device=None", helper.beside)
+        edit.argument(helper.call, "device", plan.device or edit.quoted("cuda", helper.call))
     if plan.unused is not None:
         edit.delete(plan.unused)
-    else:
-        edit.cut(finding.site, plan.moved)
+    elif plan.moved is not None:
+        if plan.packs:
+            edit.insert_after(plan.moved, ".clone()")
+        edit.cut(plan.site, plan.moved)

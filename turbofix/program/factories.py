@@ -1,21 +1,39 @@
-"""Tensors that torch makes on the host in a step and that the same expression copies to the device."""
+"""Tensors that torch makes on the host in a step, and that are copied to the device later on.
+
+What is copied is followed back, by its names, through what is computed of it and into the functions that return it, to
+the calls that fill memory of the host. Where these and numbers are all that it is made of, it can be made there.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import partial
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.facts import qualnames
-from turbofix.program.libraries import words
-from turbofix.program.model import Creation, Placement
-from turbofix.program.names import dotted, reads_of, stores
+from turbofix.program.libraries import FROM_HOST, words
+from turbofix.program.model import Creation, Helper, Made, Placement
+from turbofix.program.names import dotted, parameters, reads_of
 from turbofix.program.placements import device_of
+from turbofix.program.reaching import readers
+from turbofix.program.scopes import Frame as Executed
+from turbofix.program.sites import LOOPS
 from turbofix.program.tensors import DTYPES, is_dtype
-from turbofix.program.values import Const, External, Option, Tensor, Value, members
+from turbofix.program.values import (
+    Computed,
+    Const,
+    External,
+    Host,
+    Option,
+    Tensor,
+    Value,
+    is_number,
+    members,
+)
 from turbofix.records import dataclass
 
 _FILLED = words("zeros ones full empty eye arange zeros_like ones_like full_like empty_like")
@@ -29,33 +47,44 @@ _OF_ANY_TYPE = words("zeros ones empty zeros_like ones_like empty_like")
 _KEEPING = words(
     """
     unsqueeze squeeze view reshape expand repeat t transpose permute flatten contiguous clone detach tril triu
-    float double half bfloat16 long int short byte bool zero_ fill_
+    float double half bfloat16 long int short byte bool zero_ fill_ requires_grad_ expand_as view_as reshape_as
     """
 )
-"""Methods that give the same numbers on every device, of a tensor there."""
+"""Methods and functions that give the same numbers on every device."""
 _PACKING = words("contiguous clone repeat tril triu")
 """Those whose result has a place of its own for each number, whatever they are called on."""
 _DRAWING = words("normal_ uniform_ random_ bernoulli_ exponential_")
-_AROUND = ("torch.autograd.Variable", "torch.triu", "torch.tril", "torch.unsqueeze", "torch.squeeze", "torch.transpose")
-"""Functions that do the same to their first argument."""
+_SAMPLING = words("bernoulli multinomial poisson dropout normal")
+_SHAPED_AS = words("expand_as view_as reshape_as")
+_LEAVING = words("cpu cuda numpy item tolist backward type_as pin_memory share_memory_ data_ptr apply_ map_")
+"""Methods whose result lies elsewhere, or is no tensor."""
+_SIZES = words("shape size dim ndim numel dtype device __len__")
+"""What is asked of a tensor wherever it lies."""
+_AROUND = ("torch.autograd.Variable", "torch.autograd.variable.Variable")
 _JOINING = frozenset(
     f"torch.{name}" for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
 )
 """Functions that copy the tensors of a list into one."""
 
 _PASSED = frozenset(("device", "dtype", "non_blocking", "copy"))
-
-
-@dataclass(eq=False)
-class _Making:
-    """What lies between a copy and the call that makes what is copied."""
-
-    calls: tuple[ast.Call, ...] = ()  # several, where it is put together of them
-    draws: bool = False
-    bare: bool = True  # nothing lies between
-    leaf: bool = False  # it is told to take gradients on the way
-    packed: bool = False  # what lies outside of this gives its numbers places of their own
-    spread: bool = False  # the copy does: of what was expanded, or cut out of a larger tensor
+_LEGACY = {
+    "Tensor": None,
+    "FloatTensor": None,
+    "DoubleTensor": "torch.double",
+    "HalfTensor": "torch.half",
+    "LongTensor": "torch.long",
+    "IntTensor": "torch.int",
+    "ByteTensor": "torch.uint8",
+    "BoolTensor": "torch.bool",
+}
+"""Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
+_OF_NUMPY = {
+    "numpy.zeros": "torch.zeros",
+    "numpy.ones": "torch.ones",
+    "numpy.random.randn": "torch.randn",
+    "numpy.random.rand": "torch.rand",
+    "numpy.random.normal": "torch.randn",
+}
 
 
 def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Creation, ...]:
@@ -64,7 +93,7 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[C
     for event in events:
         if event.kind == "call" and event.name == _ON_GPU:
             made = _drawn_by_numpy(analysis, event, loop)
-        elif event.kind == "transfer" and event.name in ("to", "cuda"):
+        elif (event.kind == "transfer" and event.name in ("to", "cuda")) or event.name == "Tensor.type_as":
             made = _creation(analysis, event, loop)
         else:
             continue
@@ -88,72 +117,331 @@ def _merged(first: Creation, second: Creation) -> Creation:
 
 
 def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | None:
-    node, facts = event.node, analysis.facts
+    node, facts, frame = event.node, analysis.facts, analysis.flow.frame_at(event.control)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or event.arguments is None:
         return None
-    named = _named(analysis, node, event)
-    making = _making(analysis, named[0] if named is not None else node.func.value)
     arguments = event.arguments
-    if making is None or not making.calls or arguments.open or arguments.star:
-        return None
     on_host = [isinstance(each, Tensor) and each.device == "cpu" for each in members(event.receiver)]
-    if not on_host or not all(on_host) or not arguments.keywords.keys() <= _PASSED:
+    if frame is None or not on_host or not all(on_host) or arguments.open or arguments.star:
         return None
-    made = [next(each for each in facts.at(call) if each.kind == "call") for call in making.calls]
-    names = [each.name.rpartition(".")[2] for each in made]
-    given = [each.arguments for each in made if each.arguments is not None]
-    if len(given) < len(made) or not all(map(_takes_device, names, given)):
-        return None
-    place = analysis.devices.of_transfer(event)
-    passed = _device_passed(arguments)
+    passed = arguments.get("other", 0) if event.kind == "call" else _device_passed(arguments)
     if passed is not None and (passed.node is None or not _is_plain(analysis, passed.node)):
         return None
-    if passed is None and event.name == "to":
+    if (passed is None and event.name != "cuda") or not arguments.keywords.keys() <= _PASSED:
         return None
-    if passed is not None and any(isinstance(each, Tensor) for each in members(passed.value)):
-        return None  # `.to(x)` gives it the type of x, too
+    making = _Making(analysis, frame, node)
+    if not making.follow(node.func.value) or not making.calls:
+        return None
+    text = facts.places.text(passed.node, event.module) if passed is not None and passed.node is not None else None
+    like = passed is not None and any(isinstance(each, Tensor) for each in members(passed.value))
+    place = analysis.devices.of_transfer(event)
+    if like:  # its type is another one, too
+        text = f"{text}.device"
+        found = {each.device for each in members(event.result) if isinstance(each, Tensor)}
+        place = Placement(found.pop() if len(found) == 1 else "unknown", text, "device")
     dtype = _dtype_passed(event, arguments)
-    reasons = [_why_not(making, *each, event, passed, dtype) for each in zip(names, given, strict=True)]
+    first = making.calls[0]
+    bare = making.bare and not making.names and first.function is None and "dtype" not in first.given.keywords
+    told = dtype is not None and bare and first.name in _OF_ANY_TYPE
+    stays = like or (dtype is not None and not told)
+    unused = making.statement_to_drop() if not stays else None
     return Creation(
         site=facts.site(event),
-        moved=facts.places.site(node.func.value, event.module),
-        calls=tuple(facts.places.site(call, event.module) for call in making.calls),
-        qualname=made[0].name,
+        moved=None if stays else facts.places.site(node.func.value, event.module),
+        calls=tuple(each.made(analysis, frame) for each in making.calls),
         to=place,
-        device=facts.places.text(passed.node, event.module) if passed is not None and passed.node is not None else None,
-        dtype=facts.places.text(dtype.node, event.module) if dtype is not None and dtype.node is not None else None,
-        draws=making.draws or not _DRAWN.isdisjoint(names),
-        rounds=any(map(_rounds, names, given)),
+        device=text,
+        dtype=facts.places.text(dtype.node, event.module) if told and dtype is not None and dtype.node else None,
+        draws=making.draws,
+        rounds=making.computes or any(_rounds(each.name, each.given) for each in making.calls),
+        packs=making.spread and not stays,
         guard=analysis.guards.guard(event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
-        unused=facts.places.site(named[1], event.module) if named is not None else None,
-        unsure=passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
-        why_not=next(filter(None, reasons), None),
+        unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
+        unused=facts.places.site(unused, event.module) if unused is not None else None,
+        helpers=tuple(making.helpers.values()),
+        why_not=making.why_not(passed, event),
     )
 
 
-def _named(analysis: Analysis, node: ast.Call, event: Event) -> tuple[ast.expr, ast.stmt] | None:
-    """What ``noise`` was made by, above ``noise = noise.to(device)`` in its block, and this statement.
+@dataclass(eq=False)
+class _Call:
+    """A call that fills memory of the host; where it cannot be told a device, how torch says it that can."""
 
-    Nothing between them reads it, or writes what the device is read from.
-    """
-    places = analysis.facts.places
-    moved = places.statement(node, event.module)
-    owner = places.parent(moved, event.module) if moved is not None else None
-    block = next((each for each in (getattr(owner, "body", ()), getattr(owner, "orelse", ())) if moved in each), ())
-    if not isinstance(moved, ast.Assign) or moved.value is not node or not isinstance(node.func, ast.Attribute):
-        return None
-    name = node.func.value
-    if not isinstance(name, ast.Name) or [dotted(each) for each in moved.targets] != [name.id]:
-        return None
-    told = {each.id for each in walk(node) if isinstance(each, ast.Name)}
-    for statement in reversed(block[: block.index(moved)]):
-        if isinstance(statement, ast.Assign) and [dotted(each) for each in statement.targets] == [name.id]:
-            return statement.value, moved
-        read = any(isinstance(each, ast.Name) and each.id == name.id for each in walk(statement))
-        if read or any(written.partition(".")[0] in told for written, _ in stores(statement)):
+    node: ast.Call
+    frame: Executed
+    name: str
+    given: Arguments
+    function: str | None = None
+    arguments: tuple[str, ...] = ()
+    dtype: str | None = None
+
+    def made(self, analysis: Analysis, own: Executed) -> Made:
+        """As the model tells it."""
+        site = analysis.facts.places.site(self.node, self.frame.module)
+        return Made(site, self.name, self.function, self.arguments, self.dtype, self.frame is not own)
+
+
+@dataclass(eq=False)
+class _Making:
+    """What an expression is made of, followed back to the calls that fill memory of the host, and to numbers."""
+
+    analysis: Analysis
+    frame: Executed
+    copy: ast.Call
+    calls: list[_Call] = field(default_factory=list)
+    draws: bool = False
+    bare: bool = True  # nothing lies between
+    computes: bool = False  # something is computed of it, which a GPU may round differently
+    leaf: bool = False  # it is told to take gradients on the way
+    packed: bool = False  # what lies outside of this gives its numbers places of their own
+    spread: bool = False  # the copy does: of what was expanded, or cut out of a larger tensor
+    names: dict[ast.AST, ast.stmt] = field(default_factory=dict)  # what it is named on the way, by definition
+    parts: list[ast.AST] = field(default_factory=list)  # statements that write into it
+    helpers: dict[ast.AST, Helper] = field(default_factory=dict)  # functions that make it
+    reasons: list[str] = field(default_factory=list)
+
+    def follow(self, node: ast.expr) -> bool:
+        """Whether nothing but such calls and numbers makes an expression."""
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.Name):
+            return self._is_tensor(node) and self._name(node)
+        if isinstance(node, ast.Subscript):
+            self.bare = False
+            self.spread = self.spread or not (self.packed or _is_dense(node.slice))
+            return self.follow(node.value) and (_is_cut(node.slice) or self._operands([node.slice]))
+        if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare)) and self._is_tensor(node):
+            self.bare, self.computes, self.packed = False, True, True
+            return self._operands([each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
+        return False
+
+    def _is_tensor(self, node: ast.AST) -> bool:
+        return any(isinstance(each, Tensor) for each in members(self.frame.values.get(node)))
+
+    def _operands(self, nodes: list[ast.expr]) -> bool:
+        """Whether all are numbers, or made so themselves."""
+        return all(self._is_plain(each) or self.follow(each) for each in nodes)
+
+    def _is_plain(self, node: ast.expr) -> bool:
+        """Whether it is no tensor: numbers, sizes, settings."""
+        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        if isinstance(node, (ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp, ast.Slice)) and not self._is_tensor(node):
+            return all(map(self._is_plain, parts))
+        held = members(self.frame.values.get(node))
+        told = (dotted(node.func if isinstance(node, ast.Call) else node) or "").partition(".")[0] in ("math", "len")
+        plain = (Const, Option, Host, Computed, External)
+        return told or (bool(held) and all(isinstance(each, plain) or is_number(each) for each in held))
+
+    def _call(self, node: ast.Call) -> bool:
+        made = [each for each in self.analysis.facts.at(node) if each.kind in ("call", "cast", "transfer")]
+        names = {each.name for each in made}
+        package, _, name = (names.pop() if len(names) == 1 else "").rpartition(".")
+        given = made[0].arguments if made else None
+        if given is None:
+            return self._helper(node)
+        if package == "torch" and name in _FACTORIES and _takes_device(name, given):
+            self.calls.append(_Call(node, self.frame, name, given))
+            self.draws = self.draws or name in _DRAWN
+            return True
+        if package == "torch" and (anew := self._anew(node, name, given)) is not None:
+            self.calls.append(anew)
+            self.draws = self.draws or (anew.function or "").startswith("torch.rand")
+            return True
+        self.bare = False
+        whole = f"{package}.{name}"
+        if given.open or given.star or any(isinstance(each, ast.Starred) for each in node.args):
+            return False
+        told = [*node.args, *(each.value for each in node.keywords)]
+        if whole in _JOINING or whole in _AROUND:
+            self.leaf = self.leaf or (whole in _AROUND and len(told) > 1)
+            self.packed = self.packed or whole in _JOINING
+            parts = node.args[0].elts if node.args and isinstance(node.args[0], (ast.List, ast.Tuple)) else told[:1]
+            return self._operands([*parts, *told[1:]])
+        if isinstance(node.func, ast.Attribute) and whole == f"Tensor.{node.func.attr}":
+            return self._method(node, node.func.value, name, told)
+        if package in ("torch", "torch.nn.functional") and name not in FROM_HOST and self._is_tensor(node):
+            self._note(name)
+            return bool(told) and self._operands(told)
+        return False
+
+    def _method(self, node: ast.Call, of: ast.expr, name: str, told: list[ast.expr]) -> bool:
+        """``made.method(...)``."""
+        if name in ("to", "type"):
+            events = [event for event in self.analysis.facts.at(node) if event.kind == "cast"]
+            values = [value for event in events for value in (event.arguments.values() if event.arguments else ())]
+            return bool(values) and len(told) == 1 and all(map(_is_type, values)) and self.follow(of)
+        if name in _LEAVING or any(each.arg in (None, "generator") for each in node.keywords):
+            return False
+        self.leaf = self.leaf or name == "requires_grad_"
+        self._note(name)
+        return self.follow(of) and (name in _SHAPED_AS or self._operands(told))
+
+    def _note(self, name: str) -> None:
+        """What a method or function does to the numbers."""
+        self.draws = self.draws or name in _DRAWING or name in _SAMPLING
+        same = name in _KEEPING or name in _DRAWING
+        self.computes = self.computes or not same
+        self.packed = self.packed or name in _PACKING or name in _DRAWING or not same
+        self.spread = self.spread or (name in ("expand", "expand_as") and not self.packed)
+
+    def _name(self, node: ast.Name) -> bool:
+        """What a name was given, on each way there; and what is written into it since."""
+        facts, module = self.analysis.facts, self.frame.module
+        scope = facts.places.scope(node, module)
+        found = [each for each, reads in readers(scope).items() if node in reads]
+        for each in found:
+            if each in self.names:
+                continue
+            if found[1:] and self.copy in walk(facts.places.statement(each, module) or each):
+                continue  # what was copied in the round before
+            statement = facts.places.statement(each, module)
+            if not isinstance(statement, ast.Assign) or statement.targets != [each]:
+                return False
+            self.names[each] = statement
+            again = self._loop(statement) is not self._loop(node)  # the copy is another tensor in each round
+            self.spread = self.spread or (again and not self.packed)
+            if not self.follow(statement.value):
+                return False
+            for read in readers(scope)[each]:
+                item = facts.places.parent(read, module)
+                writes = facts.places.statement(read, module)
+                if (
+                    isinstance(item, ast.Subscript)
+                    and isinstance(writes, ast.Assign)
+                    and writes.targets == [item]
+                    and self._operands([writes.value])
+                ):
+                    self.parts.append(writes)
+        return bool(found)
+
+    def _loop(self, node: ast.AST) -> ast.AST | None:
+        above = self.analysis.facts.places.ancestors(node, self.frame.module)
+        return next((each for each in above if isinstance(each, LOOPS)), None)
+
+    def _helper(self, node: ast.Call) -> bool:
+        """A function of the project that makes and returns it: it can be told the device."""
+        callees = self.analysis.flow.callees(self.frame, node)
+        function = callees[0].function.node if len(callees) == 1 and callees[0].function is not None else None
+        if not isinstance(function, ast.FunctionDef) or self.frame is callees[0] or self.helpers:
+            return False
+        returns = [each for each in walk(function) if isinstance(each, (ast.Return, ast.Yield, ast.YieldFrom))]
+        value = returns[0].value if len(returns) == 1 and isinstance(returns[0], ast.Return) else None
+        site, frame, before = self.analysis.facts.places.site, self.frame, len(self.calls)
+        if value is None:
+            return False
+        self.frame, self.bare = callees[0], False
+        made = self.follow(value) and len(self.calls) > before
+        reason = self._read_elsewhere(returns[0]) if made else None
+        self.frame = frame
+        if not made:
+            return False
+        listed = parameters(function)
+        last = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs][-1:]
+        taken = any(isinstance(each, ast.Name) and each.id == "device" for each in walk(function))
+        if reason is not None or not last or taken or "device" in [each.arg for each in listed]:
+            self.reasons.append(reason or f"`{function.name}` makes it: give it a parameter for the device")
+        if function.args.vararg or any(dotted(each) != "staticmethod" for each in function.decorator_list):
+            self.reasons.append(f"`{function.name}` makes it: give it a parameter for the device")
+        if not self.reasons:
+            home = callees[0].module
+            self.helpers[node] = Helper(site(node, frame.module), site(function, home), last[0].arg)
+        self.names.clear()
+        self.parts.clear()
+        return True
+
+    def _anew(self, node: ast.Call, name: str, given: Arguments) -> _Call | None:
+        """A call that copies from the host, or takes no device, and how torch says the same on a device."""
+        only = node.args[0] if len(node.args) == 1 else None
+        if name not in (*_LEGACY, "tensor", "as_tensor", "from_numpy"):
             return None
-    return None
+        if given.open or given.star or node.keywords or not node.args:
+            return None
+        text = partial(self.analysis.facts.places.text, module=self.frame.module)
+        told = partial(_Call, node, self.frame, name, given)
+        if name in ("tensor", "as_tensor") and only is not None and _is_literal(only):
+            return told("torch.full", ("()", text(only)))
+        listed = only.elts if isinstance(only, (ast.List, ast.Tuple)) else []
+        if len(listed) == 1 and _is_literal(listed[0]):
+            return told("torch.full", ("(1,)", text(listed[0])), _LEGACY.get(name))
+        if isinstance(only, ast.Call):
+            events = [each for each in self.analysis.facts.at(only) if each.kind == "call"]
+            function = _OF_NUMPY.get(events[0].name) if events else None
+            if function is not None and not only.keywords and only.args:
+                sizes: list[ast.expr] = [*only.args]
+                if events[0].name == "numpy.random.normal":
+                    shape = _standard_normal(self.analysis, only)
+                    sizes = [shape] if shape is not None else []
+                elif events[0].name in ("numpy.zeros", "numpy.ones") and len(sizes) > 1:
+                    sizes = []  # it is told a type
+                if sizes:
+                    behind = self.analysis.facts.places.parent(node, self.frame.module)
+                    cast = isinstance(behind, ast.Attribute) and behind.attr == "float"
+                    dtype = None if cast else _LEGACY.get(name, "torch.double")
+                    return told(function, tuple(" ".join(text(each).split()) for each in sizes), dtype)
+        whole = all(_is_whole(each.value) for each in given.positions)
+        if name in _LEGACY and (whole or len(node.args) > 1 or (only is not None and _is_shape(only))):
+            return told("torch.empty", tuple(map(text, node.args)), _LEGACY[name])
+        return None
+
+    def statement_to_drop(self) -> ast.stmt | None:
+        """``noise = noise.to(device)``, which does nothing else."""
+        statement = self.analysis.facts.places.statement(self.copy, self.frame.module)
+        assert isinstance(self.copy.func, ast.Attribute)
+        name = self.copy.func.value
+        if not isinstance(statement, ast.Assign) or statement.value is not self.copy or not isinstance(name, ast.Name):
+            return None
+        ours = all(isinstance(each, ast.Name) and each.id == name.id for each in self.names)
+        return statement if ours and [dotted(each) for each in statement.targets] == [name.id] else None
+
+    def why_not(self, passed: Passed | None, event: Event) -> str | None:
+        """What makes it another program where the tensor is made on the device."""
+        for each in self.calls:
+            takes = each.given.keywords.get("requires_grad")
+            self.leaf = self.leaf or not (takes is None or _is_false(takes.value))
+            if "generator" in each.given.keywords:
+                return "it is drawn from a generator of the host's, which cannot draw on the GPU"
+            if each.given.open:
+                return "the call unpacks a mapping that may hold `device` already"
+        if self.leaf:
+            return "it takes gradients where it is made, on the host, and what is copied from it has none of its own"
+        told = _all(passed.value) if passed is not None and event.name == "cuda" else ()
+        if any(isinstance(each, Const) and each.value is None for each in told):
+            return "the device may be None, which is the current GPU here and the host where a tensor is made"
+        if self.reasons:
+            return self.reasons[0]
+        return self._read_elsewhere(self.copy) or self._named_below(passed)
+
+    def _read_elsewhere(self, node: ast.AST) -> str | None:
+        """Whether a name on the way is used for anything else, on the host."""
+        places, module = self.analysis.facts.places, self.frame.module
+        own = {id(each) for one in (node, *self.names.values(), *self.parts) for each in walk(one)}
+        for definition in self.names:
+            for read in readers(places.scope(definition, module)).get(definition, ()):
+                above = places.parent(read, module)
+                asks = isinstance(above, ast.Attribute) and above.attr in _SIZES
+                asks = asks or (isinstance(above, ast.Call) and dotted(above.func) == "len")
+                if id(read) not in own and not asks:
+                    return f"line {read.lineno} uses `{read.id}` on the host"
+        return None
+
+    def _named_below(self, passed: Passed | None) -> str | None:
+        """Whether what tells the device is not known yet where the tensor is made."""
+        here = [each.node for each in self.calls if each.frame is self.frame] or [self.copy]
+        first = min(each.lineno for each in here)
+        module = self.frame.module
+        for each in walk(passed.node) if passed is not None and passed.node is not None else ():
+            if not isinstance(each, ast.Name):
+                continue
+            scope = self.analysis.facts.places.scope(each, module)
+            for definition, reads in readers(scope).items():
+                if (
+                    each in reads
+                    and not isinstance(definition, ast.arg)
+                    and definition.lineno >= first < self.copy.lineno
+                ):  # type: ignore[attr-defined]
+                    return f"`{each.id}`, whose device it goes to, is set below the place where it is made"
+        return None
 
 
 _ON_GPU, _ON_HOST = "torch.cuda.FloatTensor", "torch.FloatTensor"
@@ -171,18 +459,16 @@ def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST) -> Creation
         return None
     owner, statement = found
     text = f"{owner.id}.device"
-    drawing = facts.places.site(node.args[0], module)
+    sizes = " ".join(facts.places.text(shape, module).split())
     return Creation(
         site=facts.site(event),
-        moved=drawing,
-        calls=(drawing,),
-        qualname="numpy.random.normal",
+        moved=None,
+        calls=(Made(facts.site(event), "numpy.random.normal", "torch.randn", (sizes,)),),
         to=Placement("conditional", text, "device"),
         device=text,
         draws=True,
         guard=analysis.guards.guard(event, loop),
         kept=_is_kept(facts.places.statement(node, module)),
-        shape=" ".join(facts.places.text(shape, module).split()),
         unused=facts.places.site(statement, module) if statement is not None else None,
     )
 
@@ -227,68 +513,28 @@ def _chosen_by(analysis: Analysis, func: ast.expr, event: Event) -> tuple[ast.Na
     return (tensor, statement) if types == [{_ON_GPU}, {_ON_HOST}] else None
 
 
-def _making(analysis: Analysis, node: ast.expr) -> _Making | None:
-    """The call that makes what an expression gives, and what happens to it on the way; None where that is not known."""
-    found = _Making()
-    while True:
-        if isinstance(node, ast.Subscript) and _is_cut(node.slice):
-            found.spread = found.spread or not (found.packed or _is_dense(node.slice))
-            node = node.value
-        elif isinstance(node, ast.Call):
-            names = {event.name for event in analysis.facts.at(node) if event.kind in ("call", "cast", "transfer")}
-            name = names.pop() if len(names) == 1 else ""
-            package, _, last = name.rpartition(".")
-            if package == "torch" and last in _FACTORIES:
-                found.calls = (node,)
-                return found
-            if name in _JOINING:
-                return _joined(analysis, node, found)
-            if name in _AROUND and node.args and not isinstance(node.args[0], ast.Starred):
-                found.leaf = found.leaf or (name == _AROUND[0] and len(node.args) + len(node.keywords) > 1)
-                node = node.args[0]
-            elif isinstance(node.func, ast.Attribute) and last == node.func.attr and _is_kept_by(analysis, node):
-                found.draws = found.draws or last in _DRAWING
-                found.leaf = found.leaf or last == "requires_grad_"
-                found.packed = found.packed or last in _PACKING
-                found.spread = found.spread or (last == "expand" and not found.packed)
-                node = node.func.value
-            else:
-                return None
-        else:
-            return None
-        found.bare = False
+def _is_literal(node: ast.expr) -> bool:
+    """``1.0``, ``-1``, ``float("inf")``, ``math.inf``."""
+    if isinstance(node, ast.UnaryOp):
+        return _is_literal(node.operand)
+    if isinstance(node, ast.Call):
+        return dotted(node.func) == "float" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant)
+    return (isinstance(node, ast.Constant) and isinstance(node.value, (int, float))) or dotted(node) in _INFINITE
 
 
-def _joined(analysis: Analysis, node: ast.Call, found: _Making) -> _Making | None:
-    """The same where several tensors are put together, each of which is made in its place in the list."""
-    listed = node.args[0] if node.args else None
-    told = [*node.args[1:], *(each.value for each in node.keywords)]
-    if not isinstance(listed, (ast.List, ast.Tuple)) or any(each.arg not in ("dim", "axis") for each in node.keywords):
-        return None
-    if not all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in told):
-        return None
-    parts = [_making(analysis, each) for each in listed.elts]
-    for part in parts:
-        if part is None or not part.calls:
-            return None
-        found.calls += part.calls
-        found.draws = found.draws or part.draws
-        found.leaf = found.leaf or part.leaf
-    found.bare = False
-    return found
+_INFINITE = ("math.inf", "np.inf", "torch.inf", "math.nan", "np.nan", "torch.nan", "math.pi", "np.pi")
 
 
-def _is_kept_by(analysis: Analysis, node: ast.Call) -> bool:
-    """Whether a method gives the same numbers on every device."""
-    assert isinstance(node.func, ast.Attribute)
-    name = node.func.attr
-    if name in ("to", "type"):
-        events = [event for event in analysis.facts.at(node) if event.kind == "cast" and event.arguments is not None]
-        values = [value for event in events for value in event.arguments.values()]  # type: ignore[union-attr]
-        return bool(values) and len(node.args) + len(node.keywords) == 1 and all(map(_is_type, values))
-    if name in _DRAWING:
-        return not any(each.arg in (None, "generator") for each in node.keywords)
-    return name in _KEEPING or name == "requires_grad_"
+def _is_shape(node: ast.expr) -> bool:
+    """``x.shape``, ``x.size()``, ``(n, 3)``: what a type of tensors takes for sizes, except for the last, numbers."""
+    if isinstance(node, ast.Call) and not (node.args or node.keywords):
+        node = node.func
+        return isinstance(node, ast.Attribute) and node.attr == "size"
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _is_false(value: Value) -> bool:
+    return all(isinstance(each, Const) and each.value is False for each in members(value))
 
 
 def _is_type(value: Value) -> bool:
@@ -392,28 +638,6 @@ def _is_kept(statement: ast.AST | None) -> bool:
     if isinstance(statement, ast.Assign):
         return any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in statement.targets)
     return isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute)
-
-
-def _why_not(  # noqa: PLR0913
-    making: _Making, name: str, given: Arguments, event: Event, passed: Passed | None, dtype: Passed | None
-) -> str | None:
-    """What makes it another program where the tensor is made on the device."""
-    takes = given.keywords.get("requires_grad")
-    off = takes is None or all(isinstance(each, Const) and each.value is False for each in members(takes.value))
-    if making.leaf or not off:
-        return "it takes gradients where it is made, on the host, and what is copied from it has none of its own"
-    if "generator" in given.keywords:
-        return "it is drawn from a generator of the host's, which cannot draw on the GPU"
-    if given.open:
-        return "the call unpacks a mapping that may hold `device` already"
-    if making.spread:
-        return "the copy gives each of its numbers a place of its own, where they share one or lie apart"
-    if dtype is not None and (name not in _OF_ANY_TYPE or not making.bare or "dtype" in given.keywords):
-        return "the copy changes the type of its numbers, too"
-    told = _all(passed.value) if passed is not None and event.name == "cuda" else ()
-    if any(isinstance(each, Const) and each.value is None for each in told):
-        return "the device may be None, which is the current GPU here and the host where a tensor is made"
-    return None
 
 
 def _all(value: Value) -> Iterator[Value]:

@@ -257,7 +257,9 @@ def _call_tensor(interp: Interpreter, tensor: Tensor, name: str, arguments: Argu
     if name == "copy_":
         result = tensor
     elif name in _LIKE_ANOTHER:  # the other tensor gives only its shape, type or place
-        result = moved(tensor, device_of([tensor, *tensors_passed(arguments)]), origin)
+        result = moved(
+            tensor, device_of([tensor, *tensors_passed(arguments)] if name == "type_as" else [tensor]), origin
+        )
     else:
         result = in_precision(result_of([tensor, *tensors_passed(arguments)], origin, name), name)
         plain = not (arguments.positions or arguments.keywords or arguments.open or arguments.star)

@@ -308,33 +308,54 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Creation:
-    """A tensor that torch makes on the host in a step or an evaluation, and that the same expression copies to a GPU.
+class Made:
+    """A call that fills memory of the host. Where it cannot be told a device, ``function`` is torch's that can, with
+    the sources of its ``arguments`` and the name of its ``dtype``. ``inside``: a helper makes it."""
 
-    ``site`` is the expression (``torch.zeros(n).long().to(device)``), ``moved`` what is copied in it, ``calls`` the
-    calls that make it: one, or those whose tensors ``torch.cat`` puts together. ``device`` and ``dtype`` are the
-    sources of what the copy is told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU
-    may round them differently. ``kept``: its statement keeps it in an attribute or a container. ``unsure``: what the
-    copy is told may be no device. ``why_not`` says why it cannot be made on the device, in one sentence. Where numpy
-    draws the numbers, which a type of tensors takes, ``shape`` is the source of how many, and ``device`` that of the
-    device by which the type is chosen. ``unused`` is the statement that only chooses it, or only copies.
+    site: Site
+    name: str
+    function: str | None = None
+    arguments: tuple[str, ...] = ()
+    dtype: str | None = None
+    inside: bool = False
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A function that makes a tensor: its call, where it stands, and its last parameter."""
+
+    call: Site
+    function: Site
+    beside: str
+
+
+@dataclass(frozen=True)
+class Creation:
+    """A tensor that is made on the host in a step or an evaluation, of nothing but numbers, and copied to a GPU.
+
+    ``site`` is the copy (``torch.zeros(n).long().to(device)``), ``moved`` what is left of it (None where it stays, for
+    it changes the type too), ``calls`` those that make it. ``device`` and ``dtype`` are the sources of what it is
+    told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU may round them differently.
+    ``packs``: the copy also gives each number a place of its own. ``kept``: its statement keeps it in an attribute or a
+    container. ``unsure``: what the copy is told may be no device. ``unused`` is a statement that is needed no more.
+    ``why_not`` says why it cannot be made on the device, in one sentence.
     """
 
     site: Site
-    moved: Site
-    calls: tuple[Site, ...]
-    qualname: str
+    moved: Site | None
+    calls: tuple[Made, ...]
     to: Placement
     device: str | None = None
     dtype: str | None = None
     draws: bool = False
     rounds: bool = False
+    packs: bool = False
     guard: Guard = ALWAYS
     kept: bool = False
     unsure: bool = False
-    why_not: str | None = None
-    shape: str | None = None
     unused: Site | None = None
+    helpers: tuple[Helper, ...] = ()
+    why_not: str | None = None
 
 
 # --- what happens in a step ---------------------------------------------------------------------------------------
