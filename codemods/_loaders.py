@@ -141,6 +141,21 @@ def comment_above(edit: Edit, site: Site) -> str:
     return " ".join(above)
 
 
+REASON = re.compile(
+    r"(?i)\b(must|needs?|because|since|due|too|so that|avoid\w*|errors?|bugs?|crash\w*|fail\w*|wrong|memory|oom|keep"
+    r"|reproduc\w*|determin\w*|do not|don't|doesn't|never|only|old|broken|unsupported|not support\w*|slower|driver)\b"
+)
+
+
+def gives_reason(comment: str) -> bool:
+    """Whether a comment may give a reason for what stands there: not one that is code, or only names it."""
+    try:
+        ast.parse(comment.strip("# "))
+    except SyntaxError:
+        return REASON.search(comment) is not None
+    return False
+
+
 def is_telling(comment: str) -> bool:
     """Whether a comment may say why a value is as it is, rather than what it is ("number of workers")."""
     words = set(re.findall(r"[^\W\d_]+", comment.lower()))

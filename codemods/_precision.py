@@ -174,6 +174,16 @@ def requote(line: str, edit: Edit, site: Site) -> str:
     return line.replace('"', edit.quoted("", site)[0])
 
 
+def filled(value: str, edit: Edit, site: Site) -> str:
+    """A value of ours as the file writes it that it goes to: qualified names stand in braces."""
+    text = requote(value, edit, site)
+    for part in value.split("{")[1:]:
+        dotted = part.partition("}")[0]
+        module = dotted.rpartition(".")[0] if dotted.startswith("transformers.") else None
+        text = text.replace("{" + dotted + "}", edit.name(dotted, site, module))
+    return text
+
+
 def version(torch: tuple[int, int]) -> str:
     """A torch version as people write it."""
     return f"{torch[0]}.{torch[1]}"

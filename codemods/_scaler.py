@@ -64,13 +64,14 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
     home = optimizers[-1]
     if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
         raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
-    refuse_states(optimizers, home, step.loop.site.path, "the scaler's")
     if any(optimizer.branch is not None for optimizer in optimizers):
         raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
     last = max(optimizers, key=lambda optimizer: optimizer.statement)
     update = next(u for u, o in zip(step.updates, optimizers, strict=True) if o is last)
     at_home, in_step = companion_names(last, update, "scaler")
     position, block = end_of_updates(step.updates)
+    # A scaler that starts afresh skips a few updates, until it has found its scale: no reason to go without.
+    saved = why_not_saved(optimizers, home, step.loop.site.path) is None
     return Scaling(
         last.statement,
         test_at_home(program, last, step, test),
@@ -82,8 +83,8 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
         step.updates,
         position,
         block,
-        tuple(save.mapping for save in last.state_saves if save.mapping is not None),
-        tuple(load.site for load in last.state_loads),
+        tuple(save.mapping for save in last.state_saves if save.mapping is not None and saved),
+        tuple(load.site for load in last.state_loads if saved),
     )
 
 
@@ -97,18 +98,18 @@ def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, tes
     return home or THERE
 
 
-def refuse_states(optimizers: list[Optimizer], home: Optimizer, here: Path, whose: str) -> None:
-    """Raise Refuse where the state of what goes along cannot be put beside the optimizers' in checkpoints."""
-    why = f"the optimizer's state goes into a checkpoint, and {whose} cannot be put beside it"
+def why_not_saved(optimizers: list[Optimizer], home: Optimizer, here: Path) -> str | None:
+    """Where the state of what goes along cannot be put beside the optimizers' in checkpoints, if anywhere."""
     for optimizer in optimizers:
         if optimizer.state_loads and not optimizer.state_saves:
-            raise Refuse(why)
+            return ""
         for save in optimizer.state_saves:
             if save.mapping is None or not within_reach(save.function, home):
-                raise Refuse(f"{why} on {save.site.line_from(here)}")
+                return f" on {save.site.line_from(here)}"
         for load in optimizer.state_loads:
             if not load.alone or not within_reach(load.function, home):
-                raise Refuse(f"{why} on {load.site.line_from(here)}")
+                return f" on {load.site.line_from(here)}"
+    return None
 
 
 def within_reach(function: Site | None, home: Optimizer) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from turbofix.assumptions import OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, InPlace, Refusal, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
 from turbofix.program.evidence import of_value
 from turbofix.program.model import Argument, Training, TrainingProgram
 from turbofix.records import dataclass
 
-from ._precision import requote, said
+from ._options import turned_on
+from ._precision import filled, said
 
 CAPABLE = "{torch.cuda.is_available}() and {torch.cuda.get_device_capability}() >= (8, 0)"
 """A test for a GPU that computes in bfloat16: transformers raises for ``bf16=True`` where there is none."""
@@ -88,8 +90,19 @@ def by_deepspeed(training: Training) -> bool:
     return not is_off(training.argument("deepspeed"))
 
 
-def judged(codemod: Codemod, training: Training, name: str, slow: str, right: str) -> Refusal | InPlace | None:
-    """What to say of a switch that the settings have; None where nothing sets it."""
+def judged(  # noqa: PLR0913
+    codemod: Codemod,
+    training: Training,
+    name: str,
+    slow: str,
+    right: str,
+    value: str = "True",
+    assumes: tuple[Assumption, ...] = (),
+) -> Finding | Refusal | InPlace | None:
+    """What to say of a switch that the settings have; None where nothing sets it.
+
+    An option that is off is turned on, to ``value``, which rests on ``assumes``.
+    """
     given = training.argument(name)
     site = given.edit_at or given.site or training.site
     if is_on(given):
@@ -97,6 +110,9 @@ def judged(codemod: Codemod, training: Training, name: str, slow: str, right: st
     seen = (of_value(name, given, training.site),)
     if training.parsed:
         return None
+    plan = turned_on(given, value) if OPTION_DEFAULT in codemod.assumes and given.values == (False,) else None
+    if plan is not None:
+        return codemod.finding(site, slow, plan=plan, evidence=seen, assumes=(OPTION_DEFAULT, *assumes))
     if given.option is not None and given.state == "option":
         return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
     if given.state in ("computed", "unknown", "may") and given.site is not None:
@@ -139,11 +155,7 @@ def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
 
 def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
     """Write a setting's value."""
-    value = requote(switch.value, edit, call)
-    for part in switch.value.split("{")[1:]:
-        dotted = part.partition("}")[0]
-        module = dotted.rpartition(".")[0] if dotted.startswith("transformers.") else None
-        value = value.replace("{" + dotted + "}", edit.name(dotted, switch.value_at or call, module))
+    value = filled(switch.value, edit, switch.value_at or call)
     if switch.value_at is not None:
         edit.replace(switch.value_at, value)
     else:

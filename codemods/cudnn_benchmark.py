@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import LONG_ENOUGH, ON_GPU, ONE_SIZE, PICTURES
+from turbofix.assumptions import LONG_ENOUGH, ON_GPU, ONE_SIZE, OPTION_DEFAULT, PICTURES
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -52,6 +52,7 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
 
 from ._frameworks import LEFT, starts_processes, where
+from ._options import TurnedOn, off_by_default, turn_on, turned_on
 from ._precision import called, convolves, deterministic, in_use, is_detector, is_unknown, on_a_gpu, requote, said
 from ._sizes import have_one_size, uses, varying
 from ._trainers import Switch, is_off, on_gpu, set_switch
@@ -64,7 +65,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     once=True,
     known_as=("cuDNN autotuning",),
-    assumes=(ON_GPU, ONE_SIZE, PICTURES, LONG_ENOUGH),
+    assumes=(ON_GPU, ONE_SIZE, PICTURES, LONG_ENOUGH, OPTION_DEFAULT),
 )
 
 SWITCH = "torch.backends.cudnn.benchmark"
@@ -174,16 +175,20 @@ def of_convolutions(model: Model) -> Evidence:
     )
 
 
-def judge(program: TrainingProgram, setting: Setting) -> InPlace | Refusal:
+def judge(program: TrainingProgram, setting: Setting) -> Finding | InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
-    if setting.switch.option is not None and not any(setting.switch.values) and turns_on(value):
-        why = f"the script sets `cudnn.benchmark` under {said(setting.switch)}: pass it"
-        return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
-    if turns_on(value):
+    under = setting.switch if setting.switch.option is not None and not any(setting.switch.values) else None
+    if turns_on(value) and under is None:
         return codemod.in_place(setting.site, "cuDNN measures the algorithms of convolutions")
-    if value.option is not None:
-        why = f"the script leaves `cudnn.benchmark` to {said(value)}: pass it"
+    off = under if turns_on(value) else value if value.option is not None else None
+    if off is not None:
+        plan, asked = turned_on(off, "True"), next(deterministic(program), None)
+        if plan is not None and asked is None:
+            message = f"{CHOSEN} unless an option is passed"
+            assumes, seen = (ON_GPU, ONE_SIZE, OPTION_DEFAULT), (off_by_default(plan),)
+            return codemod.finding(setting.site, message, plan=plan, evidence=seen, assumes=assumes)
+        why = f"the script leaves `cudnn.benchmark` to {said(off)}: pass it"
         return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
     alone = not any(turns_on(each.value) for each in program.setting(SWITCH))
     test = setting.switch.text if alone and may_be_passed_by(setting) else None
@@ -270,6 +275,9 @@ def is_beside(setting: Setting, apart: Setting, site: Site) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
+    if isinstance(finding.plan, TurnedOn):
+        turn_on(finding.plan, edit)
+        return
     if isinstance(finding.plan, Switch):
         set_switch(finding.plan, finding.site, edit)
         return

@@ -29,7 +29,7 @@ When refused
     step, of profilers with a schedule, and of ``CUDA_LAUNCH_BLOCKING`` in programs that never reach a GPU.
 
     It is refused where a handler around the backward pass takes the error that a NaN raises under anomaly detection
-    alone, and training goes on; where a comment says something else than that it is for debugging; where a name or
+    alone, and training goes on; where a comment gives another reason than debugging; where a name or
     option that decides it serves other things too, or is a switch of the script's own that is on; where a profiler's
     records are read, or written by ``torch.profiler.profile`` without a schedule (give it one, so that it records a few
     steps); and where ``gradcheck`` runs in every step (it belongs into a test: taken out here, random numbers might be
@@ -58,6 +58,7 @@ from turbofix.program.evidence import of_guard, of_loop
 from turbofix.program.model import DebugAid, TrainingProgram
 from turbofix.records import dataclass
 
+from ._loaders import gives_reason
 from ._pages import page_of
 
 codemod = Codemod(
@@ -79,9 +80,6 @@ FOR_DEBUGGING = re.compile(
     r"debug|remove|delete|disabl|\boff\b|slow|temporar|todo|fixme|turbofix|trace ?back|find (the|nan|out)|troubleshoot",
     re.IGNORECASE,
 )
-
-CELL = re.compile(r"In ?\[|%%|[^\w]*$")
-"""What marks a cell or draws a line, and gives no reason."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def why_not(aid: DebugAid) -> str | None:
             return "what it records may be kept; give it a schedule, so that it records a few steps"
     if aid.switch.state != "absent":
         return f"a switch of the script's own is on: {said(aid.switch.option, aid.switch.text)}"
-    if not all(FOR_DEBUGGING.search(comment) or CELL.match(comment) for comment in aid.comments):
+    if any(gives_reason(comment) and not FOR_DEBUGGING.search(comment) for comment in aid.comments):
         return "the comment beside it may say what it is there for"
     value = aid.value
     if value.state == "absent" or value.edit_at == value.site:

@@ -51,16 +51,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, RECENT_TORCH, WIDE_ENOUGH, Assumption
+from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
-from turbofix.program.model import Framework, Model, Setting, TrainingProgram
+from turbofix.program.model import Argument, Framework, Model, Setting, TrainingProgram
 from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
+from ._options import TurnedOn, off_by_default, turn_on, turned_on
 from ._precision import MATMULS, PRODUCTS, autocast_of, called, in_use, may_contain, on_a_gpu, requote, said, version
 from ._trainers import FULL, Switch, evidence, is_off, is_sharded, judged, on_gpu, set_switch, stays_on_cpu
 from ._trainers import why_not as why_not_setting
@@ -73,7 +74,7 @@ codemod = Codemod(
     after=("autocast",),
     once=True,
     known_as=("TensorFloat-32", "float32 matmul precision"),
-    assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32, RECENT_TORCH),
+    assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32, OPTION_DEFAULT, RECENT_TORCH),
 )
 
 AMPERE = (8, 0)
@@ -237,25 +238,28 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         yield codemod.finding(training.site, slow(models), plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
-def judge(setting: Setting) -> InPlace | Refusal:
+def left_off(site: Site, option: Argument) -> Finding | Refusal:
+    """What to say of an option that is off."""
+    message = "float32 matrix products run without the tensor cores unless an option is passed"
+    plan = turned_on(option, "True")
+    if plan is None:
+        return codemod.refuse(site, message, f"the script leaves it to {said(option)}: pass it")
+    assumes, seen = (ON_GPU, WIDE_ENOUGH, OPTION_DEFAULT), (off_by_default(plan),)
+    return codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes)
+
+
+def judge(setting: Setting) -> Finding | InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
-    if setting.switch.option is not None and not any(setting.switch.values):
-        return codemod.refuse(
-            setting.site,
-            "float32 matrix products run without the tensor cores unless an option is passed",
-            f"the script sets it under {said(setting.switch)}: pass it",
-        )
+    under = setting.switch if setting.switch.option is not None and not any(setting.switch.values) else None
+    if under is not None:
+        return left_off(setting.site, under)
     if value.known and all(each in FAST for each in value.values) and setting.guard.kind in ("always", "rank"):
         return codemod.in_place(setting.site, "matrix products may use TF32")
     if any(each in FAST for each in value.values):
         return codemod.in_place(setting.site, "matrix products may use TF32, where the script's own test says so")
     if value.option is not None:
-        return codemod.refuse(
-            setting.site,
-            "float32 matrix products run without the tensor cores unless an option is passed",
-            f"the script leaves it to {said(value)}: pass it",
-        )
+        return left_off(setting.site, value)
     return codemod.refuse(
         setting.site,
         "float32 matrix products run without the tensor cores",
@@ -326,6 +330,9 @@ def solves(program: TrainingProgram) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the switch before the first line that calls torch."""
+    if isinstance(finding.plan, TurnedOn):
+        turn_on(finding.plan, edit)
+        return
     if isinstance(finding.plan, Switch):
         set_switch(finding.plan, finding.site, edit)
         return

@@ -28,10 +28,11 @@ Use instead
     ``.cpu().numpy()``. ``apply`` lets the other codemods go on from there.
 
     Where the script moves models and batches by a device already, and only a constant or the default of an option keeps
-    it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed.
+    it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed. A flag that asks
+    for the GPU becomes ``action=argparse.BooleanOptionalAction, default=torch.cuda.is_available()``.
 
 When refused
-    Where a comment says why the CPU is used, or a flag asks for the GPU; where a sequence is packed by its lengths,
+    Where a comment says why the CPU is used; where a sequence is packed by its lengths,
     which stay on the host, a model is scripted, quantised or exported, the program speaks of the CPU itself, and where
     a model is built, or a tensor made, in another file than the script, which others may use. Nothing is said of data
     that are known to be few.
@@ -47,8 +48,6 @@ Measured
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import ALL_MOVED, ON_GPU, OPTION_DEFAULT
@@ -60,7 +59,8 @@ from turbofix.program.model import Batch, Framework, Held, Model, Step, Training
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
-from ._loaders import is_telling, mend_help
+from ._loaders import gives_reason, mend_help
+from ._options import TurnedOn, turn_on
 
 codemod = Codemod(
     __name__,
@@ -70,15 +70,13 @@ codemod = Codemod(
     unlocks=("all",),
     brings=(ON_GPU,),
     known_as=("train on the GPU", "device"),
+    once=True,
     assumes=(ALL_MOVED, OPTION_DEFAULT),
     worth=Worth.HIGH,
 )
 
 WIDE = 32
 """Channels of a convolution that has enough to compute for a GPU."""
-
-NAMED = re.compile(r"(?i)\b(device|devices|gpu|cuda|cpu|mps|set|choose|select|setup|define|torch|or|if|available|to)\b")
-"""Words of a comment that only says that a device is chosen."""
 
 FEW_SAMPLES = 1000
 FEW_STEPS = 100
@@ -119,29 +117,23 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     """A training that moves by a device, which a literal or an option's default keeps on the CPU."""
     if not program.held:
+        left = [step for step in program.steps if step.device.where == "cpu"]
+        if left and program.names_cuda and not program.device.reaches_cuda:
+            message = "the training stays on the CPU although the script chooses a GPU"
+            reason = "only a part of it is moved there: move the model, its batches and what the step makes"
+            yield codemod.refuse(left[0].loop.site, message, reason, evidence=(of_loop(left[0]),))
         return
     site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
     message = "the training stays on the CPU although it moves by a device: this chooses it"
-    said = next((each for held in program.held for each in held.comments if is_reason(each)), None)
+    said = next((each for held in program.held for each in held.comments if gives_reason(each)), None)
     seen = tuple(map(of_loop, program.steps[:1]))
     if said is not None:
         yield codemod.refuse(site, message, f"the comment may say why it is so: {said}", evidence=seen)
-    elif any(held.wanted is None for held in program.held):
-        yield codemod.refuse(site, message, f"the script leaves it to the option {options[0]}: pass it", evidence=seen)
     else:
         assumes = (ALL_MOVED, OPTION_DEFAULT) if options else (ALL_MOVED,)
         worth = Worth.SMALL if any(is_toy(program, step) for step in program.steps) else Worth.HIGH
         plan = Plan(None, program.held)
         yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
-
-
-def is_reason(comment: str) -> bool:
-    """Whether a comment may say why the CPU is used: not one that is code, or only says what stands there."""
-    try:
-        ast.parse(comment.strip("# "))
-    except SyntaxError:
-        return is_telling(NAMED.sub(" ", comment))
-    return False
 
 
 def is_worth_it(program: TrainingProgram, step: Step) -> bool:
@@ -169,6 +161,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Plan)
     for held in plan.held:
+        if held.wanted is None:
+            turn_on(TurnedOn(held.site, f"the option {held.option}"), edit)
+            continue
         old = edit.text(held.site).strip("'\"")
         edit.replace(held.site, switched(edit, held))
         mend_help(edit, held.site, old, f"{held.wanted or True} where there is a GPU")

@@ -76,7 +76,7 @@ from turbofix.records import dataclass
 
 from ._attention import attention_in
 from ._frameworks import LEFT
-from ._scaler import companion_names, refuse_states
+from ._scaler import companion_names, why_not_saved
 
 codemod = Codemod(
     __name__,
@@ -147,7 +147,8 @@ def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
         raise Refuse("the optimizer could not be followed from its construction to the step")
     if optimizer.state_loads:
         raise Refuse("the optimizer's state is loaded, so that the training may go on from the middle")
-    refuse_states([optimizer], optimizer, step.loop.site.path, "the scheduler's")
+    if (line := why_not_saved([optimizer], optimizer, step.loop.site.path)) is not None:
+        raise Refuse(f"the optimizer's state goes into a checkpoint, and the scheduler's cannot be put beside it{line}")
     steps = step.planned
     if steps.text is None or steps.after is None:
         raise Refuse(steps.why_not or "how many steps there are is not known")

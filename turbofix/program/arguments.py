@@ -363,12 +363,14 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
     if state in ("value", "option") and not passed.must:
         state = "may"
     edit_at: Site | None = None
+    flag: Site | None = None
     others: tuple[Site, ...] = ()
     way: tuple[Evidence, ...] = ()
     if len(origins) == 1 and state in ("value", "option", "may", "computed"):
         origin = origins[0]
         declared = option is not None and isinstance(origin.node, ast.Call)  # an option without a default of its own
-        edit_at = None if declared else places.site(origin.node, origin.module)
+        edit_at = places.site(origin.node, origin.module)
+        flag, edit_at = (edit_at, None) if declared else (None, edit_at)
         if edit_at != site:
             comment = places.comment(origin.node, origin.module) or comment
             uses = [each for each in (node, passed.entry) if each is not None]
@@ -385,6 +387,7 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
         others,
         comment,
         way,
+        flag,
     )
 
 

@@ -70,6 +70,7 @@ class Argument:
     reads: tuple[Site, ...] = ()  # every other place that reads the name (or option) which carries this value
     comment: str | None = None  # the comment on the line of edit_at or of the call's argument, if any
     way: tuple[Evidence, ...] = ()  # the statements that carry the value from edit_at to the call
+    flag: Site | None = None  # the call that makes the option, where that has no default of its own
 
     @property
     def known(self) -> bool:

@@ -1,0 +1,150 @@
+"""What computes well in 16 bits, and what does not: asked of a step, wherever its autocast comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from turbofix.edits import Refuse
+from turbofix.findings import Worth
+from turbofix.program.libraries import unfit_for_half
+from turbofix.program.model import Called, Model, Step, TrainingProgram
+from turbofix.program.sizes import batch_of, is_bound_by_launches
+
+from ._precision import (
+    CONVOLUTIONS,
+    CONVOLVING,
+    GATED_CELLS,
+    MATMULS,
+    PRODUCTS,
+    RECURRENT,
+    may_contain,
+    models_of,
+    version,
+)
+
+VOLTA, AMPERE = (7, 0), (8, 0)
+AUTOCAST_SINCE = (1, 10)  # torch.autocast
+TINY_BATCH, TINY_CHANNELS, TINY_INPUTS, TINY_AREA = 64, 64, 9216, 1 << 21
+"""Up to here a layer takes a GPU no longer than its launch, and casts cost more than 16 bits save."""
+LOGIT_LOSSES = {
+    "torch.nn.BCELoss": "BCEWithLogitsLoss",
+    "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy_with_logits",
+}
+FAIRSCALE_CHECKPOINT = "fairscale.nn.checkpoint_wrapper"
+FORGETS = "recomputes the forward pass without the autocast that it ran under"
+UNSAFE = (
+    ("torch.nn.functional.batch_norm", "does not mix statistics in 32 bits with weights in 16"),
+    ("torch.autograd.grad", "takes gradients inside the forward pass"),
+    ("deepspeed.checkpointing.", FORGETS),
+    ("deepspeed.runtime.activation_checkpointing.", FORGETS),
+    ("apex.transformer.tensor_parallel.checkpoint", FORGETS),
+    ("apex.transformer.tensor_parallel.random.checkpoint", FORGETS),
+    ("torchdiffeq.", "picks its steps by the error, which rounding to 16 bits drowns"),
+    ("torchsde.", "picks its steps by the error, which rounding to 16 bits drowns"),
+)
+"""Calls that break or lose their meaning under autocast, by the beginning of their name, and why."""
+FILLS = ("Tensor.masked_fill", "torch.masked_fill")
+FLOAT16_MAX = 65504.0
+ENVIRONMENTS = frozenset(("gym", "gymnasium", "pettingzoo", "procgen", "dm_control"))
+QUANTIZERS = frozenset(("pytorch_quantization", "nncf", "brevitas", "torchao", "auto_gptq"))
+PARTS = {"scaler": "a gradient scaler", "autocast": "autocast"}
+
+
+def worth_of(program: TrainingProgram, step: Step) -> Worth | None:
+    """What 16 bits are worth in a step: None where it holds no product and no convolution, or trains no model."""
+    optimizers = [optimizer for optimizer in program.optimizers if optimizer.site in step.optimizers]
+    if optimizers and all(optimizer.trains == "inputs" for optimizer in optimizers):
+        return None  # an image or a latent code is searched for: its small changes are the result
+    models = models_of(program, step)
+    if not may_contain(models, (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING):
+        return None
+    batch = batch_of(program, step)
+    if not models or any(model.layers & RECURRENT for model in models):
+        return Worth.SOME
+    if batch is None:
+        return Worth.HIGH
+    by_hand = [call for call in step.calls if call.qualname in PRODUCTS | CONVOLVING]
+    if by_hand and (any(call.of_weights for call in by_hand) or not any(each.products.by_position for each in models)):
+        return Worth.HIGH  # the scores of a narrow attention are as small as its layers; of others nothing is known
+    tiny = all(
+        is_bound_by_launches(model.products, batch)
+        if not model.products.beside_convolutions
+        else not by_hand and batch <= TINY_BATCH and is_tiny(model)
+        for model in models
+    )
+    return Worth.SMALL if tiny else Worth.HIGH
+
+
+def is_tiny(model: Model) -> bool:
+    """Whether a convolutional network has such small layers that each is over before the next one is launched.
+
+    How large the pictures are is not known; they are small where a classifier takes the last maps whole.
+    """
+    products = model.products
+    inputs = [layer.inputs or 0 for layer in products.layers]
+    if not products.beside_convolutions or products.of_sequences or products.embeds:
+        return False
+    if not products.complete or products.channels is None or products.channels > TINY_CHANNELS:
+        return False
+    if any(each.elements is None or each.elements > TINY_AREA for each in products.layers):
+        return False
+    return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
+
+
+def refuse_program(program: TrainingProgram, here: Path) -> None:
+    """Raise Refuse for what the whole program does."""
+    if program.target.torch < AUTOCAST_SINCE:
+        older = version(program.target.torch)
+        raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
+    if program.libraries & ENVIRONMENTS:
+        raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
+    if program.libraries & QUANTIZERS:
+        raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
+    for part in program.precision:
+        if part.kind in PARTS and not part.disabled:
+            what = f"{PARTS[part.kind]}, {part.site.line_from(here)}"
+            raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
+
+
+def refuse_model(model: Model) -> None:
+    """Raise Refuse for what a model is made of."""
+    if model.dtype == "float64":
+        raise Refuse("the program computes in float64: it wants more precision, not less")
+    if model.half:
+        raise Refuse("the model, or a part of it, is converted to another precision already")
+    if (model.wrapped or "").endswith("FullyShardedDataParallel"):
+        raise Refuse("FullyShardedDataParallel has mixed precision of its own: pass it mixed_precision=")
+
+
+def needs_float16(model: Model) -> str | None:
+    """What a model has that computes in float16 whatever the region says, where small gradients need a scaler.
+
+    cuDNN does so with recurrent layers, fairscale when it recomputes; the threads of ``DataParallel`` take over that
+    autocast is on, but not its dtype. Cells have no kernel for bfloat16 in older versions of torch.
+    """
+    if model.wrapped == "torch.nn.DataParallel":
+        return "DataParallel"
+    if FAIRSCALE_CHECKPOINT in model.layers:
+        return "checkpoint_wrapper of fairscale"
+    layer = next(iter(sorted(model.layers & (RECURRENT | GATED_CELLS))), None)
+    return f"{layer.rpartition('.')[2]} layers" if layer is not None else None
+
+
+def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
+    """The qualified names of the optimizers that the step updates."""
+    return {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
+
+
+def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
+    """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
+    for call in calls:
+        why = unfit_for_half(call.qualname)
+        why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
+        if why is not None and call.constants != ("custom_fwd",):
+            return f"{call.qualname} on {call.site.line_from(here)} {why}"
+        if half == "float16" and call.qualname.startswith(FILLS):
+            numbers = [value for value in call.constants if isinstance(value, (int, float))]
+            if any(FLOAT16_MAX < abs(value) < float("inf") for value in numbers):
+                where = call.site.line_from(here)
+                return f"{where} fills with a number that float16 cannot hold: use torch.finfo(x.dtype).min"
+    return None

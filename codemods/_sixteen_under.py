@@ -1,0 +1,285 @@
+"""Mixed precision under a framework, which has a switch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from turbofix.assumptions import LEARNS_IN_16_BITS, ON_GPU, OPTION_DEFAULT
+from turbofix.codemod import Codemod
+from turbofix.edits import Refuse
+from turbofix.findings import Finding, InPlace, Refusal, Site, Worth
+from turbofix.program.evidence import of_forward, of_value
+from turbofix.program.model import ModuleSteps, Owner, Step, Training, TrainingProgram
+from turbofix.program.sizes import is_bound_by_launches
+
+from ._deepspeed import InConfiguration
+from ._deepspeed import evidence as of_configuration
+from ._deepspeed import under_trainer as beside_trainer
+from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said
+from ._scaler import holds
+from ._sixteen import (
+    AMPERE,
+    LOGIT_LOSSES,
+    TINY_BATCH,
+    VOLTA,
+    is_tiny,
+    needs_float16,
+    optimizer_names,
+    refuse_model,
+    refuse_program,
+    unsafe_call,
+    worth_of,
+)
+from ._trainers import (
+    CAPABLE,
+    FULL,
+    MIXED,
+    STEPPING,
+    Switch,
+    by_deepspeed,
+    evidence,
+    is_off,
+    is_sharded,
+    on_gpu,
+    stays_on_cpu,
+)
+from ._trainers import called as called_by
+from ._trainers import judged as judged_setting
+from ._trainers import why_not as why_not_setting
+
+NETWORKS = ("torchvision.models.", "timm.", "transformers.", "segmentation_models_pytorch.", "torchaudio.models.")
+"""Libraries whose networks multiply or convolve."""
+
+
+def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of transformers, which have a switch for it: the trainer puts the model under autocast itself."""
+    for training in program.trainings:
+        if program.target.capability < VOLTA or stays_on_cpu(training):
+            continue
+        name = f"{called_by(training)} leaves the model"
+        message = f"{name} in float32; the GPU is faster in bfloat16"
+        right = "the trainer computes in mixed precision ({})"
+        there = [
+            judged_setting(codemod, training, each, message, right.format(each), value, (LEARNS_IN_16_BITS,))
+            for each, value in (("bf16", CAPABLE), ("fp16", "{torch.cuda.is_available}()"))
+        ]
+        told = sorted((each for each in there if each is not None), key=lambda each: not isinstance(each, InPlace))
+        if told and isinstance(told[0], InPlace):  # one of the two that is on decides
+            yield told[0]
+            continue
+        if training.precision == "other":
+            continue
+        if told:
+            yield told[0]
+            continue
+        reason = why_not_under(program, training)
+        seen = evidence(training, "bf16")
+        plan: Switch | InConfiguration = Switch("bf16", CAPABLE)
+        if reason is None and by_deepspeed(training):
+            both, seen = beside_trainer(training), (*seen, *of_configuration(training))
+            reason, plan = (both, plan) if isinstance(both, str) else (None, both)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            continue
+        plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
+        assumes = () if plain else (LEARNS_IN_16_BITS,)
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
+
+
+def why_not_under(program: TrainingProgram, training: Training) -> str | None:
+    """What makes a trainer's mixed precision unsafe, or what decides over it."""
+    reason = why_not_setting(program, training, "bf16")
+    if reason is not None:
+        return reason
+    if program.target.capability < AMPERE:
+        return "before Ampere there is only fp16, in which models that were trained in bfloat16 (T5) overflow"
+    inside = sorted({layer for model in training.models for layer in model.layers} & LOGIT_LOSSES.keys())
+    if inside:
+        return f"{inside[0].rpartition('.')[2]} in the model raises under autocast: use {LOGIT_LOSSES[inside[0]]}"
+    for name in ("fsdp", "half_precision_backend", "fp16_backend", "fp16_opt_level"):
+        if not is_off(training.argument(name)):
+            return f"the settings choose a way of their own by `{name}`"
+    return None
+
+
+def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings of Lightning, whose trainer puts the module's steps under autocast, with their losses."""
+    for training in program.trainings:
+        given = training.argument("precision")
+        message = "Lightning's trainer computes in float32; the GPU is faster in bfloat16"
+        seen = evidence(training, "precision")
+        if program.target.capability < VOLTA or on_gpu(training) is False:
+            continue
+        if given.known and set(given.values) <= set(MIXED):
+            unless = f", unless {given.option} says otherwise" if given.option is not None else ""
+            said_so = f"the trainer computes in {given.values[0]}{unless}"
+            yield codemod.in_place(given.edit_at or training.site, said_so)
+            continue
+        if given.state in ("computed", "unknown", "may"):
+            where = f"as `{given.text or '...'}` says"
+            yield codemod.in_place(given.site or training.site, f"the trainer's precision is chosen, {where}")
+            continue
+        if given.known and not set(given.values) <= {None, *FULL}:
+            continue  # in double precision, on purpose
+        worth = worth_under_lightning(program, training)
+        if training.precision == "other" or worth is None:
+            continue
+        reason = why_not_under_lightning(program, training)
+        if reason is not None:
+            yield codemod.refuse(training.site, message, reason, evidence=seen)
+            continue
+        is_cuda = training.argument("accelerator").values == ("cuda",)
+        value = '"bf16-mixed"' if is_cuda else '"bf16-mixed" if {torch.cuda.is_available}() else "32-true"'
+        sure = program.complete and worth is not Worth.SMALL and is_plain(training.module)
+        assumes = (*(() if sure else (LEARNS_IN_16_BITS,)), *((ON_GPU,) if on_gpu(training) is None else ()))
+        plan = Switch("precision", value)
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth | None:
+    """What 16 bits are worth for a module: None where it is known to multiply nothing, little for small layers."""
+    layers = {layer for model in training.models for layer in model.layers}
+    whole = [replace(model, products=replace(model.products, complete=True)) for model in training.models]
+    if training.parsed or not whole or any(each.startswith(NETWORKS) for each in layers):
+        return Worth.HIGH
+    if not layers & (MATMULS | RECURRENT | CONVOLUTIONS):
+        return None if all(model.layers_complete for model in whole) else Worth.SOME
+    sizes = [size for loader in program.loaders for size in loader.samples.values]
+    batch = max((size for size in sizes if isinstance(size, int)), default=TINY_BATCH)
+    tiny = all(
+        is_tiny(model)
+        if model.products.beside_convolutions
+        else bool(model.products.layers) and is_bound_by_launches(model.products, batch)
+        for model in whole
+    )
+    return Worth.SMALL if tiny else Worth.HIGH
+
+
+def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
+    """What makes mixed precision unsafe for a module, or what decides over it."""
+    given, module = training.argument("precision"), training.module
+    if given.option is not None:
+        return f"the script leaves it to {said(given)}: pass bf16-mixed"
+    if given.state == "value" and given.values != (None,):
+        return f"the script asks for precision={given.text} itself, on purpose as it seems"
+    if module is not None and module.manual:
+        return "the module steps its optimizers itself, and its backward passes would run under autocast too"
+    reason = why_not_in_steps(module, training.site.path) if module is not None else None
+    if reason is not None:
+        return reason
+    if program.target.capability < AMPERE:
+        return 'before Ampere there is only "16-mixed", which not every module bears'
+    if module is not None and module.old is not None:
+        return f'the script is written for Lightning 1 (`{module.old}`), which calls it precision="bf16"'
+    if is_sharded(training):
+        return "a strategy or plugin of the trainer may have a precision of its own"
+    fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
+    clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
+    if fused and clips:
+        return "Lightning cannot clip the gradients of a fused optimizer beside mixed precision"
+    try:
+        refuse_program(program, training.site.path)
+        for model in training.models:
+            refuse_model(model)
+            if (layer := needs_float16(model)) is not None:
+                raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16-mixed has no scaler")
+    except Refuse as refuse:
+        return str(refuse)
+    return why_not_setting(program, training, "precision", "bf16-mixed")
+
+
+def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
+    """What a module's steps do that raises in 16 bits."""
+    for name in (*module.losses, *(call.qualname for call in module.calls)):
+        if name in LOGIT_LOSSES:
+            return f"{name.rpartition('.')[2]} raises under autocast: return logits and use {LOGIT_LOSSES[name]}"
+    if module.leaves is not None:
+        return f"{module.leaves.line_from(here)} makes a numpy array of a tensor; numpy has no bfloat16"
+    return unsafe_call(module.calls, "bfloat16", here)
+
+
+def is_plain(module: ModuleSteps | None) -> bool:
+    """Whether the steps of a module compute nothing beside the model and criteria of torch."""
+    return module is not None and bool(module.losses) and module.by_hand is None and module.kept is None
+
+
+def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """Trainings with Accelerate, which puts the forward pass under autocast itself and returns float32."""
+    steps = [step for step in program.steps if step.device.where != "cpu" and worth_of(program, step) is not None]
+    if program.target.capability < VOLTA or program.hands_over or not steps:
+        return
+    told: set[Site] = set()
+    for owner in program.owners:
+        given = owner.argument("mixed_precision")
+        site = given.edit_at or owner.site
+        if given.known and given.values and set(given.values) <= {"bf16", "fp16", "fp8"}:
+            yield codemod.in_place(site, f"Accelerate computes in mixed precision ({given.values[0]})")
+            continue
+        if given.state in ("computed", "unknown", "may"):
+            where = f"as `{given.text or '...'}` says"
+            yield codemod.in_place(given.site or owner.site, f"the precision of Accelerate is chosen, {where}")
+            continue
+        if site in told:
+            continue
+        told.add(site)
+        message = (
+            f"Accelerate computes {called(models_of(program, steps[0]))} in float32; the GPU is faster in bfloat16"
+        )
+        seen = (of_value("mixed_precision", given, owner.site), *of_forward(steps[0]))
+        reason = why_not_under_accelerate(program, owner, steps)
+        if reason is not None:
+            yield codemod.refuse(site, message, reason, evidence=seen)
+            continue
+        launched = given.state == "absent" or given.values == (None,)
+        at = None if given.state == "absent" else site
+        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at)
+        plain = program.complete and all(models_of(program, step) for step in steps)
+        assumes = (*((OPTION_DEFAULT,) if launched else ()), *(() if plain else (LEARNS_IN_16_BITS,)))
+        worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
+        yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list[Step]) -> str | None:
+    """What makes Accelerate's mixed precision unsafe for the steps, or who decides over it."""
+    given = owner.argument("mixed_precision")
+    try:
+        refuse_program(program, owner.site.path)
+        for step in steps:
+            refuse_under_accelerate(program, step)
+    except Refuse as refuse:
+        return str(refuse)
+    if program.target.capability < AMPERE:
+        return "before Ampere there is only fp16, which not every model bears"
+    if owner.open_mapping:
+        return "the call unpacks a mapping that may already hold mixed_precision"
+    if given.state != "absent" and given.values != (None,) and given.option is None:
+        return f"the script sets mixed_precision={given.text or 'no'} itself, on purpose as it seems"
+    if not is_off(owner.argument("cpu")):
+        return f"whether it trains on a GPU is left to `cpu={owner.argument('cpu').text or '...'}`"
+    if given.reads:
+        return f"the option is read for something else too ({given.reads[0].line_from(program.entry)})"
+    known = given.state == "absent" or given.edit_at is not None
+    return None if known else f"the script leaves it to {said(given)}: pass bf16"
+
+
+def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
+    """Raise Refuse for what happens in a step whose models alone run under autocast, and return float32."""
+    if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
+        raise Refuse("the optimizer calls the forward pass again through a closure")
+    if any(backward.create_graph for backward in step.backwards):
+        raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
+    for model in models_of(program, step):
+        refuse_model(model)
+        if (layer := needs_float16(model)) is not None:
+            raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16 has no scaler")
+    loop = step.loop.site
+    beside = (loop, *(act.function for act in step.backwards if act.function is not None))
+    inside_models = tuple(call for call in step.calls if not any(holds(each, call.site) for each in beside))
+    for call in inside_models:
+        if call.qualname in LOGIT_LOSSES:
+            raise Refuse(f"{call.qualname.rpartition('.')[2]} in the model raises under autocast")
+    reason = unsafe_call(inside_models, "bfloat16", loop.path)
+    if reason is not None:
+        raise Refuse(reason)
