@@ -149,7 +149,8 @@ class Codemod:
         told: set[tuple[Path, int]] = set()
         slow = False
         for said in self._find(program):
-            told.add(said.site[:2])
+            last = said.site.end_line if said.site.kind == "Call" else said.site.line
+            told.update((said.site.path, line) for line in range(said.site.line, last + 1))
             slow = slow or not isinstance(said, InPlace)
             yield said
         for habit in () if slow and self.once else program.habits:

@@ -1,17 +1,21 @@
-"""What a program does right already, read off the event log by the rows of ``habits.tsv``."""
+"""What a program does right already, read off the event log, and off the text, by the rows of ``habits.tsv``."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from functools import cache
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
 from pathlib import Path
 
 from turbofix.findings import InPlace, Site
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Event
+from turbofix.program.libraries import CLIPS
 from turbofix.program.model import Step
 from turbofix.program.values import Const, Option, members
+from turbofix.program.written import SHAPES, Written, is_interval, meaning, qualified
 from turbofix.records import dataclass
 
 ROWS = Path(__file__).with_name("habits.tsv")
@@ -25,35 +29,59 @@ class Habit:
     kind: str
     names: tuple[str, ...]
     argument: str
+    position: int | None
     value: str
     where: str
     sentence: str
 
     def covers(self, event: Event, where: str) -> bool:
         """Whether an event of this kind, there, is such a habit."""
-        if self.where not in ("any", where) or not (self.names == ("-",) or self._is(event.name or _called(event))):
-            return False
-        return not self.argument or self._given(event)
+        named = self.names == ("-",) or self.is_called(event.name or _called(event))
+        return self.where in ("any", where or "outside") and named and (not self.argument or self._given(event))
 
-    def _is(self, name: str) -> bool:
-        return any(
-            name.startswith(each[:-1])
-            if each.endswith("*")
-            else name.endswith(each[1:])
-            if each.startswith("*")
-            else name == each
-            for each in self.names
-        )
+    def is_called(self, name: str) -> bool:
+        """Whether a qualified name is one of the row's."""
+        return any(fnmatchcase(name, each) for each in self.names)
 
     def _given(self, event: Event) -> bool:
-        passed = event.arguments.get(self.argument) if event.arguments is not None else None
-        if passed is None:
+        if event.arguments is None:
             return False
+        passed = event.arguments.get(self.argument, self.position)
+        if passed is None:
+            return self.value.startswith("!") and not event.arguments.open
         values = (each.default if isinstance(each, Option) else each for each in members(passed.value))
         known = [each.value for each in values if isinstance(each, Const)]
+        return self._fits(known)
+
+    def is_open(self, event: Event) -> bool:
+        """Whether nothing is known of the value that the row asks for."""
+        given = event.arguments.get(self.argument) if event.arguments is not None else None
+        found = [] if given is None or given.node is None else members(given.value)
+        return any(not isinstance(each, (Const, Option)) for each in found)
+
+    def _fits(self, known: list[object]) -> bool:
+        """Whether values are as the row says: ``*`` any true one, ``!no`` all others, ``?so`` one of them."""
         if self.value == "*":
-            return not known or any(known)
-        return bool(known) and all(str(each) == self.value for each in known)
+            return not known or any(known)  # what is not known is told with its text
+        if self.value.startswith("?"):
+            return any(fnmatchcase(str(each), self.value[1:]) for each in known)
+        if self.value.startswith("!"):
+            return all(str(each) != self.value[1:] for each in known)
+        return bool(known) and all(fnmatchcase(str(each), self.value) for each in known)
+
+    def is_written(self, call: ast.Call) -> bool:
+        """Whether a call that was not executed is given what the row says."""
+        if not self.argument:
+            return True
+        words = {word.arg: word.value for word in call.keywords}
+        given = words.get(self.argument)
+        if given is None and self.position is not None and self.position < len(call.args):
+            given = call.args[self.position]
+        if given is None:
+            return self.value.startswith("!") and None not in words
+        if isinstance(given, (ast.List, ast.Tuple, ast.Dict)):
+            return self.value == "*"
+        return isinstance(given, ast.Constant) and self._fits([given.value])
 
 
 def _called(event: Event) -> str:
@@ -71,19 +99,30 @@ def table() -> dict[str, tuple[Habit, ...]]:
             continue
         codemod, kind, names, argument, where, sentence = line.split("\t")
         name, _, value = argument.partition("=")
-        row = Habit(codemod, kind, tuple(names.split()), "" if argument == "-" else name, value, where, sentence)
+        name, _, position = name.partition("@")
+        name = "" if name == "-" else name
+        at = int(position) if position else None
+        row = Habit(codemod, kind, tuple(names.split()), name, at, value, where, sentence)
         found[kind] = (*found.get(kind, ()), row)
     return found
 
 
 def habits(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
-    """Each habit once for each place, in program order."""
+    """Each habit once for each line, in program order; what was executed before what is only written."""
+    told: set[tuple[str, Path, int]] = set()
+    for habit in (*_executed(analysis, steps), *_written(analysis)):
+        place = habit.codemod, habit.site.path, habit.site.line
+        if place not in told:
+            told.add(place)
+            yield habit
+
+
+def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
     facts = analysis.facts
     loops = {step.loop.site for step in steps}
     outer: set[Site] = set()
     for event in facts.of("backward", "step"):
         outer.update(facts.places.site(record.node, record.module) for record in facts.loops(event))
-    told: set[tuple[str, Site]] = set()
     for kind, rows in table().items():
         for event in facts.of(kind):
             around = [facts.places.site(record.node, record.module) for record in facts.loops(event)]
@@ -91,13 +130,59 @@ def habits(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
             where = "interval" if where == "step" and _every_so_often(event) else where
             for row in rows:
                 if row.covers(event, where):
-                    site = facts.site(event)
-                    if (row.codemod, site) not in told:
-                        told.add((row.codemod, site))
-                        yield InPlace(row.codemod, site, row.sentence)
+                    node = _told_at(event.node, row)
+                    says = f", where `{facts.places.text(node, event.module)}` says so" if row.is_open(event) else ""
+                    yield InPlace(row.codemod, facts.places.site(node, event.module), row.sentence + says)
+
+
+def _written(analysis: Analysis) -> Iterator[InPlace]:
+    """What the text tells of code that was not executed, and by its shape."""
+    facts = analysis.facts
+    written = Written(tuple(facts.execution.modules.values()))
+    dead = {id(event.node) for event in facts.dead}
+    for row in table()["written"]:
+        for node, module in SHAPES[row.names[0]](written):
+            if id(node) not in dead:
+                yield InPlace(row.codemod, facts.places.site(node, module), row.sentence)
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            if id(call) in dead:
+                continue
+            rows = _rows(meaning(call.func, module.tree), qualified(call, module.tree))
+            executed = bool(rows and facts.at(call))
+            for row in rows:
+                if executed and (row.argument or row.where != "any"):
+                    continue  # the events tell the values and the loops
+                if row.is_written(call) and row.where in ("any", written.where(call, module) or "outside"):
+                    yield InPlace(row.codemod, facts.places.site(_told_at(call, row), module), row.sentence)
+
+
+@lru_cache(maxsize=4096)
+def _rows(name: str, full: str) -> tuple[Habit, ...]:
+    """The rows that speak of what is called by a name; with what its owner was made of, too."""
+    own = [row for row in table()["make"] if row.is_called(name)]
+    own += [row for row in table()["call"] if row.is_called(full)]
+    for kind, names in _KINDS.items():
+        if any(fnmatchcase(full, each) for each in names):
+            own += [row for row in table().get(kind, ()) if row.names == ("-",) or row.is_called(full)]
+    return tuple(own)
+
+
+def _told_at(node: ast.AST, row: Habit) -> ast.AST:
+    """The argument that a row asks for, where the call gives it by its name; else the call."""
+    words = node.keywords if isinstance(node, ast.Call) else []
+    return next((word.value for word in words if word.arg == row.argument), node)
+
+
+_KINDS = {
+    "clip": (*CLIPS, "*.clip_grad_norm_", "*.clip_grad_value_", "*.clip_gradients"),
+    "save": ("torch.save", "*.save_pretrained", "*.save_checkpoint", "*.save_weights", "*.save_state"),
+    "zero_grad": ("*.zero_grad",),
+    "compile": ("torch.compile",),
+    "wrap": ("torch.nn.parallel.DistributedDataParallel",),
+}
+"""How calls are named that are an event of their own, as far as the text tells."""
 
 
 def _every_so_often(event: Event) -> bool:
-    """Whether a test of a remainder guards it: `if step % 100 == 0`."""
-    tests = (level.node.test for level in event.control.upwards() if isinstance(level.node, (ast.If, ast.IfExp)))
-    return any(isinstance(node, ast.Mod) for test in tests for node in ast.walk(test))
+    return any(isinstance(level.node, ast.If) and is_interval(level.node) for level in event.control.upwards())

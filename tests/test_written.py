@@ -1,0 +1,165 @@
+"""What the text tells of what is right: by the shape of code, and of code that was not executed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import pipeline, registry
+from turbofix.program.model import Target
+
+TRAINING = """
+import os
+import pickle
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Warmup(torch.optim.lr_scheduler.LRScheduler):
+    pass
+
+
+class Photos(Dataset):
+    def __init__(self, paths, transform):
+        self.images, self.paths = [], []
+        self.transform = transform
+        for path in paths:
+            image = Image.open(path)
+            image = image.convert("RGB")
+            self.images.append(image)  # cache-preprocessing
+            self.paths.append(path)
+
+    def __getitem__(self, index):
+        return self.transform(self.images[index])
+
+
+class Listed(Dataset):
+    def __init__(self, paths):
+        self.paths = []
+        for path in paths:
+            self.paths.append(path)
+
+    def __getitem__(self, index):
+        return Image.open(self.paths[index])
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.register_buffer("scale", torch.ones(8))  # device-tensors
+        for parameter in self.body.parameters():
+            parameter.requires_grad = False  # skip-unused-gradients
+        self.start = torch.zeros(8, device="cuda")
+
+    def forward(self, x):
+        with torch.no_grad():  # skip-unused-gradients
+            x = self.body(x)
+        noise = torch.randn(8, device=x.device)  # device-tensors
+        return self.head(x + noise + torch.zeros(8))
+
+
+def collate(batch):
+    size = max(len(each) for each in batch)  # dynamic-padding
+    return torch.stack([nn.functional.pad(each, (0, size - len(each))) for each in batch])
+
+
+def widest(texts):
+    return max(len(each) for each in texts)
+
+
+def report(values):
+    print(values)
+
+
+def load(path):
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            return pickle.load(file)  # cache-preprocessing
+    return None
+
+
+def train_epoch(model, loader, optimizer, epoch):
+    losses, recent = [], []
+    for step, x in enumerate(loader):
+        loss = model(x.cuda()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())  # defer-item
+        recent.append(loss)
+        if (step + 1) % 50 == 0:  # throttle-logging
+            report(losses[-1])
+        if not step % 100:  # throttle-logging
+            print(losses[-1])
+        if len(recent) == 20:  # throttle-logging
+            print("twenty")
+            recent.clear()
+        if step > 3:
+            report(step)
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.9  # warmup-schedule
+
+
+def main():
+    model = Net().cuda()
+    table = torch.tensor(load("table.pkl")).cuda()  # preload-dataset
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.param_groups[0]["lr"] = 0.1
+    schedule = Warmup(optimizer)  # warmup-schedule
+    loader = DataLoader(Photos(["a.png"], table), collate_fn=collate)
+    for epoch in range(9):
+        train_epoch(model, loader, optimizer, epoch)
+
+
+main()
+"""
+CODEMODS = set(re.findall(r"#  ?([a-z-]+)$", TRAINING, re.MULTILINE))
+
+
+def told(text: str, **others: str) -> set[tuple[str, int]]:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text, **others), registry.load(), Target())
+    assert not report.notes, report.notes
+    return {(each.codemod, each.site.line) for each in report.in_place}
+
+
+def test_shapes_are_told_where_they_are_right_and_nowhere_else() -> None:
+    marked = {
+        (match[1], number)
+        for number, line in enumerate(TRAINING.splitlines(), 1)
+        if (match := re.search(r"# ([a-z-]+)$", line)) is not None
+    }
+
+    found = {each for each in told(TRAINING) if each[0] in CODEMODS}
+    assert found == marked
+
+
+@pytest.mark.parametrize("settings", ["", "lr_scheduler_type='cosine'", "max_grad_norm=0.5", "logging_steps=steps"])
+def test_what_a_trainer_does_by_itself(settings: str) -> None:
+    found = {name for name, _ in told(TRAINER.format(settings=settings))}
+    assert found >= {"warmup-schedule", "clip-gradients", "crash-checkpoint", "throttle-logging"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ("lr_scheduler_type='constant'", "warmup-schedule"),
+        ("max_grad_norm=0", "clip-gradients"),
+        ("logging_steps=1", "throttle-logging"),
+    ],
+)
+def test_what_a_trainer_is_told_not_to_do(settings: str, name: str) -> None:
+    assert name not in {each for each, _ in told(TRAINER.format(settings=settings))}
+
+
+TRAINER = """
+from transformers import AutoModel, Trainer, TrainingArguments
+
+steps = read()
+arguments = TrainingArguments("out", {settings})
+Trainer(AutoModel.from_pretrained("bert-base-uncased"), arguments, train_dataset=make()).train()
+"""

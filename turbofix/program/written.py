@@ -1,0 +1,531 @@
+"""What the text of the training's files does right: shapes of code, and calls that the execution did not come to.
+
+Names are those of the imports. Which loop is a training step's is told by the ``backward`` calls in it, and in the
+functions that it calls, by their names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
+
+from turbofix.nodes import walk
+from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
+from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
+
+_BACKWARD = frozenset(("backward", "manual_backward", "autograd"))
+_STEPS = frozenset(("training_step",))
+_MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye tensor normal tril triu")
+_TENSORS = words("tensor as_tensor from_numpy FloatTensor LongTensor Tensor IntTensor DoubleTensor stack")
+_SHOWING = SHOWING_METHODS | LOGGING_METHODS | {"print"}
+_DECODING = words("""
+    imread read_image decode_image load encode encode_plus batch_encode_plus tokenize tokenizer stft melspectrogram mfcc
+    resample fromarray imdecode read_video convert_tokens_to_ids
+    """)
+"""The last names of calls that decode, transform or tokenize."""
+
+_CHEAP = words("""
+    tensor as_tensor from_numpy FloatTensor LongTensor Tensor float long int bool dict items len to type clone view
+    reshape unsqueeze squeeze permute transpose tolist is_tensor item size shape iloc get isinstance range str list
+    """)
+_PLAIN = _CHEAP | words("DataFrame Series array asarray sorted glob listdir copy zip astype zeros len sum arange")
+_LISTS = frozenset(("batch", "samples", "examples", "features", "data", "batch_data", "batches", "items", "instances"))
+
+
+@once_per_node
+def imports(tree: ast.Module) -> dict[str, str]:
+    """The names that a file imports, with what they mean; those of its project are not told apart."""
+    found: dict[str, str] = {}
+    for plain in every(ast.Import, tree):
+        for alias in plain.names:
+            found[alias.asname or alias.name.partition(".")[0]] = (
+                alias.name if alias.asname else alias.name.partition(".")[0]
+            )
+    for chosen in every(ast.ImportFrom, tree):
+        if not chosen.level:
+            for alias in chosen.names:
+                found[alias.asname or alias.name] = f"{chosen.module}.{alias.name}"
+    return found
+
+
+@once_per_node
+def _made(tree: ast.Module) -> dict[str, str]:
+    """The names that are given what a library's constructor makes: ``self.accelerator`` is an ``Accelerator``."""
+    found: dict[str, str] = {}
+    for given in every(ast.Assign, tree):
+        if isinstance(given.value, ast.Call):
+            name = meaning(given.value.func, tree)
+            if "." in name[1:] and name.rpartition(".")[2][:1].isupper():
+                found.update((text, name) for target in given.targets if (text := dotted(target)) is not None)
+    return found
+
+
+def meaning(node: ast.AST, tree: ast.Module) -> str:
+    """The qualified name of a function; ``.name`` where its owner is not known, a name of the project as it is."""
+    text = dotted(node)
+    if text is None:
+        return f".{node.attr}" if isinstance(node, ast.Attribute) else ""
+    head, _, rest = text.partition(".")
+    known = imports(tree)
+    if head in known:
+        return f"{known[head]}.{rest}" if rest else known[head]
+    owner, _, last = text.rpartition(".")
+    return f".{last}" if owner else text
+
+
+def qualified(node: ast.Call, tree: ast.Module) -> str:
+    """The same, by what the name of the receiver was given in the file, too."""
+    name = meaning(node.func, tree)
+    owner = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    return f"{_made(tree)[owner]}{name}" if name[:1] == "." and owner in _made(tree) else name
+
+
+def last(node: ast.AST) -> str:
+    """The last name of a function that is called."""
+    func = node.func if isinstance(node, ast.Call) else node
+    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+
+
+@once_per_node
+def _calls(node: ast.AST) -> frozenset[str]:
+    """The last names of the calls in a node, functions in it left out."""
+    return frozenset(last(each) for each in walk_here(node) if isinstance(each, ast.Call))
+
+
+def _called(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    return frozenset().union(*map(_calls, nodes))
+
+
+class Written:
+    """The files of a training, by what is written in them."""
+
+    def __init__(self, modules: Collection[ModuleFile]) -> None:
+        self.modules = modules
+        self._places: dict[tuple[ast.AST, int], str] = {}
+        self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        for module in modules:
+            for function in every(ast.FunctionDef, module.tree):
+                self.functions.setdefault(function.name, []).append(function)
+
+    def _reaching(self, names: frozenset[str], said: Callable[[ast.AST], frozenset[str]]) -> frozenset[str]:
+        """The names, and those of the functions whose calls (as far as they are asked for) lead to one."""
+        found = names
+        while True:
+            more = {name for name, all_ in self.functions.items() if any(said(each) & found for each in all_)}
+            if more <= found:
+                return found
+            found |= more
+
+    @cached_property
+    def steps(self) -> frozenset[str]:
+        """The names of the functions that are a step: they go backward outside of a loop over data."""
+        return self._reaching(_BACKWARD, _outside_of_loops) | _STEPS
+
+    @cached_property
+    def trains(self) -> frozenset[str]:
+        """The names of the functions that go backward, in a loop or not."""
+        return self._reaching(_BACKWARD, _everywhere) | _STEPS
+
+    @cached_property
+    def shows(self) -> frozenset[str]:
+        """The names of the functions that show something."""
+        return self._reaching(_SHOWING, _everywhere) - {"forward", "__init__", "main"}
+
+    @cached_property
+    def collating(self) -> frozenset[str]:
+        """The names of the functions that put batches together."""
+        given = (
+            last(word.value)
+            for module in self.modules
+            for word in every(ast.keyword, module.tree)
+            if word.arg in ("collate_fn", "data_collator")
+        )
+        return frozenset(name for name in given if name)
+
+    def where(self, node: ast.AST, module: ModuleFile, depth: int = 3) -> str:
+        """``step``, ``interval`` (in a step, every so often), ``loop`` (around steps) or nothing."""
+        known = self._places.get((node, depth))
+        if known is None:
+            known = self._places[node, depth] = self._where(node, module, depth)
+        return known
+
+    def _where(self, node: ast.AST, module: ModuleFile, depth: int) -> str:
+        parents = parents_in(module.tree)
+        rare = False
+        above: ast.AST | None = node
+        while above is not None:
+            if isinstance(above, ast.If) and is_interval(above):
+                rare = True
+            if isinstance(above, LOOPS) and node is not above:
+                inside = _outside_of_loops_in(above)
+                if inside & self.steps:
+                    return "interval" if rare else "step"
+                if _everywhere(above) & self.trains:
+                    return "loop"
+            if isinstance(above, FUNCTIONS):
+                name = getattr(above, "name", "")
+                if name in _STEPS:
+                    return "interval" if rare else "step"
+                if depth and name and name not in ("__init__", "forward"):
+                    found = [self.where(each, where, depth - 1) for each, where in self._callers.get(name, ())[:4]]
+                    for kind in ("interval", "step", "loop"):
+                        if kind in found:
+                            return "interval" if rare and kind == "step" else kind
+                return ""
+            above = parents.get(above)
+        return ""
+
+    def is_before_training(self, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
+        """Whether a place is run where the training is set up: outside of its loops, by what goes on to train."""
+        if self.where(node, module):
+            return False
+        function = _function(node, module)
+        if function is None or function.name in self.trains:
+            return True
+        callers = self._callers.get(function.name, ()) if depth and function.name not in ("forward", "__init__") else ()
+        return any(self.is_before_training(each, where, depth - 1) for each, where in callers)
+
+    @cached_property
+    def _callers(self) -> dict[str, list[tuple[ast.AST, ModuleFile]]]:
+        found: dict[str, list[tuple[ast.AST, ModuleFile]]] = {}
+        for module in self.modules:
+            for call in every(ast.Call, module.tree):
+                if last(call) in self.functions:
+                    found.setdefault(last(call), []).append((call, module))
+        return found
+
+
+@once_per_node
+def _everywhere(node: ast.AST) -> frozenset[str]:
+    return _called(getattr(node, "body", [])) | _called(getattr(node, "orelse", []))
+
+
+@once_per_node
+def _outside_of_loops(node: ast.AST) -> frozenset[str]:
+    return _outside(getattr(node, "body", []))
+
+
+@once_per_node
+def _outside_of_loops_in(node: ast.AST) -> frozenset[str]:
+    return _outside(getattr(node, "body", []))
+
+
+def _outside(body: Iterable[ast.AST]) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = list(body)
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, (*LOOPS, *SCOPES)):
+            continue
+        if isinstance(each, ast.Call):
+            found.add(last(each))
+        waiting += ast.iter_child_nodes(each)
+    return frozenset(found)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+@once_per_node
+def is_interval(test: ast.If) -> bool:
+    """Whether what is under a test is done every so often: by a remainder, a clock, or a count that begins again."""
+    for node in walk(test.test):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            left = node.left
+            if not (isinstance(left, ast.Constant) or (isinstance(node.right, ast.Constant) and node.right.value == 1)):
+                return True
+        if isinstance(node, ast.Call) and last(node) in ("time", "perf_counter", "monotonic"):
+            return True
+    names = {name for node in walk(test.test) if (name := dotted(node)) is not None}
+    for statement in test.body if isinstance(test.test, ast.Compare) else ():
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Constant, ast.List)):
+            cleared = {dotted(each) for each in statement.targets}
+        else:
+            calls = [each.func for each in walk_here(statement) if isinstance(each, ast.Call)]
+            cleared = {dotted(each.value) for each in calls if isinstance(each, ast.Attribute) and each.attr == "clear"}
+        if cleared & names:
+            return True
+    return False
+
+
+Found = Iterator[tuple[ast.AST, ModuleFile]]
+
+
+def every_so_often(written: Written) -> Found:
+    """``if step % 50 == 0:`` in a step, with something that is shown or read."""
+    for module in written.modules:
+        for test in every(ast.If, module.tree):
+            said = _called(test.body)
+            shows = is_interval(test) and (said & written.shows or "item" in said)
+            if shows and written.where(test.test, module) in ("step", "interval"):
+                yield test, module
+
+
+def set_rates(written: Written) -> Found:
+    """``group["lr"] = rate`` in a training's loop, or in a class that keeps a schedule."""
+    for module in written.modules:
+        for node in every(ast.Subscript, module.tree):
+            if isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant) and node.slice.value == "lr":
+                function = _function(node, module)
+                if written.where(node, module) or (function is not None and function.name in ("__call__", "step")):
+                    yield node, module
+
+
+def schedules(written: Written) -> Found:
+    """An object of a class that is derived from a library's schedule."""
+    names = {
+        cls.name
+        for module in written.modules
+        for cls in every(ast.ClassDef, module.tree)
+        if any(last(base).lstrip("_") in ("LRScheduler", "LambdaLR", "Scheduler") for base in cls.bases)
+    }
+    for module in written.modules if names else ():
+        yield from ((call, module) for call in every(ast.Call, module.tree) if last(call) in names)
+
+
+def frozen(written: Written) -> Found:
+    """``parameter.requires_grad = False`` and ``model.requires_grad_(False)``."""
+    for module in written.modules:
+        for given in every(ast.Assign, module.tree):
+            target = given.targets[0]
+            if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and _is(given.value, False):
+                yield given, module
+        for call in every(ast.Call, module.tree):
+            if last(call) == "requires_grad_" and call.args and _is(call.args[0], False):
+                yield call, module
+
+
+def without_graph(written: Written) -> Found:
+    """``with torch.no_grad():`` around what is computed in a forward pass or beside a backward pass."""
+    for module in written.modules:
+        for block in every(ast.With, module.tree):
+            entered = [each.context_expr for each in block.items if isinstance(each.context_expr, ast.Call)]
+            names = {meaning(each.func, module.tree) for each in entered}
+            function = _function(block, module)
+            if function is None or not names & {"torch.no_grad", "torch.inference_mode"}:
+                continue
+            trains = _everywhere(function) & _BACKWARD and written.where(block, module) in ("step", "interval")
+            if (trains or function.name == "forward") and any(isinstance(each, ast.Assign) for each in block.body):
+                yield block, module
+
+
+def made_there(written: Written) -> Found:
+    """Tensors that a step or a forward pass makes where they are needed: ``torch.zeros(n, device=x.device)``."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            on = next((word.value for word in call.keywords if word.arg == "device"), None)
+            name = meaning(call.func, module.tree)
+            if on is None or _is(on, "cpu") or _is(on, None) or name.rpartition(".")[2] not in _MAKERS:
+                continue
+            if not name.startswith("torch."):
+                continue
+            function = _function(call, module)
+            if function is not None and (function.name != "__init__" or written.where(call, module)):
+                yield call, module
+
+
+def longest(written: Written) -> Found:
+    """What pads or cuts a batch to its own longest: in functions that put batches together, and in steps."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            pads = last(call) == "max" and _measures(call)
+            pads = pads or any(
+                word.arg == "padding" and (_is(word.value, True) or _is(word.value, "longest"))
+                for word in call.keywords
+            )
+            always = last(call) == "enable_padding" and not any(word.arg == "length" for word in call.keywords)
+            if always or (pads and _batches(written, call, module)):
+                yield call, module
+        for cut in every(ast.Slice, module.tree):
+            if isinstance(cut.upper, ast.Call) and last(cut.upper) == "max" and written.where(cut, module) == "step":
+                yield cut, module
+
+
+def _measures(call: ast.Call) -> bool:
+    """``max(len(x) for x in batch)``, ``max(lengths)``, ``max(x.size(0) for ...)``."""
+    if len(call.args) != 1 or call.keywords:
+        return False
+    given = call.args[0]
+    if isinstance(given, (ast.GeneratorExp, ast.ListComp)):
+        return any(
+            (isinstance(each, ast.Call) and last(each) in ("len", "size"))
+            or (isinstance(each, ast.Attribute) and (each.attr == "shape" or "len" in each.attr))
+            for each in walk(given.elt)
+        )
+    if isinstance(given, ast.Call):
+        return last(given) == "map" and bool(given.args) and dotted(given.args[0]) == "len"
+    return "len" in (dotted(given) or "")
+
+
+def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a batch is put together here."""
+    function = _function(node, module)
+    if function is None or function.name in ("__init__", "__getitem__"):
+        return False
+    given = {each.arg for each in parameters(function)} - {"self"}
+    name = function.name.lower()
+    return (
+        function.name in written.collating
+        or any(word in name for word in ("collate", "batch"))
+        or (name == "__call__" and bool(given & _LISTS))
+        or written.where(node, module) == "step"
+    )
+
+
+def kept_items(written: Written) -> Found:
+    """Data sets that prepare their items as they are made, and hand them out from memory."""
+    for module in written.modules:
+        for cls in every(ast.ClassDef, module.tree):
+            methods = {each.name: each for each in cls.body if isinstance(each, ast.FunctionDef)}
+            item = methods.pop("__getitem__", None)
+            if item is None or not any("Data" in last(base) for base in cls.bases):
+                continue
+            called = _names_called(item)
+            held = {last(each.value) for each in walk(item) if isinstance(each, ast.Subscript)}
+            for method in methods.values():
+                again = [each for each in walk(method) if isinstance(each, ast.For) and _is_over_self(each.iter)]
+                made = again[0] if again else _prepares(method, held, called)
+                if made is not None:
+                    yield made, module
+                    break
+
+
+def _is_over_self(iterated: ast.AST) -> bool:
+    """``for item in tqdm(self):``."""
+    given = iterated.args[:1] if isinstance(iterated, ast.Call) else [iterated]
+    return any(isinstance(each, ast.Name) and each.id == "self" for each in given)
+
+
+def _names_called(function: ast.AST) -> set[str]:
+    return {last(each) for each in walk(function) if isinstance(each, ast.Call)}
+
+
+def _prepares(method: ast.FunctionDef, held: Collection[str], called: set[str]) -> ast.AST | None:
+    """The statement of a method that prepares what is handed out later: an item decodes nothing, or calls nothing."""
+    is_cheap = not called - _CHEAP
+    if called & _DECODING:
+        return None
+    given = [
+        (last(target), each.value) for each in walk(method) if isinstance(each, ast.Assign) for target in each.targets
+    ]
+    for node in walk(method):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            kept = last(node.func.value) in held and bool(node.args)
+            if kept and (is_cheap or _is_decoded(node.args[0], given)):
+                return node
+        if isinstance(node, ast.Assign) and any(last(target) in held for target in node.targets):
+            made = dict(given).get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+            works = is_cheap and isinstance(made, ast.Call) and last(made) not in _PLAIN and last(made).islower()
+            works = works and not (dotted(getattr(made, "func", None)) or "").startswith("self.")
+            if _is_decoded(node.value, given) or works:
+                return node
+    return None
+
+
+def _is_decoded(node: ast.AST, given: list[tuple[str, ast.expr]]) -> bool:
+    """Whether an expression decodes, or names what does."""
+    names = {each.id for each in walk(node) if isinstance(each, ast.Name)}
+    parts = [node, *(value for name, value in given if name in names)]
+    calls = [each for part in parts for each in walk(part) if isinstance(each, ast.Call)]
+    return any(last(each) in _DECODING or dotted(each.func) in ("Image.open", "PIL.Image.open") for each in calls)
+
+
+def read_back(written: Written) -> Found:
+    """``if os.path.exists(cache):`` with what loads it: what was prepared before is read."""
+    for module in written.modules:
+        for test in every(ast.If, module.tree):
+            asked = {last(each) for each in walk(test.test) if isinstance(each, ast.Call)}
+            if asked & {"exists", "isfile", "is_file"} and not _tests_not(test.test):
+                said = [each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call)]
+                for call in said:
+                    if qualified(call, module.tree) in (
+                        "pickle.load",
+                        "numpy.load",
+                        "joblib.load",
+                        "pandas.read_pickle",
+                    ):
+                        yield call, module
+                        break
+
+
+def _tests_not(test: ast.AST) -> bool:
+    return any(isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.Not) for each in walk(test))
+
+
+def moved_once(written: Written) -> Found:
+    """Tensors of the data that are moved to the device before the training begins."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            if last(call) not in ("to", "cuda") or not isinstance(call.func, ast.Attribute):
+                continue
+            if last(call) == "to" and (not call.args or _is(call.args[0], "cpu")):
+                continue
+            made = call.func.value
+            of_data = isinstance(made, ast.Attribute) and made.attr in _OF_DATA
+            if isinstance(made, ast.Call):
+                of_torch = meaning(made.func, module.tree).startswith("torch.") and last(made) in _TENSORS
+                of_data = of_torch and not _is_literal(made)
+            elif isinstance(made, ast.Name):
+                of_data = made.id in _graphs(module.tree)
+            if of_data and written.is_before_training(call, module):
+                yield call, module
+
+
+@once_per_node
+def _graphs(tree: ast.Module) -> set[str | None]:
+    """The names of which a file reads what graphs have."""
+    return {dotted(each.value) for each in every(ast.Attribute, tree) if each.attr in _OF_DATA}
+
+
+_OF_DATA = words("x y edge_index train_mask test_mask ndata edata adj_t")
+"""Attributes that graphs have, and models do not."""
+
+
+def _is_literal(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp))
+
+
+def tensor_totals(written: Written) -> Found:
+    """Sums and lists of tensors that no step reads: ``total += loss.detach()``."""
+    for module in written.modules:
+        for total in every(ast.AugAssign, module.tree):
+            if isinstance(total.op, ast.Add) and last(total.value) == "detach" and written.where(total, module):
+                yield total, module
+        for call in every(ast.Call, module.tree):
+            if last(call) == "append" and call.args and last(call.args[0]) == "detach" and written.where(call, module):
+                yield call, module
+
+
+def _function(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
+    parents = parents_in(module.tree)
+    above = parents.get(node)
+    while above is not None and not isinstance(above, ast.FunctionDef):
+        above = parents.get(above)
+    return above
+
+
+def _is(node: ast.AST, value: bool | str | None) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is type(value) and node.value == value
+
+
+SHAPES: dict[str, Callable[[Written], Found]] = {
+    each.__name__: each
+    for each in (
+        every_so_often,
+        set_rates,
+        schedules,
+        frozen,
+        without_graph,
+        made_there,
+        longest,
+        kept_items,
+        read_back,
+        moved_once,
+        tensor_totals,
+    )
+}
+"""The shapes that the table may name."""
