@@ -126,7 +126,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
     """A training of Lightning, whose trainer has a switch for it."""
     for training in program.trainings:
         convolving = tuple(model for model in training.models if convolves(model))
-        if training.parsed or on_gpu(training) is False:
+        if on_gpu(training) is False:
             continue
         if switches := program.setting(SWITCH):
             yield from (judge(program, setting) for setting in switches)

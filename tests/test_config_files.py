@@ -73,7 +73,7 @@ def test_a_value_is_read_from_the_file_that_is_named() -> None:
     found = program(script("cfg = yaml.safe_load(open('configs/base.yaml'))"), configs__base_yaml=CONFIG)
     (loader,) = found.loaders
     workers = loader.argument("num_workers")
-    assert (workers.state, workers.values) == ("option", (0,))
+    assert (workers.state, workers.values) == ("value", (0,))
     assert workers.option == "loader.num_workers in base.yaml"
     assert workers.edit_at is not None and workers.comment == "for debugging"
     assert (workers.edit_at.path, workers.edit_at.line) == (ROOT / "configs/base.yaml", 4)
@@ -170,3 +170,18 @@ def test_a_class_that_a_file_names_is_looked_up() -> None:
     )
     assert [each.qualname for each in found.optimizers] == ["torch.optim.SGD"]
     assert found.models[0].layers == {"torch.nn.Linear"}
+
+
+def test_lightnings_command_line_makes_what_a_file_names() -> None:
+    found = program(
+        "from lightning.pytorch.cli import LightningCLI\n\nLightningCLI()\n",
+        config_yaml="trainer: {precision: 32, max_epochs: 3}\nmodel: {class_path: lit.Lit, init_args: {width: 8}}\n",
+        src__lit_py="import lightning as L\nimport torch\nfrom torch import nn\n\n\nclass Lit(L.LightningModule):\n"
+        "    def __init__(self, width):\n        super().__init__()\n        self.layer = nn.Linear(width, 1)\n"
+        "    def training_step(self, batch, index):\n        return self.layer(batch).mean()\n"
+        "    def configure_optimizers(self):\n        return torch.optim.Adam(self.parameters())\n",
+    )
+    (training,) = found.trainings
+    assert training.parsed == "--trainer." and training.module is not None
+    assert training.argument("precision").values == (32,)
+    assert [each.qualname for each in found.optimizers] == ["torch.optim.Adam"]

@@ -13,6 +13,7 @@ from dataclasses import field
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.config_files import HOW
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
@@ -416,7 +417,7 @@ def _classify(value: Value | None) -> tuple[str, tuple[object, ...], list[Origin
                 if isinstance(default, Const):
                     note(default.value, None)
             elif isinstance(default, Const):
-                states.add("option")
+                states.add("value" if member.how == HOW else "option")
                 note(default.value, member.origin)
             else:
                 states.add("computed" if isinstance(default, Computed) else "unknown")

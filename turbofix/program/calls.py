@@ -618,6 +618,10 @@ def make_base(interp: Interpreter, instance: Instance, arguments: Arguments, nod
     """What the constructor of the external base makes: a subclass of DataLoader is a loader with these arguments."""
     for qualname in instance.cls.externals():
         kind = libraries.kind_of(qualname)
+        if qualname in config_files.COMMAND_LINES:
+            instance.base = config_files.command_line(interp, qualname, arguments, node)
+            instance.attributes |= instance.base.attributes
+            return
         if kind in _BASES_MADE and qualname not in ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset"):
             if kind == "argparse":
                 return

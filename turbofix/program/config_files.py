@@ -9,19 +9,22 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbofix.nodes import walk
-from turbofix.program import access, calls, externals, imports, libraries
+from turbofix.program import access, calls, externals, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.scopes import ModuleFile
 from turbofix.program.values import (
     UNKNOWN,
+    Class,
     Const,
     Entry,
     External,
     Function,
+    Made,
     Mapping,
     ModuleValue,
     Opaque,
@@ -49,7 +52,7 @@ _MOST = 400
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _GLOBAL = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-_CONTROLS = frozenset({"_target_", "_recursive_", "_convert_", "_partial_", "_args_", "_self_"})
+_CONTROLS = frozenset({"_target_", "class_path", "_recursive_", "_convert_", "_partial_", "_args_", "_self_"})
 
 _MAIN, _COMPOSE = "hydra.main", "hydra.compose"
 _INSTANTIATE = libraries.words(
@@ -203,12 +206,11 @@ def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
             return _parsed(interp, tail[0])
     if names:
         return None
-    return _fitting(interp, files)
+    return _fitting(interp, files, set(re.findall(r"\w+", interp.frame.module.text + interp.entry_text)))
 
 
-def _fitting(interp: Interpreter, files: list[Path]) -> ConfigFile | None:
+def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) -> ConfigFile | None:
     """The file of which the program's text has the most sections; of JSON, which holds data too, nearly all."""
-    words = set(re.findall(r"\w+", interp.frame.module.text + interp.entry_text))
     best: ConfigFile | None = None
     most = (0, -_MOST)
     for path in files:
@@ -268,6 +270,7 @@ def _composed(interp: Interpreter, folder: Path, path: str, name: str | None) ->
 
 
 def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package: list[str], depth: int) -> None:  # noqa: PLR0913
+    name = name.removesuffix(".yaml")
     file = _parsed(interp, top / f"{name}.yaml") or _parsed(interp, top / f"{name}.yml")
     if file is None or not depth:
         return
@@ -420,7 +423,10 @@ def _made(  # noqa: PLR0913
         )
     if not isinstance(value, Mapping) or not depth:
         return None
-    target = value.entries.get("_target_")
+    target = value.entries.get("_target_") or value.entries.get("class_path")
+    below = value.entries.get("init_args")
+    if target is not None and below is not None and isinstance(below.value, Mapping):
+        value = Mapping(value.made_at, value.origin, {**below.value.entries, "_target_": target})
     deep = value.entries.get("_recursive_")
     parts = {
         key: entry
@@ -434,14 +440,67 @@ def _made(  # noqa: PLR0913
     name = _text(target.value)
     if name is None:
         return None
-    keywords: dict[str, Passed] = {}
-    for key, entry in parts.items():
-        if isinstance(key, str) and entry.origin is not None and isinstance(entry.origin.node, ast.expr):
-            keywords[key] = Passed(entry.value, True, None, entry.origin.node, entry.origin.module)
-    told = Arguments(given.positions, {**keywords, **given.keywords}, given.open, given.star, given.rest)
+    told = Arguments(given.positions, {**_keywords(parts), **given.keywords}, given.open, given.star, given.rest)
     if partial or "_partial_" in value.entries:
         return Partial(resolve(interp, name), told)
     return calls.call(interp, resolve(interp, name), told, node)
+
+
+# --- Lightning's command line -----------------------------------------------------------------------------------------
+
+COMMAND_LINES = libraries.words(
+    """
+    lightning.pytorch.cli.LightningCLI pytorch_lightning.cli.LightningCLI pytorch_lightning.utilities.cli.LightningCLI
+    """
+)
+_SECTIONS = libraries.words("trainer model data fit seed_everything optimizer lr_scheduler ckpt_path")
+
+
+def command_line(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Made:
+    """``LightningCLI(Model, Data)``, which makes both and a trainer as a file says, and has it train."""
+    made = interp.make(qualname, "command line", arguments, node)
+    file = _fitting(interp, [each for each in interp.config_paths if each.suffix != ".json"], _SECTIONS)
+    told = _of_file(interp, file) if file is not None and {"trainer", "model", "fit"} & {*file.keys()} else None
+    sections = dict(told.entries) if isinstance(told, Mapping) else {}
+    if "fit" in sections and isinstance(sections["fit"].value, Mapping):
+        sections |= sections["fit"].value.entries
+    objects = {
+        name: _section(interp, sections.get(section), arguments.get(cls, position), node)
+        for name, section, cls, position in (
+            ("model", "model", "model_class", 0),
+            ("datamodule", "data", "datamodule_class", 1),
+        )
+    }
+    entries = sections["trainer"].value if "trainer" in sections else None
+    given = Arguments([], _keywords(entries.entries) if isinstance(entries, Mapping) else {})
+    package = "lightning.pytorch" if qualname.startswith("lightning.") else "pytorch_lightning"
+    trainer = interp.make(f"{package}.Trainer", "trainer", given, node)
+    made.attributes.update({"trainer": trainer, **objects})
+    run = arguments.keywords.get("run")
+    if run is None or not _is_off(run.value):
+        passed = Arguments([], {name: Passed(value) for name, value in objects.items()})
+        methods.call_method(interp, trainer, "fit", passed, node)
+    return made
+
+
+def _section(interp: Interpreter, section: Entry | None, cls: Passed | None, node: ast.AST) -> Value:
+    """The object of a section: of the class that it names, else of the one that the program does."""
+    value = section.value if section is not None else None
+    if isinstance(value, Mapping) and "class_path" in value.entries:
+        return _made(interp, value, Arguments(), node, False, 6) or UNKNOWN
+    keywords = _keywords(value.entries) if isinstance(value, Mapping) else {}
+    classes = [each for each in members(cls.value if cls is not None else None) if isinstance(each, Class)]
+    made = (calls.call(interp, each, Arguments([], keywords, open=True), node) for each in classes)
+    return join_all(made) or interp.opaque("<section>", "call", node)
+
+
+def _keywords(entries: dict[object, Entry]) -> dict[str, Passed]:
+    """Arguments that stand in a file."""
+    found: dict[str, Passed] = {}
+    for key, entry in entries.items():
+        if isinstance(key, str) and entry.origin is not None and isinstance(entry.origin.node, ast.expr):
+            found[key] = Passed(entry.value, True, None, entry.origin.node, entry.origin.module)
+    return found
 
 
 def _is_off(value: Value) -> bool:
@@ -453,6 +512,7 @@ HANDLERS: dict[str, Callable[[Interpreter, str, Arguments, ast.AST], Value]] = {
     **dict.fromkeys(LOADS, load),
     **dict.fromkeys(_INSTANTIATE, instantiate),
     **dict.fromkeys(_LOOKUPS, lookup),
+    **dict.fromkeys(COMMAND_LINES, command_line),
     _COMPOSE: compose,
     "omegaconf.OmegaConf.merge": merge,
 }

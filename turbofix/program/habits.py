@@ -60,9 +60,11 @@ class Habit:
         return any(not isinstance(each, (Const, Option)) for each in found)
 
     def _fits(self, known: list[object]) -> bool:
-        """Whether values are as the row says: ``*`` any true one, ``!no`` all others, ``?so`` one of them."""
+        """Whether values are as the row says: ``*`` any true one, ``>1`` more than one, ``!no`` all others, ``?so`` one."""
         if self.value == "*":
             return not known or any(known)  # what is not known is told with its text
+        if self.value == ">1":
+            return not known or any(type(each) is not int or each > 1 for each in known)
         if self.value.startswith("?"):
             return any(fnmatchcase(str(each), self.value[1:]) for each in known)
         if self.value.startswith("!"):

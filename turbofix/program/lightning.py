@@ -85,6 +85,7 @@ def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
     """Every training that is started by ``trainer.fit(module)``, or by Lightning's command line."""
     found: dict[Site, Training] = {}
+    parsed = {id(event.node) for event in analysis.facts.of("make") if event.name in _CLI}
     for event in analysis.facts.of("call", "make"):
         if event.arguments is None:
             continue
@@ -96,14 +97,12 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
                 made = trainer.base if isinstance(trainer, Instance) else trainer
                 if isinstance(made, Made):
                     training = _training(analysis, made, modules, resumes=resumes)
+                    if training is not None and id(made.origin.node) in parsed:
+                        training = replace(training, parsed="--trainer.")
                     _add(found, training and _started(analysis, training, event, modules))
-        elif event.name in _CLI:
-            given = event.arguments.get("model_class", 0)
-            modules = list(members(given.value)) if given is not None else []
-            site = analysis.facts.site(event)
-            _add(found, _told(analysis, site, event.name, "--trainer.", modules))
         elif event.name in _FROM_ARGPARSE:
-            _add(found, _told(analysis, analysis.facts.site(event), event.name, "--", []))
+            site = analysis.facts.site(event)
+            _add(found, Training(site, event.name, {}, parsed="--", precision="own"))
     return tuple(found[site] for site in sorted(found))
 
 
@@ -209,18 +208,6 @@ def _add(found: dict[Site, Training], training: Training | None) -> None:
     elif training is not None and found[training.site].module != training.module:
         del found[training.site]  # one trainer for several modules: what holds for one need not for the other
         found[training.site] = Training(training.site, training.qualname, training.arguments, training.open_mapping)
-
-
-def _told(analysis: Analysis, site: Site, qualname: str, prefix: str, modules: list[Value]) -> Training:
-    """A training whose trainer is made of the command line."""
-    return Training(
-        site,
-        qualname,
-        {},
-        parsed=prefix,
-        precision="own",
-        module=_steps(analysis, modules, {}, resumes=False),
-    )
 
 
 def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: bool) -> Training | None:

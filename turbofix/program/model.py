@@ -55,9 +55,10 @@ class Argument:
     """What one argument of a call can be.
 
     ``absent``: not passed, the callee's default holds. ``value``: always ``values[0]``. ``option``: the user of the
-    script chooses, ``values[0]`` is the default. ``may``: one of ``values``, or absent on some paths
-    (``may_be_absent``). ``computed``: a number or object made at run time (``os.cpu_count()``). ``unknown``: nothing is
-    known, it may even be absent (an unpacked mapping that may hold it).
+    script chooses, ``values[0]`` is the default (what stands in a configuration file is a ``value`` that has an
+    option's name). ``may``: one of ``values``, or absent on some paths (``may_be_absent``). ``computed``: a number or
+    object made at run time (``os.cpu_count()``). ``unknown``: nothing is known, it may even be absent (an unpacked
+    mapping that may hold it).
     """
 
     state: Literal["absent", "value", "option", "may", "computed", "unknown"]
