@@ -43,8 +43,8 @@ When refused
     sets, a script whose guard cannot be added. Work on the GPU in the dataset or collate function is refused, and so
     are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
     user, read for something else, or explained by a comment, calls that unpack a mapping which is not written out in
-    the same function or is read when the script runs, and scripts whose own processes may not start others. Nothing is said of a handful of samples,
-    and of loader classes of other libraries.
+    the same function or is read when the script runs, and scripts whose own processes may not start others. Nothing is
+    said of a handful of samples, and of loader classes of other libraries.
 
 Risk
     equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
@@ -318,8 +318,13 @@ def has_too_few(loader: Loader) -> bool:
     workers, data = loader.argument("num_workers"), loader.dataset
     if loader.role == "evaluation" or loader.first_only:
         return False
-    few = workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None
+    few = workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None and not in_a_file(workers.edit_at)
     return few and workers.state in ("value", "option") and any(kind in HEAVY for kind in data.work)
+
+
+def in_a_file(place: Site) -> bool:
+    """Whether a value stands in a configuration file, which is not rewritten."""
+    return place.path.suffix in DATA
 
 
 def told_number(program: TrainingProgram, loader: Loader) -> str | None:
@@ -466,6 +471,8 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     reason = None
     if first.subclass is not None:
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
+    elif entry is not None and in_a_file(entry):
+        reason = f"its arguments stand on {entry.line_from(first.site.path)}: write `persistent_workers: true` there"
     elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
     if reason is not None:

@@ -104,6 +104,15 @@ FORMULA = FLAT.replace("loss =", "x = x * torch.sigmoid(x)\n        loss =")
 READ = FLAT.replace("loss.backward()", "loss.backward()\n        seen = loss.item()\n        print(seen)")
 TWICE = FLAT.replace("model(x)", "model[3](model[:3](x))")
 WATCHED = FLAT.replace("optimizer.zero_grad()", "watched = model(x).mean()\n        optimizer.zero_grad()")
+JOINING = (
+    FLAT.replace("batch_size=64", "batch_size=32")
+    .replace("model(x), y)", "model(x), y) / 2")
+    .replace("        optimizer.zero_grad()\n", "        steps = vars(data).get('steps', 0) + 1; data.steps = steps\n")
+    .replace(
+        "        optimizer.step()",
+        "        if steps % 2 == 0:\n            optimizer.step()\n            optimizer.zero_grad()",
+    )
+)
 ATTENDING = FLAT.replace("nn.Linear(WIDTH, 64), nn.ReLU()", "Attending(), nn.ReLU()").replace(
     "class Numbers",
     """class Attending(nn.Module):
@@ -142,6 +151,7 @@ COMPARED: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
     "same-items": (FLAT, COUNTED, (("batch_size=64", "batch_size=64, num_workers=2"),)),
     "learns-in-16-bits": (FLAT, rewritten(FLAT, DIFFERENCES), (("loss =", "with torch.autocast('cpu', dtype=torch.bfloat16): model(x)\n        loss ="), ("(model(x),", "(half(x),"), ("# the model is made", "half = torch.autocast('cpu', dtype=torch.bfloat16)(model.forward)"))),
     "learns-in-tf32": (MOVED, rewritten(MOVED, DIFFERENCES), (("WIDTH = 64", "WIDTH = 64; torch.set_float32_matmul_precision('high')"),)),
+    "learns-in-larger-batches": (JOINING, JOINING.replace("nn.ReLU()", "nn.BatchNorm1d(64), nn.ReLU()"), (("batch_size=32", "batch_size=64"), ("/ 2", "/ 1"), ("% 2", "% 1"))),
     "compiles": (FLAT, FLAT.replace("nn.ReLU()", "Talking()").replace("class Numbers", "class Talking(nn.Module):\n    def forward(self, x):\n        torch._dynamo.graph_break()\n        return x\n\n\nclass Numbers"), (("# the model is made", "model = torch.compile(model, backend='eager', fullgraph=True)"),)),
     "layout-free": (CONVOLVING, CONVOLVING.replace("x.flatten(1)", "x.view(len(x), -1)"), (("optimizer =", "model.to(memory_format=torch.channels_last)\noptimizer ="),)),
     "same-formula": (FORMULA, FORMULA.replace("torch.sigmoid(x)", "torch.sigmoid(1.702 * x)"), (("x = x * torch.sigmoid(x)", "x = nn.functional.silu(x)"), ("x = x * torch.sigmoid(1.702 * x)", "x = nn.functional.silu(x)"))),

@@ -73,6 +73,11 @@ SAME_ITEMS = Assumption(
 )
 LEARNS_IN_16_BITS = Assumption("learns-in-16-bits", "it learns the same with 16-bit products", compare("rounded"))
 LEARNS_IN_TF32 = Assumption("learns-in-tf32", "it learns the same with TF32 products", compare("rounded"))
+LEARNS_IN_LARGER = Assumption(
+    "learns-in-larger-batches",
+    "one larger batch teaches what the small ones did, and fits into memory",
+    compare("rounded"),
+)
 COMPILES = Assumption("compiles", "the compiler sees through the forward pass", compare("rounded"))
 LAYOUT_FREE = Assumption(
     "layout-free", "nothing relies on how the numbers of a picture lie in memory", compare("rounded")

@@ -439,10 +439,6 @@ class Accumulation:
     divided: bool  # the loss is divided by the same value
     divisions: tuple[Site, ...] = ()
     tail_flushed: bool = False  # a last, shorter group is stepped too
-    apart: Hazard | None = None  # what a micro-batch does besides adding its gradients, by its number or its samples
-    mixed: Hazard | None = None  # what is not known to compute each sample by itself
-    numbers: tuple[tuple[int, Site], ...] = ()  # that the size of a batch may be fixed to, wherever they stand
-    ignored: bool = False  # the program names -100, the target that losses leave out
 
 
 class Called(NamedTuple):  # made by the thousand
@@ -1779,9 +1775,6 @@ class TrainingProgram:
     paddings: tuple[Padding, ...] = ()
     remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
     samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
-    # numbers that the first sizes of tensors are, or are compared with; where batches may be accumulated
-    fixed_sizes: tuple[tuple[int, Site], ...] = ()
-    counting: Hazard | None = None  # beside a trainer: what happens with every small batch, or reads how many there are
     held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells

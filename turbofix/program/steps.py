@@ -44,7 +44,6 @@ from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.lookups import lookups
 from turbofix.program.losses import called_in, loss_of, qualname_of
-from turbofix.program.microbatches import counting, fixed_sizes, joined
 from turbofix.program.model import (
     Biases,
     Called,
@@ -198,8 +197,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         bulks=bulks(analysis, known_models) if trains else (),
         paddings=paddings(analysis, steps) if trains else (),
         samplings=samplings(analysis, steps, evaluations) if trains else (),
-        fixed_sizes=fixed_sizes(analysis) if asked or any(each.accumulation is not None for each in steps) else (),
-        counting=counting(analysis) if asked else None,
         held=held if trains else (),
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
@@ -467,7 +464,7 @@ def _step(
         scheduler_steps=acts(
             analysis, [event for event in _of(training, "step") if stepper(event.receiver) == "scheduler"], loop
         ),
-        accumulation=joined(analysis, loop, backwards, accumulation(analysis, loop, backwards, updates, training)),
+        accumulation=accumulation(analysis, loop, backwards, updates, training),
         syncs=reading,
         shows=shown,
         autocast=_autocast(analysis, training),
