@@ -207,7 +207,13 @@ def _taken_on(
     outer = facts.frames(events[0])[: -len(frames)] if frames else ()
     inside = (*outer, *frames[:1])
     scope = places.scope(record.node, module)
-    for node in _taken(analysis, scope, module, _kept_names(record.node), record.node, steps, inside):
+    in_loop = {id(each) for each in walk(record.node)}
+    forwards = [event for event in events if event.kind == "forward"]
+    entered = [each for event in forwards for each in facts.frames_within(event, record.node)]
+    called = [each for frame in entered for each in (frame.anchor, frame.call)]
+    sources = {id(each) for each in (*called, *(event.node for event in forwards))} & in_loop
+    kept_names = _kept_names(record.node, sources or in_loop)
+    for node in _taken(analysis, scope, module, kept_names, record.node, steps, inside):
         yield "taken", places.site(node, module)
     for node in walk(record.node):
         kept = kept_attribute(node)
@@ -224,6 +230,8 @@ def _taken_on(
         if len(around) < 2 or around[-1].scope is not function or event.result is None:
             continue
         if not any(has_tensor(each) for each in members(event.result)):
+            continue
+        if isinstance(event.node, ast.Return) and not _comes_from(event.node, {id(event.node.value)}, set()):
             continue
         caller = around[-2]
         statement = places.statement(caller.anchor, caller.module)
@@ -395,22 +403,48 @@ def _training_loops(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[tup
                     yield node, module
 
 
-def _kept_names(loop: ast.AST) -> set[str]:
-    """The names that a loop sets, or puts something into."""
+def _kept_names(loop: ast.AST, sources: set[int]) -> set[str]:
+    """The names that a loop sets to what comes from some nodes in it, or puts that into."""
     found: set[str] = set()
-    for node in walk(loop):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            found.add(node.value.id)
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in KEEPING
-            and isinstance(node.func.value, ast.Name)
-        ):
-            found.add(node.func.value.id)
+    before = -1
+    while before != len(found):
+        before = len(found)
+        for node in walk(loop):
+            value, targets = _flow(node)
+            if value is not None and _comes_from(value, sources, found):
+                found |= {
+                    each.id
+                    for target in targets
+                    for each in walk(target.value if isinstance(target, ast.Subscript) else target)
+                    if isinstance(each, ast.Name)
+                }
     return found
+
+
+def _flow(node: ast.AST) -> tuple[ast.AST | None, list[ast.expr]]:
+    """What a statement or call hands on, and to what."""
+    if isinstance(node, ast.Assign):
+        return node.value, node.targets
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
+        return node.value, [node.target]
+    if isinstance(node, ast.For):
+        return node.iter, [node.target]
+    if isinstance(node, ast.withitem) and node.optional_vars is not None:
+        return node.context_expr, [node.optional_vars]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
+        return ast.Tuple([*node.args, *(each.value for each in node.keywords)], ast.Load()), [node.func.value]
+    return None, []
+
+
+def _comes_from(value: ast.AST, sources: set[int], names: set[str]) -> bool:
+    """Whether an expression holds one of some nodes or names, and does not cut it off from its graph."""
+    if isinstance(value, ast.Call):
+        name = getattr(value.func, "id", None) or getattr(value.func, "attr", None)
+        if name in (PLAIN if isinstance(value.func, ast.Name) else CUTTING):
+            return False
+    if id(value) in sources or (isinstance(value, ast.Name) and value.id in names):
+        return True
+    return any(_comes_from(each, sources, names) for each in ast.iter_child_nodes(value))
 
 
 def kept_attribute(node: ast.AST) -> ast.expr | None:
