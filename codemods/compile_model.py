@@ -21,9 +21,10 @@ Use instead
 
     ``model.compile()`` compiles in place: the keys of checkpoints and ``isinstance`` stay as they were, where
     ``torch.compile(model)`` would prefix ``_orig_mod.``. It goes behind the last statement that moves or wraps the
-    model, also behind ``DistributedDataParallel``. On a CPU nothing is compiled: that would take a C++ compiler. The
-    mode is the default one; whether ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for
-    measurements to say.
+    model, also behind ``DistributedDataParallel``, and behind ``DataParallel`` where there is one GPU alone (its copies
+    on others would be those of the first). Where sizes are known to differ it is ``model.compile(dynamic=True)``. On a
+    CPU nothing is compiled: that would take a C++ compiler. The mode is the default one; whether
+    ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for measurements to say.
 
     The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``. Under Lightning
     the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``).
@@ -34,11 +35,10 @@ When refused
     for GPUs before Volta and under frameworks that have options for it (but for transformers' ``Trainer``).
 
     It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
-    (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; where it is
-    wrapped in ``DataParallel``; where sizes are known to differ; where gradients are differentiated; where the script
-    compiles it itself under a switch that is off; where it starts processes of its own; and where deterministic
-    algorithms are asked for. Under the ``Trainer``: for texts padded to their longest, and for models in 16 bits or
-    quantized.
+    (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; for detectors,
+    which take lists of pictures; where gradients are differentiated; where the script compiles it itself under a
+    switch that is off; where it starts processes of its own; and where deterministic algorithms are asked for. Under
+    the ``Trainer``: for models in 16 bits or quantized.
 
 Risk
     equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
@@ -72,9 +72,10 @@ from ._precision import (
     RECURRENT,
     called,
     cuda_test,
+    filled,
+    is_detector,
     may_contain,
     on_a_gpu,
-    requote,
     version,
 )
 from ._sizes import have_one_size, uses, varying
@@ -115,19 +116,24 @@ FEW = 6_000
 WIDE = 128
 SWITCH = "torch_compile"
 NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
-ASKED = "torch.cuda.is_available"
+ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
+COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The statement behind (or before) which the model is compiled, its name there, and a test of whether on a GPU."""
+    """The statement behind (or before) which the model is compiled, its name there, and a test of whether on a GPU.
+
+    ``dynamic``: for all sizes at once.
+    """
 
     place: Site
     text: str
     test: str
     before: bool
+    dynamic: bool = False
 
 
 @codemod.find
@@ -175,21 +181,25 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         test = "True" if compiling.tested else cuda_test(compiling.place)
         test = test if compiling.after is not None or test == "True" else None
         test = test or f"next({compiling.text}.parameters()).is_cuda"
-        plan = Plan(place, compiling.text, test, compiling.after is None)
+        if model.wrapped == COPYING:
+            test = COUNTED
+        sizes = (varying(program, step.loaders, step.resized, "compiled") for step in steps)
+        differ = next((each for each in sizes if each is not None), None)
+        plan = Plan(place, compiling.text, test, compiling.after is None, differ is not None)
         if plan in told:
             continue
         told.add(plan)
         seen = (*seen, *of_device(compiling.place, place))
         works = any(has_noticeable_work(program, model, step) for step in steps)
-        little = is_little(program, model, steps)
+        little, plain = is_little(program, model, steps), differ is None and model.wrapped != COPYING
         earned = works and not little and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
-            *(() if program.complete and is_seen_through(model, steps) else (COMPILES,)),
-            *(() if has_one_size(program, model, steps) else (ONE_SIZE,)),
+            *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
+            *(() if differ is not None or has_one_size(program, model, steps) else (ONE_SIZE,)),
             *(() if earned else (LONG_ENOUGH,)),
         )
-        worth = Worth.SMALL if little else Worth.HIGH if works else Worth.SOME
+        worth = Worth.SMALL if little else Worth.HIGH if works and plain else Worth.SOME
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -211,7 +221,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             loaders = [each.site for each in program.loaders if each.fed != "no"]
             resized = training.module.resized if training.module is not None else None
             asked = next((site for _, site in asked_for_determinism(program)), None)
-            reason = varying(program, loaders, resized, "compiled")
+            differ = varying(program, loaders, resized, "compiled") is not None
+            reason = None
             if model.compiling is not None and model.compiling.barred is not None:
                 reason = model.compiling.barred.why
             if asked is not None:
@@ -221,11 +232,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
-            one_size = bool(loaders) and program.complete and have_one_size(program, loaders, resized)
+            one_size = differ or (bool(loaders) and program.complete and have_one_size(program, loaders, resized))
             open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
             works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
             works = works or has_noticeable(model.products, None)
-            plan = Plan(training.starts, text, ASKED, before=True)
+            plan = Plan(training.starts, text, ASKED, before=True, dynamic=differ)
             worth = Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
@@ -254,10 +265,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
-        plain = training.precision == "float32" and training.models and not training.overrides & (STEPPING | LOADING)
+        plain = training.precision == "float32" and training.models and training.stacks
+        plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
             *(() if plain else (COMPILES,)),
-            *(() if has_one_length(training) else (ONE_SIZE,)),
+            *(() if has_one_length(training) or not training.stacks else (ONE_SIZE,)),
             *(() if longest >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
@@ -281,8 +293,6 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
         return "the model is made in 16 bits or quantized, whose kernels a compiler may not see through"
     if not is_off(training.argument("gradient_checkpointing")):
         return "activations are computed a second time (gradient_checkpointing), in calls that break the graph"
-    if not training.stacks:
-        return "batches are padded to their longest text, and each new length is compiled once more"
     return why_not_setting(program, training, SWITCH)
 
 
@@ -342,7 +352,7 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not any(each.whole for each in model.convolutions):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
-    if model.wrapped not in (None, PARALLEL):
+    if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
     for hazard in (compiling.barred, compiling.foreign):
         if hazard is not None:
@@ -351,10 +361,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes:
         return "the script starts processes of its own, to which a compiled model does not go"
-    for step in steps:
-        reason = varying(program, step.loaders, step.resized, "compiled")
-        if reason is not None:
-            return reason
+    if is_detector(model):
+        return "a detector takes pictures as large as they are, in lists that the compiler does not go with"
     if (compiling.after or compiling.before) is None or compiling.text is None:
         return "it has no name of its own in front of its training, where it could be compiled"
     return None
@@ -368,11 +376,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         set_switch(plan, finding.site, edit)
         return
     assert isinstance(plan, Plan)
-    lines = [f"{plan.text}.compile()"]
-    if plan.test == ASKED:
-        lines = [f"if {edit.name(ASKED, plan.place)}():", f"    {lines[0]}"]
-    elif plan.test != "True":
-        lines = [f"if {requote(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
+    lines = [f"{plan.text}.compile({'dynamic=True' if plan.dynamic else ''})"]
+    if plan.test != "True":
+        lines = [f"if {filled(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
     if plan.before:
         edit.before(plan.place, *lines)
     else:
