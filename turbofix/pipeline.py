@@ -44,6 +44,9 @@ TRAINING_WORDS = re.compile(
     r"|deepspeed|ignite|timm)\b"
 )
 
+MOST_IMPORTS = 50
+"""So many modules are looked through for these words."""
+
 
 class Workspace(Protocol):
     """Texts of files, over the disk."""
@@ -646,14 +649,22 @@ def libcst_reads(text: str) -> bool:
 
 
 def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:
-    """Whether the text, or a module beside it that it imports, mentions a training library at all."""
-    if TRAINING_WORDS.search(text):
-        return True
-    for name in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE):
-        beside = entry.parent / (name.strip(".").replace(".", "/") + ".py")
-        imported = workspace.read(beside)
-        if imported is not None and TRAINING_WORDS.search(imported):
+    """Whether the text, or a module of the project that it comes to by its imports, mentions a training library."""
+    root = workspace.root(entry)
+    folders = dict.fromkeys((entry.parent, root, root / "src"))
+    waiting, seen = [text], {entry}
+    while waiting and len(seen) < MOST_IMPORTS:
+        text = waiting.pop()
+        if TRAINING_WORDS.search(text):
             return True
+        for package, names in re.findall(r"^\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+([\w, ]+))?", text, re.MULTILINE):
+            home = package.strip(".").replace(".", "/")
+            for module in (home, *(f"{home}/{name.strip()}" for name in names.split(","))):
+                for path in (folder / f"{module}{end}" for folder in folders for end in (".py", "/__init__.py")):
+                    imported = workspace.read(path) if path not in seen else None
+                    if imported is not None:
+                        seen.add(path)
+                        waiting.append(imported)
     return False
 
 
