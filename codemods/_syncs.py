@@ -25,6 +25,9 @@ INTERVAL = 50
 SHORT_INTERVAL = 10
 """The same for loops that are known to be over soon."""
 
+ROWS = ("writer", "tracker", "logger")
+"""Messages that are kept, as rows of a log: that nobody needs them all is assumed."""
+
 FEW = 3
 """Loops that are known to be over after so many short intervals: their lines are worth more than the waits."""
 
@@ -139,10 +142,6 @@ def why_shown(show: Show, guard: Guard) -> str | None:
     if guard.kind == "every_n":
         where = f" on line {guard.tests[-1].line}" if guard.tests else ""
         return f"the interval of its guard{where} is {guard.every}, so that every step passes"
-    if show.kind in ("writer", "tracker"):
-        return "what is written to a log is kept complete"
-    if show.kind == "logger":
-        return "a log may go to a file, whose lines are kept complete"
     if not show.alone:
         return "the call that shows it may do more than that"
     return None

@@ -15,7 +15,7 @@ from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
 
 from ._pages import Page, Pages
-from ._syncs import Action, BatchLoop, replacing, shows_in, why_shown
+from ._syncs import ROWS, Action, BatchLoop, replacing, shows_in, why_shown
 
 TERMINAL = ("sys.stdout.write", "sys.stderr.write", "tqdm.write")
 COUNTERS = ("step", "i", "batch_idx", "iteration")
@@ -120,7 +120,7 @@ def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
         for keyword in call.keywords:
             if keyword.arg == "file" and page.text(keyword.value) not in ("sys.stdout", "sys.stderr"):
                 raise Refuse("the line goes to a file, whose lines are kept complete")
-    reading = {page.node(call) for call in show.reading}
+    reading = {page.node(call) for call in show.reading} | ({statement.value} if show.kind in ROWS else set())
     other = next((each for each in walk_here(statement) if each not in reading and not is_harmless(each)), None)
     if other is not None:
         raise Refuse(f"what is shown calls `{page.text(getattr(other, 'func', other))}`, which may do more")

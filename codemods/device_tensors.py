@@ -71,7 +71,7 @@ from collections.abc import Iterator
 from turbofix.assumptions import ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop
 from turbofix.program.model import Creation, Evaluation, Guard, Lookup, Step, TrainingProgram
 from turbofix.records import dataclass
@@ -114,7 +114,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(made.site)
             name = made.calls[0].name.rpartition(".")[2]
             where = "training step" if isinstance(loop, Step) else "step of the evaluation"
-            message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU in every {where}"
+            often = f"each time that a {where} makes it" if made.guard.kind == "condition" else f"in every {where}"
+            message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU {often}"
             seen = (
                 of_loop(loop),
                 *(Evidence("made on the host", call.site) for call in made.calls),
@@ -125,7 +126,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
                 assumes = (ON_GPU,) if made.unsure else goes
-                yield codemod.finding(made.site, message, plan=made, risk=risk, evidence=seen, assumes=assumes)
+                yield codemod.finding(
+                    made.site,
+                    message,
+                    plan=made,
+                    risk=risk,
+                    evidence=seen,
+                    assumes=assumes,
+                    worth=Worth.SMALL if made.guard.kind == "condition" else None,
+                )
     for each in program.lookups:
         if is_seldom(each.guard):
             continue

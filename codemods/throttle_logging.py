@@ -29,11 +29,12 @@ Use instead
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
-    that is known to be over after 30 steps. Rows of a log are kept complete: ``print(..., file=...)``, loggers, writers
-    and trackers. So are messages in a loop whose length cannot be written, or that something else than its count may
-    end early (the last value would be lost), in another function than the loop, with calls that may do more than to
-    show, and numbers that serve other purposes too. Where all that it shows is read in each step anyway, nothing would
-    be gained. Any other guard whose interval is 1 is the user's to raise.
+    that is known to be over after 30 steps. Lines that ``print(..., file=...)`` writes are kept complete; that rows of
+    loggers, writers and trackers need not be is assumed (likely). Refused are messages in a loop whose length cannot
+    be written, or that something else than its count may end early (the last value would be lost), in another function
+    than the loop, with calls that may do more than to show, and numbers that serve other purposes too. Where all that
+    it shows is read in each step anyway, nothing would be gained. Any other guard whose interval is 1 is the user's to
+    raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -58,10 +59,11 @@ from turbofix.records import dataclass
 
 from ._deferring import Deferral
 from ._loaders import mend_help
-from ._pages import Page, page_of
+from ._pages import Page, page_of, pages_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
+    ROWS,
     SHORT_INTERVAL,
     BatchLoop,
     batch_loops,
@@ -140,13 +142,24 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
                     where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
                     # only where a read is put off then does it help that less is shown
-                    assumes = ((DISPLAY_ONLY,) if later else ()) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
+                    assumes = (
+                        (DISPLAY_ONLY,) if later or has_rows(view, pages_of(program)(plan.place), plan.place) else ()
+                    ) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
                     small = Worth.SMALL if beside else None
                     text = f"{message}{beside}"
                     yield codemod.finding(
                         place, text, plan=plan, evidence=seen, for_speed=timed, worth=small, assumes=assumes
                     )
     yield from shared.refusals(codemod)
+
+
+def has_rows(view: Outlook, page: Page, place: Site) -> bool:
+    """Whether rows of a log are left out together with a message."""
+    here = page.node(place)
+    found = {each.statement for each in view.waiting.loop.shows if each.kind in ROWS}
+    groups = [group for group in view.shown.groups if any(page.holds(each, here) for each in group)]
+    groups = groups or list(view.shown.groups)  # a read above its message moves into it
+    return any(page.site(each) in found for group in groups for each in group)
 
 
 def reads_stay(view: Outlook, show: Show) -> str | None:

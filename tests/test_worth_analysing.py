@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memory import ROOT, MemoryWorkspace
+
 from turbofix.pipeline import worth_analysing
 
 

@@ -657,7 +657,9 @@ def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:
         text = waiting.pop()
         if TRAINING_WORDS.search(text):
             return True
-        for package, names in re.findall(r"^\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+([\w, ]+))?", text, re.MULTILINE):
+        for package, names in re.findall(
+            r"^\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+([\w, ]+))?", text, re.MULTILINE
+        ):
             home = package.strip(".").replace(".", "/")
             for module in (home, *(f"{home}/{name.strip()}" for name in names.split(","))):
                 for path in (folder / f"{module}{end}" for folder in folders for end in (".py", "/__init__.py")):

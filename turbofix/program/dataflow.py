@@ -407,6 +407,8 @@ class _Following:
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if name in _ASKING and isinstance(call.func, ast.Name):
             return []
+        if name == "float" and isinstance(call.func, ast.Name) and len(call.args) == 1:
+            return [(self.frame, call)]  # a number already
         if isinstance(call.func, ast.Attribute):
             holders = members(self.frame.values.get(call.func.value))
             if name in STORING or (name == "update" and holders and all(type(each) is Mapping for each in holders)):

@@ -28,6 +28,7 @@ from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Instance, Made, Value, members
+from turbofix.program.values import Sequence as Values
 from turbofix.records import dataclass
 
 _CUTS = words(
@@ -117,6 +118,9 @@ class _Loop:
         if cuts:
             gone = tuple(dict.fromkeys(self.places.site(each.given, event.module) for each in cuts))
             why = "another backward pass goes through the same call, and needs them" if same is not None else None
+            several = next((each for each in cuts if self._is_several(each)), None)
+            if several is not None:
+                why = why or f"`{several.name}` gives several results: detach those that are handed on"
             ended = tuple(dict.fromkeys(each.name for each in cuts))
             certain = not lost and all(self._is_certain(event, each, way, updated) for each in cuts)
             yield ThrownAway(site, names, gone, ended, tuple(cleared), why, kept=kept, certain=certain)
@@ -127,6 +131,11 @@ class _Loop:
             yield ThrownAway(site, (), (), models, tuple(cleared), kept=kept, certain=certain)
         elif way.cut:
             yield ThrownAway(site, tuple(dict.fromkeys(way.cut)), (), (), done=True)
+
+    def _is_several(self, each: _Pass) -> bool:
+        """Whether what would be detached is a tuple of results."""
+        forwards = [one for one in self.facts.at(each.call) if one.kind == "forward"]
+        return each.given is each.call and any(type(one) is Values for f in forwards for one in members(f.result))
 
     def _is_unread(self, event: Event, models: Iterable[Value]) -> bool:
         """Whether the gradients that a backward pass gives these models are certainly read by nobody."""
@@ -312,8 +321,7 @@ def _owners(optimizer: Value) -> frozenset[int]:
         return frozenset()
     passed = optimizer.arguments.get("params", 0)
     owners = [] if passed is None else list(parameter_owners([passed.value]))
-    inner = [one for each in owners if isinstance(each, Made) and each.kind == "wrapper" for one in members(each.inner)]
-    return frozenset(map(id, (*owners, *inner)))
+    return frozenset[int]().union(*map(parts, owners))
 
 
 def _short(node: ast.AST) -> str:

@@ -435,11 +435,8 @@ class _Making:
                 continue
             scope = self.analysis.facts.places.scope(each, module)
             for definition, reads in readers(scope).items():
-                if (
-                    each in reads
-                    and not isinstance(definition, ast.arg)
-                    and definition.lineno >= first < self.copy.lineno
-                ):  # type: ignore[attr-defined]
+                given = isinstance(definition, ast.Name) and definition.lineno >= first < self.copy.lineno
+                if each in reads and given:
                     return f"`{each.id}`, whose device it goes to, is set below the place where it is made"
         return None
 

@@ -17,6 +17,7 @@ from turbofix.program.answers import by_type, once_per_node
 from turbofix.program.arguments import argument_of
 from turbofix.program.dataflow import Use
 from turbofix.program.events import Event, Passed
+from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.guards import modulo_of
 from turbofix.program.meters import harmful_methods
@@ -93,9 +94,9 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
         for value in event.arguments.values() if event.arguments is not None else ():
             for member in flatten(value):
                 if isinstance(member, Host):
-                    syncs.update(places.site(origin.node, origin.module) for origin in member.syncs)
+                    syncs.update(_site(analysis, origin.node, origin.module) for origin in member.syncs)
         syncs.update(
-            places.site(each.node, each.module)
+            _site(analysis, each.node, each.module)
             for each in reading
             if each.module is module and contains(node, each.node, places, each.module)
         )
@@ -242,6 +243,14 @@ def syncs_and_shows(
             sync = replace(sync, show=own[0] if own else None)
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
+
+
+def _site(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site:
+    """Where a tensor is read: all of ``float(loss.item())``."""
+    above = analysis.facts.places.parent(node, module)
+    if isinstance(above, ast.Call) and dotted(above.func) == "float" and above.args == [node]:
+        return _site(analysis, above, module)
+    return analysis.facts.places.site(node, module)
 
 
 def _showing(analysis: Analysis, uses: list[Use]) -> set[Site]:
@@ -415,7 +424,7 @@ def _sync(  # noqa: PLR0913
 ) -> Sync:
     facts = analysis.facts
     places = facts.places
-    site = facts.site(event)
+    site = _site(analysis, event.node, event.module)
     statement = places.statement(event.node, event.module) or event.node
     use = "control" if decides else _use(uses, event) if event.name != "metric" else "other"
     accumulator = None
@@ -532,11 +541,16 @@ def _replays(compiling: Event) -> bool:
 
 
 def _may_be_plain(event: Event) -> bool:
-    """Whether what ``float()`` reads is a number already on some path: ``penalty(x) if regularize else 0.0``."""
+    """Whether what ``float()`` reads is a number already on some path: ``penalty(x) if regularize else 0.0``.
+
+    So may be what is taken out of an object that a model gives.
+    """
     if event.arguments is None or not event.arguments.positions:
         return False
     return any(
-        isinstance(member, (Host, Computed, Option)) or is_number(member)
+        isinstance(member, (Host, Computed, Option))
+        or is_number(member)
+        or (isinstance(member, Tensor) and "maybe_output" in member.roles)
         for member in members(event.arguments.positions[0].value)
     )
 
