@@ -125,6 +125,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     whole = {each.loader: each for each in program.preloads}
     told: set[Site] = set()
     for same in program.same_items:
+        if same.done is not None:
+            yield (
+                codemod.in_place(same.site, same.done)
+                if same.why_not is None
+                else codemod.refuse(same.site, same.done, same.why_not)
+            )
+            continue
         loaders = [loader for site in same.loaders if (loader := program.loader(site)) is not None]
         told |= {*same.loaders}
         leaving = [loader for loader in loaders if loses_workers(loader)]
@@ -153,9 +160,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             )
     for site, preload in whole.items():
         loader = program.loader(site)
-        if loader is not None and preload.heavy and site not in told and loader.dataset.qualname is not None:
+        data = (loader.dataset.qualname or "") if loader is not None else ""
+        if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
             does = "decodes" if "decode" in loader.dataset.work else "resizes"
-            message = f"`{loader.dataset.qualname.rpartition('.')[2]}` {does} the same pictures in every epoch"
+            message = f"`{data.rpartition('.')[2]}` {does} the same pictures in every epoch"
             seen = of_loader(program, loader, "num_workers")
             if preload.why_not is not None:
                 yield codemod.refuse(site, message, preload.why_not, evidence=seen)

@@ -63,6 +63,8 @@ codemod = Codemod(
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
+    if program.moved_once is not None:
+        yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
     for preload in program.preloads:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy:

@@ -202,3 +202,37 @@ def test_what_has_no_codemod_yet_is_told_by_the_nearest() -> None:
     report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target())
     told = [(each.codemod, each.site.line) for each in report.in_place if each.codemod in ("ddp", "no-sync")]
     assert told == [("ddp", 5), ("ddp", 7), ("ddp", 9), ("no-sync", 12)]
+
+
+def test_data_that_are_made_and_moved_once() -> None:
+    text = (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Mails(Dataset):\n"
+        "    def __init__(self, texts, tokenizer):\n"
+        "        self.rows = [torch.tensor(tokenizer.encode(text)) for text in texts]\n"
+        "    def __getitem__(self, index):\n"
+        "        return self.rows[index]\n"
+        "    def __len__(self):\n"
+        "        return len(self.rows)\n"
+        "model = torch.nn.Linear(3, 3).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "{}\n"
+        "for epoch in range(30):\n"
+        "    {}\n"
+        "        loss = model(x).sum()\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+    )
+    held = text.format("mails = Mails(open('mails').readlines(), load())", "for x in DataLoader(mails, batch_size=8):")
+    assert ("cache-preprocessing", 4) in _told(held)
+    moved = text.format("x = torch.load('table.pt').cuda()", "for _ in range(3):")
+    assert ("preload-dataset", 12) in _told(moved)
+    constant = text.format("x = torch.ones(4, 3).cuda()", "for _ in range(3):")
+    assert "preload-dataset" not in dict(_told(constant))
+
+
+def _told(text: str) -> list[tuple[str, int]]:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target())
+    return [(each.codemod, each.site.line) for each in report.in_place]

@@ -194,7 +194,8 @@ class SameItems:
     ``site`` is where it is told, ``method`` the function that is decorated: ``__getitem__``, or where an item is random
     in part, the one named ``part``, which reads what comes before. ``work`` is what it takes long with. ``helper`` is
     the first such function of the file. ``reads`` are kept instead where no function makes what comes before what is
-    random. ``cached``: the items are kept already. ``why_not``: what may differ.
+    random. ``cached``: the items are kept already; ``done``: there is
+    nothing to keep, as it says. ``why_not``: what may differ.
     """
 
     site: Site
@@ -208,6 +209,7 @@ class SameItems:
     pictures: bool = False  # some of the file's results may be PIL's
     why_not: str | None = None
     cached: bool = False
+    done: str | None = None
 
 
 @dataclass(frozen=True)
@@ -1754,6 +1756,7 @@ class TrainingProgram:
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
     engines: tuple[Engine, ...] = ()  # those of DeepSpeed
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
+    moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()

@@ -23,7 +23,7 @@ from turbofix.program.model import Framework, Loader, Preload, Step
 from turbofix.program.names import dotted, loads, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Value, flatten, members
+from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Opaque, Tensor, Value, flatten, members
 
 TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
@@ -35,6 +35,7 @@ _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 _STACKING = re.compile(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
 _PADDING = re.compile(r"pad|rand|shuffle|choice|sort|max\(|len\(|\bcat\(|token|processor|encod", re.IGNORECASE)
 """What tells that a batch is more than its items side by side."""
+_CONSTANT = re.compile("zeros|ones|rand|eye|arange|empty|full|linspace")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
@@ -73,6 +74,29 @@ def preloads(
     return tuple(replace(each, helper=above[each.loader.path]) for _, each in sorted(found.items()))
 
 
+def moved_once(analysis: Analysis, steps: tuple[Step, ...]) -> Site | None:
+    """Where a program whose steps copy nothing to the GPU brings its data there, before it trains."""
+    moved = [each for step in steps for each in step.transfers if each.to.reaches_cuda and not each.dtype_only]
+    if not steps or any(each.what != "made" for each in moved):
+        return None
+    rounds = {step.loop.site for step in steps}
+    for event in analysis.facts.of("transfer"):
+        around = {analysis.facts.places.site(each.node, each.module) for each in analysis.facts.loops(event)}
+        to = analysis.devices.of_transfer(event)
+        if not rounds & around and to.reaches_cuda and _is_data(event):
+            return analysis.facts.site(event)
+    return None
+
+
+def _is_data(event: Event) -> bool:
+    """Whether what is moved is data: no model, and no constant that torch makes."""
+    found = members(event.receiver)
+    made = [each.origin.node for each in found if isinstance(each, Tensor) and each.origin is not None]
+    calls = [(dotted(each.func) or "").rpartition(".")[2] for each in made if isinstance(each, ast.Call)]
+    known = all(isinstance(each, (Opaque, Tensor)) for each in found)
+    return bool(found) and known and not any(_CONSTANT.match(each) for each in calls)
+
+
 def _could(loader: Loader) -> bool:
     """Whether a loader is torch's own and cuts batches of data that are read by an index, several times."""
     size = loader.argument("batch_size")
@@ -81,6 +105,7 @@ def _could(loader: Loader) -> bool:
         and loader.subclass is None
         and loader.dataset.kind in ("tensors", "map")
         and loader.dataset.generator is None
+        and (loader.again or not loader.built_in_loop or loader.role != "evaluation")
         and not loader.first_only
         and loader.cut.state == "absent"
         and loader.argument("batch_sampler").state == "absent"
@@ -103,9 +128,8 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)
-    published = [each for each in flatten(value, 2) if isinstance(each, Made) and each.kind == "dataset"]
-    known = all(each.qualname.startswith("torchvision.datasets.") for each in published)
-    return not loader.dataset.random and (loader.dataset.kind == "tensors" or (known and bool(published)))
+    published = (loader.dataset.qualname or "").startswith("torchvision.datasets.")
+    return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 
 def _resizes(value: Value | None, depth: int = 5) -> bool:
@@ -141,7 +165,7 @@ def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Even
 
 def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> str | None:
     """Why whole batches of items that are made once would not be the same, or nothing would be gained."""
-    if loader.built_in_loop:
+    if loader.built_in_loop and not loader.again:
         return "it is built anew in every round: build it once, before the loop"
     if loader.dataset.stateful is not None:
         return loader.dataset.stateful

@@ -14,7 +14,7 @@ from pathlib import Path
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.datasets import (
     RANDOM_TRANSFORMS,
     callee,
@@ -77,15 +77,22 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         for each in (one for value in scope.names.values() for one in members(value)):
             if isinstance(each, Instance):
                 instances.setdefault(id(each.cls.node), each)
+    read = {id(each.cls.node) for each, _ in reading}
     classes = {id(each.node): each for each in _classes(analysis)} | {key: each.cls for key, each in instances.items()}
     found: list[SameItems] = []
     for key, cls in classes.items():
         method = cls.names.get("__getitem__")
-        if not isinstance(method, Function) or not isinstance(method.node, ast.FunctionDef) or not _is_data(cls):
+        if not isinstance(method, Function) or not isinstance(method.node, ast.FunctionDef):
+            continue
+        if key not in read and not _is_data(cls):
             continue
         if len(parameters(method.node)) != 2 or (key not in instances and not _is_built(analysis, cls)):
             continue
-        mine = [(data, loader) for data, loader in reading if data.cls.node is cls.node]
+        mine = [
+            (data, loader)
+            for data, loader in reading
+            if any(isinstance(base, Class) and base.node is cls.node for base in data.cls.mro())
+        ]
         if mine and all(loader.role == "unused" for _, loader in mine):
             continue
         sites = tuple(dict.fromkeys(loader.site for _, loader in mine))
@@ -93,6 +100,7 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         changing = next((why for data, _ in mine if (why := _collate_changes(analysis, data)) is not None), None)
         if same is not None:
             found.append(replace(same, why_not=same.why_not or (None if same.part else changing)))
+    found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
 
@@ -151,7 +159,7 @@ def _of_class(
     kept = keeps(method.node) or _kept_in_attribute(method)
     work = _work(analysis, method, instance)
     if not work.kinds:
-        return None
+        return _made_before(analysis, cls, method, instance)
     same = SameItems(site, site, loaders, cls.node.name, _top(analysis, method), tuple(work.kinds), cached=bool(kept))
     if kept:
         return replace(same, site=places.site(kept, method.module)) if isinstance(kept, ast.AST) else same
@@ -180,6 +188,50 @@ def _of_class(
         return replace(same, reads=reads, why_not=_counts(work.functions))
     why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
     return replace(same, why_not=why)
+
+
+_READY = re.compile(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
+
+
+def _made_before(analysis: Analysis, cls: Class, method: Function, instance: Instance | None) -> SameItems | None:
+    """A class that makes all of its items when it is built, and only takes one of them in ``__getitem__``."""
+    init = cls.names.get("__init__")
+    takes = any(isinstance(each, ast.Subscript) for each in walk(method.node))
+    if not isinstance(init, Function) or not takes:
+        return None
+    work = _work(analysis, init, instance)
+    heavy = [each for each in work.kinds.values() if not _READY.search(dotted(getattr(each, "func", None)) or "")]
+    if not heavy and not any(_loops(each.node) for each in work.functions):
+        return None
+    site = analysis.facts.places.site(init.node, init.module)
+    return SameItems(
+        site, site, (), cls.node.name, site, done=f"`{cls.node.name}` makes its items once, as it is built"
+    )
+
+
+def mapped(analysis: Analysis) -> Iterator[SameItems]:
+    """The texts that ``map`` of a dataset of Hugging Face tokenises: in batches, or one by one."""
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree) if ".map(" in module.text else ():
+            name = call.args[0].id if call.args and isinstance(call.args[0], ast.Name) else None
+            function = next(
+                (each for each in members(module.scope.names.get(name or "")) if isinstance(each, Function)), None
+            )
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != "map" or function is None:
+                continue
+            if not re.search("tokeniz|encode|processor|extractor", ast.unparse(function.node)):
+                continue
+            batched = next((each.value for each in call.keywords if each.arg == "batched"), None)
+            site, once = (
+                analysis.facts.places.site(call, module),
+                isinstance(batched, ast.Constant) and batched.value is True,
+            )
+            told = f"`{name}` tokenises all texts once, " + ("in batches" if once else "but one after the other")
+            why = (
+                None if once else "write it for lists of texts, and pass `batched=True`: a tokenizer is faster at many"
+            )
+            if once or batched is None:
+                yield SameItems(site, site, (), name or "", site, done=told, why_not=why)
 
 
 _BY_PATH = {
@@ -423,7 +475,7 @@ def _with_helpers(found: list[SameItems]) -> Iterator[SameItems]:
     """Each with the first function that is decorated in its file, in front of which the helper goes."""
     above: dict[Path, Site] = {}
     for each in found:
-        if not each.cached and each.why_not is None:
+        if not each.cached and each.why_not is None and each.done is None:
             tops = [each.helper, *(read.top for read in each.reads)]
             above[each.method.path] = min([*tops, above.get(each.method.path, each.helper)])
     pictures = {each.method.path for each in found if "pictures" in each.work}
