@@ -50,10 +50,12 @@ class Throttling:
 
     ``groups`` are runs of neighbours that get one ``if`` together, ``header``; ``common`` makes its counter.
     ``hoisted`` are the reads apart from their message, with the edits that put them off; ``refused`` has the rest.
+    ``lossy``: which step is the last cannot be told, so that its values may not be shown.
     """
 
     groups: list[list[ast.stmt]] = field(default_factory=list)
     header: str = ""
+    lossy: bool = False
     common: list[Action] = field(default_factory=list)
     hoisted: dict[Site, list[Action]] = field(default_factory=dict)
     refused: dict[Site, str] = field(default_factory=dict)
@@ -82,7 +84,7 @@ def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: 
         return plan
     page = pages(loop.loop.site)
     try:
-        plan.header = condition(page, loop, every, plan.common, statements)
+        plan.header, plan.lossy = condition(page, loop, every, plan.common, statements)
     except Refuse as refuse:
         for statement in statements:
             plan.refused[page.site(statement)] = str(refuse)
@@ -177,11 +179,14 @@ def is_harmless(node: ast.AST) -> bool:
     return False
 
 
-def condition(page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]) -> str:
-    """The line above the messages; ``common`` gets what makes the counter, if the loop has none. Raises ``Refuse``."""
+def condition(
+    page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]
+) -> tuple[str, bool]:
+    """The line above the messages, and whether they may miss the last step; ``common`` gets what makes the counter, if
+    the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
     if not isinstance(node, ast.For):
-        raise Refuse("the loop is no `for`, whose steps can be counted and whose last one is known")
+        raise Refuse("the loop is no `for`, whose steps can be counted")
     counter, start = loop.loop.counter, loop.loop.counter_start
     itself = counter is not None and counts_itself(node, counter)
     ends = [each for each in exits(node) if not is_settled(page, each, node)]
@@ -189,21 +194,19 @@ def condition(page: Page, loop: BatchLoop, every: int, common: list[Action], sta
     if len(ends) == 1:
         early = foreseen(page, ends[0], node, counter, statements) if counter and itself else None
         early = early or tested_below(page, ends[0], node, statements)
-    if ends and early is None:
-        line = ends[0].lineno
-        raise Refuse(f"line {line} may end the loop before its last step, so that the last value would be lost")
     sized = length(page, loop)
-    if sized is None:
-        raise Refuse("how many steps the loop has cannot be written here, so that the last value would be lost")
+    lossy = sized is None or bool(ends and early is None)
     if counter is None or not itself:
         counter, start = new_counter(page, node, common), 0
     if start not in (0, 1):
         raise Refuse(f"the loop counts from {start}")
+    if sized is None or lossy:
+        return f"if {counter} % {every} == 0:", lossy
     if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
         sized = f"({sized})" if start == 0 else sized
     last = f"{sized} - 1" if start == 0 else sized
     shown = [f"{counter} % {every} == 0", *([early] if early is not None else []), f"{counter} == {last}"]
-    return f"if {' or '.join(shown)}:"
+    return f"if {' or '.join(shown)}:", lossy
 
 
 ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit", "KeyboardInterrupt"})

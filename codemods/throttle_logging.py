@@ -22,19 +22,18 @@ Use instead
             if step % 50 == 0 or step == len(train_loader) - 1:
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
-    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is always shown. A loop
-    that does not count its steps is given a counter (``enumerate``), and a number that is read above its message is
-    read inside it. Where the interval is an option of the script whose default is 1 and which serves nothing else, the
-    default becomes 10.
+    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is shown, too, where it
+    is known which one it is (else it is likely). A loop that does not count its steps is given a counter
+    (``enumerate``), and a number that is read above its message is read inside it. Where the interval is an option of
+    the script whose default is 1 and which serves nothing else, the default becomes 10.
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
     that is known to be over after 30 steps. Lines that ``print(..., file=...)`` writes are kept complete; that rows of
-    loggers, writers and trackers need not be is assumed (likely). Refused are messages in a loop whose length cannot
-    be written, or that something else than its count may end early (the last value would be lost), in another function
-    than the loop, with calls that may do more than to show, and numbers that serve other purposes too. Where all that
-    it shows is read in each step anyway, nothing would be gained. Any other guard whose interval is 1 is the user's to
-    raise.
+    loggers, writers and trackers need not be is assumed (likely). Refused are messages in a ``while``, in another
+    function than the loop, with calls that may do more than to show, and numbers that serve other purposes too. Where
+    all that it shows is read in each step anyway, nothing would be gained. Any other guard whose interval is 1 is the
+    user's to raise.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -143,7 +142,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
                     # only where a read is put off then does it help that less is shown
                     assumes = (
-                        (DISPLAY_ONLY,) if later or has_rows(view, pages_of(program)(plan.place), plan.place) else ()
+                        (DISPLAY_ONLY,) if later or leaves_out(view, pages_of(program)(plan.place), plan.place) else ()
                     ) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
                     small = Worth.SMALL if beside else None
                     text = f"{message}{beside}"
@@ -153,8 +152,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     yield from shared.refusals(codemod)
 
 
-def has_rows(view: Outlook, page: Page, place: Site) -> bool:
-    """Whether rows of a log are left out together with a message."""
+def leaves_out(view: Outlook, page: Page, place: Site) -> bool:
+    """Whether rows of a log are left out together with a message, or the last value."""
+    if view.shown.lossy:
+        return True
     here = page.node(place)
     found = {each.statement for each in view.waiting.loop.shows if each.kind in ROWS}
     groups = [group for group in view.shown.groups if any(page.holds(each, here) for each in group)]

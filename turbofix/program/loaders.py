@@ -121,6 +121,8 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     if data.length is None and len(all_arguments) == 1:
         length, options = written_samples(analysis, made)
         data = replace(data, length=length, counted_by=options)
+    if made.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items
+        data = replace(data, length=None)
     collate = passed.get("collate_fn")
     collated = collating(analysis, collate.value) if collate is not None else None
     subclass = None if made.qualname in _SAME else made.qualname
