@@ -22,24 +22,22 @@ Use instead
     put together by ``DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)``. Batches of texts of like length
     (``group_by_length=True``) gain more, and are another order.
 
-When refused
-    It is done for classifiers of whole texts (``...ForSequenceClassification``) of the families around BERT, whose
-    layers read other positions by attention alone, given their mask. It is refused for other models, whose loss may
-    count padding or want labels of the same length; where the model is called without the mask; where the program
-    computes with the tokens; where it compiles, as each length would be compiled anew; where the texts of a batch are
-    padded in several calls, or some of them; where the call says more than is written in it, where the trainer has
-    a collator, and where batches are more than moved and given to the model (saved, counted, gathered), a part of the
-    model is called or replaced, hooks hang on it, or the tokenizer is changed.
+    A data set that pads each text by itself keeps doing so: its loaders get a ``collate_fn`` that cuts off the columns
+    in which the ``attention_mask`` of all texts of the batch is 0.
 
-    A data set that pads each sample by itself is refused, too: leave the padding to the loader, as in
-    ``collate_fn=DataCollatorWithPadding(tokenizer)``. So are samples that a data set or a collate function pads by
-    hand to a length that is written down or an option (``ids + [0] * (length - len(ids))``): what the script's own
-    model and loss make of padding is not known. Nothing is said of programs for TPUs, of exported models, of
-    streams, and where ``padding_side`` is chosen: positions count from the front.
+When refused
+    Refused where the program compiles, as each length would be compiled anew; where the call says more than is written
+    in it; where only some batches are padded; where the trainer has a collator, cuts no texts, or keeps columns that
+    have no common length; where the loaders have a ``collate_fn`` already, or no mask tells what is padding: there the
+    padding belongs into it, as in ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``. So are samples that a
+    data set or a collate function pads by hand to a length that is written down or an option (``ids + [0] * (length -
+    len(ids))``). Nothing is said of programs for TPUs, of exported models, of streams, and where ``padding_side`` is
+    chosen: positions count from the front.
 
 Risk
     equivalent: masked positions count for nothing, so that losses differ by rounding, and dropout draws for fewer
-    positions. What is shown or kept for each position (hidden states, attentions) has the new length.
+    positions. What is shown or kept for each position (hidden states, attentions) has the new length. A loss or a
+    pooling that counts padding gives something else, as a comparison shows.
 
 Measured
     Not measured in isolation: the gain is that of the lengths.
@@ -49,13 +47,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import PADDING_UNREAD
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, Padding, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="data", risk=Risk.EQUIVALENT, known_as=("padding to the longest of a batch",))
+from ._loaders import put_above
+
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EQUIVALENT,
+    known_as=("padding to the longest of a batch",),
+    assumes=(PADDING_UNREAD,),
+)
 
 COLLATOR = "DataCollatorWithPadding"
 BY_HAND = (
@@ -90,7 +97,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             reason = f"{padding.why_not}: {BY_HAND}" if one_by_one else padding.why_not
             yield codemod.refuse(padding.site, message, reason, evidence=seen)
         else:
-            yield codemod.finding(padding.site, message, plan=Plan(padding), evidence=seen)
+            rests = (PADDING_UNREAD,)
+            yield codemod.finding(padding.site, message, plan=Plan(padding), evidence=seen, assumes=rests)
 
 
 @codemod.rewrite
@@ -99,6 +107,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Plan)
     padding = plan.padding
+    if padding.helper is not None:
+        cut_off(padding, edit, padding.helper)
+        return
     if padding.trainer is not None:
         edit.drop_argument(padding.site, "padding")
         eights = ", pad_to_multiple_of=8" if padding.in_eights else ""
@@ -115,3 +126,22 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     edit.replace(padding.value, edit.text(padding.value).replace("max_length", "longest"))
     if padding.in_eights:
         edit.argument(padding.site, "pad_to_multiple_of", "8")
+
+
+def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
+    """Give the loaders of texts that are padded one by one a function that cuts off what is padding in all of them."""
+    name, mask = edit.free_name("without_padding", above), edit.quoted("attention_mask", above)
+    collate = edit.name("torch.utils.data.default_collate", above)
+    put_above(
+        edit,
+        above,
+        f"def {name}(texts):",
+        '    """A batch of texts, without the columns that are padding in all of them."""',
+        f"    batch = {collate}(texts)",
+        f"    used = batch[{mask}].flatten(0, -2).any(0)",
+        '    tensors = {key: part for key, part in batch.items() if hasattr(part, "shape")}',
+        "    wide = {key for key, part in tensors.items() if part.dim() > 1 and part.shape[-1] == len(used)}",
+        "    return {key: part[..., used] if key in wide else part for key, part in batch.items()}",
+    )
+    for loader in padding.loaders:
+        edit.argument(loader, "collate_fn", name)

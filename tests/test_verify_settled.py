@@ -113,6 +113,9 @@ JOINING = (
         "        if steps % 2 == 0:\n            optimizer.step()\n            optimizer.zero_grad()",
     )
 )
+PADDED = FLAT.replace("model(x)", "model(x.sum(1))").replace(
+    "return self.values[index],", "return nn.functional.pad(self.values[index : index + 1], (0, 0, 0, 7)),"
+)
 ATTENDING = FLAT.replace("nn.Linear(WIDTH, 64), nn.ReLU()", "Attending(), nn.ReLU()").replace(
     "class Numbers",
     """class Attending(nn.Module):
@@ -152,6 +155,7 @@ COMPARED: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
     "learns-in-16-bits": (FLAT, rewritten(FLAT, DIFFERENCES), (("loss =", "with torch.autocast('cpu', dtype=torch.bfloat16): model(x)\n        loss ="), ("(model(x),", "(half(x),"), ("# the model is made", "half = torch.autocast('cpu', dtype=torch.bfloat16)(model.forward)"))),
     "learns-in-tf32": (MOVED, rewritten(MOVED, DIFFERENCES), (("WIDTH = 64", "WIDTH = 64; torch.set_float32_matmul_precision('high')"),)),
     "learns-in-larger-batches": (JOINING, JOINING.replace("nn.ReLU()", "nn.BatchNorm1d(64), nn.ReLU()"), (("batch_size=32", "batch_size=64"), ("/ 2", "/ 1"), ("% 2", "% 1"))),
+    "padding-unread": (PADDED, PADDED.replace("x.sum(1)", "x.mean(1)"), (("# a batch has come", "x = x[:, :1]"),)),
     "compiles": (FLAT, FLAT.replace("nn.ReLU()", "Talking()").replace("class Numbers", "class Talking(nn.Module):\n    def forward(self, x):\n        torch._dynamo.graph_break()\n        return x\n\n\nclass Numbers"), (("# the model is made", "model = torch.compile(model, backend='eager', fullgraph=True)"),)),
     "layout-free": (CONVOLVING, CONVOLVING.replace("x.flatten(1)", "x.view(len(x), -1)"), (("optimizer =", "model.to(memory_format=torch.channels_last)\noptimizer ="),)),
     "same-formula": (FORMULA, FORMULA.replace("torch.sigmoid(x)", "torch.sigmoid(1.702 * x)"), (("x = x * torch.sigmoid(x)", "x = nn.functional.silu(x)"), ("x = x * torch.sigmoid(1.702 * x)", "x = nn.functional.silu(x)"))),

@@ -78,6 +78,9 @@ LEARNS_IN_LARGER = Assumption(
     "one larger batch teaches what the small ones did, and fits into memory",
     compare("rounded"),
 )
+PADDING_UNREAD = Assumption(
+    "padding-unread", "the model and its loss leave padding out, at whatever length", compare("rounded")
+)
 COMPILES = Assumption("compiles", "the compiler sees through the forward pass", compare("rounded"))
 LAYOUT_FREE = Assumption(
     "layout-free", "nothing relies on how the numbers of a picture lie in memory", compare("rounded")

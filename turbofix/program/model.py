@@ -1022,8 +1022,8 @@ class Padding:
     ``of``: the texts of one ``batch``, of one ``item`` at a time, or (``map``) of a data set whose batches the
     ``trainer`` of transformers makes, where the program calls the tokenizer ``tokenizer``, and ``imports`` is a
     statement of its file that brings names of transformers. ``value`` is the argument that says so, ``in_eights``: the
-    fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but the program. ``why_not`` is what
-    may count padding.
+    fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but the program. ``loaders`` could cut
+    off what is padding in all texts of a batch, by a function in front of ``helper``. ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1035,6 +1035,8 @@ class Padding:
     tokenizer: str | None = None
     imports: Site | None = None
     by_hand: bool = False
+    loaders: tuple[Site, ...] = ()
+    helper: Site | None = None
     why_not: str | None = None
 
 

@@ -60,7 +60,7 @@ def preloads(
         change = _change(analysis, passed.value)
         found[loader.site] = Preload(
             loader.site,
-            _place_of_helper(analysis, event.node, event.module),
+            place_of_helper(analysis, event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
             heavy=bool(_HEAVY & {*loader.dataset.work}) or _resizes(passed.value),
@@ -217,7 +217,7 @@ def _reading(analysis: Analysis) -> dict[Site, list[Event]]:
     return found
 
 
-def _place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Site:
+def place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Site:
     """The first function or class of the file above the call, else the statement of the file that holds it."""
     body = module.tree.body
     line: int = getattr(call, "lineno", 1)
