@@ -27,13 +27,13 @@ Use instead
 
 When refused
     It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); for convolutions
-    over volumes, and under ``DataParallel``. An optimizer's state that was saved before the change keeps the old order
+    over volumes, under ``DataParallel``, and where nothing is gained (``InstanceNorm2d`` turns the order back, thin
+    layers over pictures of a channel or two). An optimizer's state that was saved before the change keeps the old order
     when it is loaded, which is slow, or raises: that no such state is loaded is assumed.
 
-    Nothing is said where the model is compiled, since the compiler chooses the order itself; where nothing is gained
-    (``InstanceNorm2d`` turns it back, transformers of patches, thin layers over pictures of a channel or two); for GPUs
-    before Volta, and before Ampere in full precision; and under frameworks but Accelerate and Lightning. A script
-    that uses ``torch.channels_last`` anywhere is left alone.
+    Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
+    before Ampere in full precision; and under frameworks but Accelerate and Lightning. A script that uses
+    ``torch.channels_last`` anywhere is left alone.
 
 Risk
     equivalent: other kernels round differently. Some models get slower: keep it if ``turbofix verify`` on your GPU
@@ -119,7 +119,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
         over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
-        if not steps or not over_pictures or model.compiled is not None or is_little(model):
+        if not steps or not over_pictures:
+            continue
+        if model.compiled is not None and (model.compiling is None or model.compiling.option is None):
+            yield codemod.in_place(model.compiled, "the compiler chooses the memory format of the convolutions")
             continue
         in_16 = all(in_16_bits(program, step) for step in steps)
         if program.target.capability < (VOLTA if in_16 else AMPERE):
@@ -187,16 +190,18 @@ def worth_of(model: Model, in_16: bool) -> Worth:
     return Worth.HIGH if in_16 else Worth.SOME
 
 
-def is_little(model: Model) -> bool:
-    """Whether nothing is gained: thin layers over pictures of a channel or two, tokens, or norms that turn it back."""
+def is_little(model: Model) -> str | None:
+    """Why nothing is gained: thin layers over pictures of a channel or two, tokens, or norms that turn it back."""
     if "torch.nn.InstanceNorm2d" in model.layers:
-        return True
+        return "its InstanceNorm2d layers turn the order back"
     cutting = [each.layer.rpartition(".")[2].lower().startswith(CUTTING) for each in model.convolutions if each.whole]
     if cutting and all(cutting):
-        return True
+        return "its convolution only cuts pictures into tokens"
     sides = [min(each.inputs, each.outputs) for each in model.convolutions if each.inputs and each.outputs]
     known = len(sides) == len(model.convolutions) and not cutting
-    return known and max(sides) <= WIDE and any((each.inputs or 0) <= 2 for each in model.convolutions)
+    if known and max(sides) <= WIDE and any((each.inputs or 0) <= 2 for each in model.convolutions):
+        return "its layers are too thin to gain by another order"
+    return None
 
 
 def in_16_bits(program: TrainingProgram, step: Step) -> bool:
@@ -229,7 +234,9 @@ def keeps(model: Model) -> bool:
 
 
 def why_not(program: TrainingProgram, model: Model) -> str | None:
-    """What makes the other order unsafe, if anything."""
+    """What makes the other order unsafe, or of no use, if anything."""
+    if (little := is_little(model)) is not None:
+        return little
     if model.wrapped not in (None, PARALLEL):
         return f"{(model.wrapped or '').rpartition('.')[2]} copies the model in an order of its own"
     if any(each.dims == 3 for each in model.convolutions):

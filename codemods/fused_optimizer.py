@@ -160,15 +160,25 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if owned or not program.trains:
         return
     for optimizer in program.optimizers:
-        since = SINCE.get(optimizer.qualname or "")
-        if since is None or not optimizer.used or optimizer.trains == "inputs" or optimizer.handed_over:
+        if not optimizer.used or optimizer.trains == "inputs" or optimizer.handed_over:
             continue
         assumes = on_gpu(program, optimizer)
         if assumes is None:
             continue
-        name = (optimizer.qualname or "").rpartition(".")[2]
+        names = [each.rpartition(".")[2] for each in optimizer.qualnames]
+        fusing = [each for each in optimizer.qualnames if each in SINCE]
         fused = optimizer.argument("fused")
-        if optimizer.is_plain:  # torch does the whole update by one ``_foreach_add_``
+        if fusing != [*optimizer.qualnames]:
+            reason = not_all(optimizer, fusing)
+            if reason is not None and not any(fused.values):
+                message = (
+                    "the optimizer may update the parameters with a kernel per operation, where one could do it all"
+                )
+                yield codemod.refuse(optimizer.site, message, reason, evidence=of_optimizer(program, optimizer))
+            continue
+        name, since = " or ".join(names), max(SINCE[each] for each in fusing)
+        optimizer = replace(optimizer, qualname=fusing[-1])  # noqa: PLW2901  (SGD, which asks for more, is the last)
+        if optimizer.is_plain and len(names) == 1:  # torch does the whole update by one ``_foreach_add_``
             continue
         if fused.state == "computed" or any(fused.values):
             yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
@@ -176,7 +186,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
         seen = of_optimizer(program, optimizer)
         if program.target.torch < since:
-            reason: str | None = (
+            reason = (
                 f"the project serves torch {version(program.target.torch)}; "
                 f"{name} has a fused kernel from torch {version(since)} on"
             )
@@ -199,6 +209,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
         yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=open_ones, worth=worth)
+
+
+def not_all(optimizer: Optimizer, fusing: list[str]) -> str | None:
+    """Why a call cannot be told to be fused that may make other optimizers; None where none has such a kernel."""
+    others = [each for each in optimizer.qualnames if each not in fusing]
+    if any(each.endswith("*") for each in others):
+        return "which one it is is chosen at run time: pass fused=True where it is Adam, AdamW or SGD"
+    if fusing:
+        lack, have = (" or ".join(each.rpartition(".")[2] for each in some) for some in (others, fusing))
+        return f"{lack}, which it may be as well, has no such kernel: pass fused=True where {have} is chosen"
+    if any(each.rpartition(".")[2] in ("Adam", "AdamW") for each in others):
+        return f"{others[0]} has no such kernel: torch.optim.AdamW(..., fused=True) has"
+    return None
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

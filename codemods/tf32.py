@@ -62,7 +62,19 @@ from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._options import TurnedOn, off_by_default, turn_on, turned_on
-from ._precision import MATMULS, PRODUCTS, autocast_of, called, in_use, may_contain, on_a_gpu, requote, said, version
+from ._precision import (
+    MATMULS,
+    PRODUCTS,
+    autocast_of,
+    called,
+    convolves,
+    in_use,
+    may_contain,
+    on_a_gpu,
+    requote,
+    said,
+    version,
+)
 from ._trainers import FULL, Switch, evidence, is_off, is_sharded, judged, on_gpu, set_switch, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -131,7 +143,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from by_script(program, gpu)
 
 
-def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal]:
+def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
     if is_in_another(program) or not may_contain(models, program.steps, MATMULS, PRODUCTS):
@@ -140,6 +152,8 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
     if models and not by_hand and all(has_none(model.products, batch) for model in models):
+        if all(map(convolves, models)) and program.steps and not program.setting("torch.backends.cudnn.allow_tf32"):
+            yield codemod.in_place(program.steps[0].loop.site, "convolutions use TF32, unless torch is told otherwise")
         return
     message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)

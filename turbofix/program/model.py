@@ -1171,8 +1171,9 @@ class StateSave:
 class Optimizer:
     """One optimizer construction.
 
-    ``qualname`` is canonical (``torch.optim.Adam``); None where it is only inferred from use. ``statement`` is the
-    assignment that holds it; ``target_text`` what it is assigned to. ``passes`` are the hops to the steps.
+    ``qualname`` is canonical (``torch.optim.Adam``); None where it is only inferred from use, or one of several
+    ``qualnames`` (``torch.optim.*``: any). ``statement`` is the assignment that holds it; ``target_text`` what it is
+    assigned to. ``passes`` are the hops to the steps.
     ``in_loop``: built inside a loop, or in a function that is called in one.
     """
 
@@ -1204,6 +1205,7 @@ class Optimizer:
     owner: str | None = None  # what the framework's object is called where it is built: `accelerator`, `self.fabric`
     complex: bool = False  # some parameters of the program are complex numbers
     frozen: Site | None = None  # where its model is frozen, in every run, but for one or two of its last layers
+    qualnames: tuple[str, ...] = ()
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when the call does not pass it."""

@@ -514,7 +514,7 @@ def _optimizer(
         if isinstance(member, Made) and member.kind == "optimizer"
     ]
     names = {each.qualname for each in made}
-    qualname = names.pop() if len(names) == 1 else None
+    qualname = next(iter(names)) if len(names) == 1 else None
     order = OPTIMIZER_PARAMETERS.get(qualname or "", ("params", "lr"))
     all_arguments = [each.arguments for each in events if each.arguments is not None]
     passed = merged(bound_arguments(each, order) for each in all_arguments)
@@ -546,6 +546,7 @@ def _optimizer(
     return Optimizer(
         site=site,
         qualname=qualname,
+        qualnames=tuple(sorted(names)),
         arguments=arguments,
         open_mapping=any(each.open or each.star for each in all_arguments),
         statement=facts.places.site(statement, module),
