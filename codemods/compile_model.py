@@ -345,10 +345,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     compiling = model.compiling
     if compiling is None:
         return None
-    if program.target.torch < SINCE:
-        return (
-            f"the project serves torch {version(program.target.torch)}; the compiler came with torch {version(SINCE)}"
-        )
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not any(each.whole for each in model.convolutions):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
@@ -365,6 +361,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return "a detector takes pictures as large as they are, in lists that the compiler does not go with"
     if (compiling.after or compiling.before) is None or compiling.text is None:
         return "it has no name of its own in front of its training, where it could be compiled"
+    if program.target.torch < SINCE:
+        return f"the project serves torch {version(program.target.torch)}; `compile()` came with torch {version(SINCE)}"
     return None
 
 

@@ -103,3 +103,56 @@ def test_a_model_that_another_library_makes_is_one(head: str) -> None:
     assert not model.layers_complete
     assert [step.models for step in found.steps] == [(model.site,)]
     assert model.device.where == "cuda"
+
+
+TABLES = """
+class Dicts(dict):
+    def register(self, name):
+        def wrap(cls):
+            self[name] = cls
+            return cls
+        return wrap
+
+
+class Registry:
+    def __init__(self):
+        self._made = {}
+
+    def register(self, cls=None):
+        def add(cls):
+            self._made[cls.__name__] = cls
+            return cls
+        return add if cls is None else add(cls)
+
+    def build(self, config):
+        given = config.copy()
+        return self._made[given.pop("type")](**given)
+
+
+NETS, REGISTRY, TABLE = Dicts(), Registry(), {}
+
+
+def register(name):
+    def wrap(cls):
+        TABLE[name] = cls
+        return cls
+    return wrap
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "make"),
+    [
+        ("@NETS.register('net')", "NETS[sys.argv[1]]"),
+        ("@NETS.register('net')", "NETS.get('net')"),
+        ("@register('net')", "TABLE[sys.argv[1]]"),
+        ("@REGISTRY.register()", "lambda: REGISTRY.build({'type': 'Net'})"),
+    ],
+)
+@pytest.mark.parametrize("imported", ["import nets", "from nets import unused"])
+def test_a_table_that_modules_fill_when_they_are_imported(decorator: str, make: str, imported: str) -> None:
+    nets = "from tables import *\n" + MODEL.replace("class Net", f"{decorator}\nclass Net") + "unused = 1\n"
+    head = f"import sys\n{imported}\nfrom tables import *\nmake = {make}\n"
+    found = program("train.py", head, nets_py=nets, tables_py=TABLES)
+    (model,) = found.models
+    assert model.layers == {"torch.nn.Linear"}

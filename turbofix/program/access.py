@@ -387,6 +387,7 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
 
 def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
     if isinstance(value, Mapping):
+        imports.fill(interp, value)
         found = _mapping_item(value, key)
         changes = type(found) is Const and interp.may_repeat and type(key) is Const and key.value in interp.changed
         return widened(found) if changes else found
@@ -412,6 +413,8 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         method = value.cls.find("__getitem__")
         if type(method) is Function:
             return calls.call(interp, Bound(value, method), Arguments([Passed(key or UNKNOWN)]), node)
+        if (items := items_of(value)) is not None:
+            return _read_item(interp, items, key, node)
         return value if calls.is_module(value) else UNKNOWN
     if type(value) is Made:
         return _made_item(interp, value, key, node)
@@ -435,6 +438,17 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
     if type(value) is ModuleValue and isinstance(key, (Const, Option)):  # module.__dict__[name]
         return calls.named_member(interp, value, key, node)
     return NUMBER if type(value) is Unknown and value.number else UNKNOWN
+
+
+def items_of(instance: Instance) -> Mapping | None:
+    """What an object holds whose class derives from ``dict``."""
+    if _DICTS.isdisjoint(instance.cls.externals()):
+        return None
+    held = instance.attributes.setdefault("<items>", Mapping(instance.made_at, instance.origin))
+    return held if isinstance(held, Mapping) else None
+
+
+_DICTS = frozenset({"builtins.dict", "collections.OrderedDict", "collections.UserDict", "collections.defaultdict"})
 
 
 def _is_old_read(node: ast.AST) -> bool:
@@ -559,6 +573,8 @@ def write_item(  # noqa: PLR0913
         method = container.cls.find("__setitem__")
         if type(method) is Function:
             calls.call(interp, Bound(container, method), Arguments([Passed(key), Passed(value)]), target)
+        elif (items := items_of(container)) is not None:
+            put(interp, items, key, value, None)
     elif type(container) is Opaque:
         if type(key) is Const:
             container.children[f"[{key.value!r}]"] = value

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from turbofix.nodes import parse
 from turbofix.program import access, libraries
-from turbofix.program.answers import kept
+from turbofix.program.answers import kept, once_per_node
 from turbofix.program.scopes import Lazy, ModuleFile
 from turbofix.program.syntax import changed_members
 from turbofix.program.values import (
     UNKNOWN,
     Const,
     External,
+    Mapping,
     ModuleValue,
     Opaque,
     Option,
@@ -241,6 +242,31 @@ def _names_of_files(interp: Interpreter, pattern: str) -> Iterator[str]:
                 if fits.fullmatch(name):
                     yield name
                     break
+
+
+def fill(interp: Interpreter, table: Mapping) -> None:
+    """Before a dict is read that began empty: execute the imported modules that may put what they define into it."""
+    node = table.origin.node if table.origin is not None else None
+    empty = not node.keys if isinstance(node, ast.Dict) else isinstance(node, ast.Call)
+    if not empty or table.made_at is None or sum(level.kind == "call" for level in table.made_at.chain()) > 1:
+        return
+    known = 0
+    while known < len(interp.modules):
+        known = len(interp.modules)
+        for module in [*interp.modules.values()]:
+            if module is not None and not module.executed and _defines_for_others(module.tree):
+                run(interp, module)
+
+
+@once_per_node
+def _defines_for_others(tree: ast.Module) -> bool:
+    """Whether a module does something with what it defines, or has others that do: it is a package of modules."""
+    for each in tree.body:
+        if isinstance(each, (ast.ClassDef, ast.FunctionDef)) and each.decorator_list:
+            return True
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
+            return True
+    return all(isinstance(each, (ast.Import, ast.ImportFrom, ast.Expr, ast.Assign)) for each in tree.body)
 
 
 def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:

@@ -27,6 +27,7 @@ from turbofix.program.values import (
     NONE,
     NUMBER,
     UNKNOWN,
+    Bound,
     Class,
     Computed,
     Const,
@@ -43,6 +44,7 @@ from turbofix.program.values import (
     Opaque,
     Option,
     Origin,
+    Partial,
     Sequence,
     Tensor,
     Union,
@@ -747,6 +749,9 @@ class Interpreter:
                 if type(member) is Function and member.cls is None:
                     member.cls = cls
         self.bind(node.name, cls)
+        for each in reversed(decorators):  # they put it into a table, perhaps: it is the class all the same
+            if isinstance(each, (Function, Bound, Partial)):
+                calls.call(self, each, calls.positional(cls), node)
 
     # --- expressions ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import ast
 import contextlib
 from typing import TYPE_CHECKING
 
-from turbofix.program import access, builtin_calls, calls, config_files, externals, libraries, options
+from turbofix.program import access, builtin_calls, calls, config_files, externals, imports, libraries, options
 from turbofix.program.events import Arguments, EventKind
 from turbofix.program.tensors import (
     cast,
@@ -93,6 +93,7 @@ _DATASET_COPIES = libraries.words(
     """
 )
 _OF_TEXT = libraries.words("split rsplit partition rpartition replace removesuffix removeprefix")
+_OF_DICTS = frozenset({"get", "items", "values", "keys", "update", "pop", "setdefault", "copy"})
 _MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_children"})
 
 
@@ -297,6 +298,8 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
     if calls.is_module(instance):
         return _call_model(interp, instance, name, arguments, node)
     instance.uses.add(name)
+    if (items := access.items_of(instance)) is not None and name in _OF_DICTS:
+        return _call_mapping(interp, items, name, arguments, node)
     if name == "backward":
         interp.event("backward", node, "", _argument(arguments) or instance, arguments)
         return NONE
@@ -779,6 +782,7 @@ def _update_mapping(interp: Interpreter, mapping: Mapping, arguments: Arguments,
 
 
 def _take(interp: Interpreter, mapping: Mapping, name: str, arguments: Arguments, node: ast.AST) -> Value:
+    imports.fill(interp, mapping)
     key = _argument(arguments)
     default = _argument(arguments, 1) or NONE
     if not (type(key) is Const and is_hashable(key.value)):
