@@ -56,6 +56,11 @@ CONVOLVING = frozenset(
     f"torch.nn.functional.conv{transpose}{dimensions}d" for transpose in ("", "_transpose") for dimensions in (1, 2, 3)
 )
 
+GRAPHS = frozenset(
+    ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "torch_cluster", "spconv", "MinkowskiEngine")
+)
+"""Libraries whose own kernels do most of the work: they pass messages in graphs, or convolve over points."""
+
 SIMPLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 

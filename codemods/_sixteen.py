@@ -14,6 +14,7 @@ from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
     GATED_CELLS,
+    GRAPHS,
     MATMULS,
     PRODUCTS,
     RECURRENT,
@@ -98,6 +99,8 @@ def refuse_program(program: TrainingProgram, here: Path) -> None:
         raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
     if program.libraries & ENVIRONMENTS:
         raise Refuse("the model also acts in an environment, and the step compares with what it did there in float32")
+    if graphs := sorted(program.libraries & GRAPHS):
+        raise Refuse(f"the kernels of {graphs[0]} do the work, which do not all take 16 bits")
     if program.libraries & QUANTIZERS:
         raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
     for part in program.precision:

@@ -43,11 +43,12 @@ Use instead
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
     convolutions, and of steps that optimise an image and no model. It is refused for float64 and half precision, beside
-    apex, a scaler or autocast elsewhere, for gradients of gradients and closures (L-BFGS), for functions that raise in
-    16 bits inside of a model, and in reinforcement learning, where a step compares with what the model did in float32.
-    float16 needs a scaler, which must be able to go along; where its state cannot be put beside the optimizer's in a
-    checkpoint, it finds its scale anew. Frameworks' switches are left alone where the command line or an engine (FSDP,
-    a configuration of DeepSpeed that says so) decides.
+    apex, a scaler or autocast elsewhere, where a library's own kernels pass messages in graphs, for gradients of
+    gradients and closures (L-BFGS), for functions that raise in 16 bits inside of a model, and in reinforcement
+    learning, where a step compares with what the model did in float32. float16 needs a scaler, which must be able to go
+    along; where its state cannot be put beside the optimizer's in a checkpoint, it finds its scale anew. Frameworks'
+    switches are left alone where the command line or an engine (FSDP, a configuration of DeepSpeed that says so)
+    decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -147,9 +148,6 @@ PERIODIC = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name
 """Sines of what a layer gave with a factor of some tens (SIREN), or of positions from a matrix product (rotary
 embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits hold those to 1 or 2."""
 
-GRAPHS = frozenset(
-    ("torch_geometric", "dgl", "torch_sparse", "torch_scatter", "torch_cluster", "spconv", "MinkowskiEngine")
-)
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
 
@@ -358,7 +356,7 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
 
 def is_sure(program: TrainingProgram, step: Step) -> bool:
     """Whether all that a step computes was seen."""
-    if not program.complete or step.loss.certainty != "seen" or program.libraries & GRAPHS:
+    if not program.complete or step.loss.certainty != "seen":
         return False
     if len(step.forwards) != len(step.backwards) or len({region.function for region in step.forwards}) > 1:
         return False

@@ -36,8 +36,9 @@ When refused
 
     It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
     (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; for detectors,
-    which take lists of pictures; where gradients are differentiated; where the script compiles it itself under a
-    switch that is off; where it starts processes of its own; and where deterministic algorithms are asked for. Under
+    which take lists of pictures; for graph networks, whose work other libraries' kernels do; for language models that
+    are trained further for a few passes; where gradients are differentiated; where the script compiles it itself under
+    a switch that is off; where it starts processes of its own; and where deterministic algorithms are asked for. Under
     the ``Trainer``: for models in 16 bits or quantized.
 
 Risk
@@ -67,6 +68,7 @@ from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
     GATED_CELLS,
+    GRAPHS,
     MATMULS,
     PRODUCTS,
     RECURRENT,
@@ -75,6 +77,7 @@ from ._precision import (
     filled,
     is_detector,
     may_contain,
+    models_of,
     on_a_gpu,
     version,
 )
@@ -113,6 +116,7 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
+PASSES = 3
 WIDE = 128
 SWITCH = "torch_compile"
 NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
@@ -163,6 +167,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         compiling = model.compiling
         if not steps or compiling is None or not may_contain((model,), steps, HEAVY, PRODUCTS | CONVOLVING):
             continue
+        if not is_heavy(model) and any(map(is_heavy, (each for step in steps for each in models_of(program, step)))):
+            continue  # the products that the step calls are another one's
         message = f"{called([model])} runs uncompiled, one kernel for each of its operations"
         seen = tuple(map(of_loop, steps[:1]))
         known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
@@ -303,6 +309,17 @@ def asked_for_determinism(program: TrainingProgram) -> Iterator[tuple[str, Site]
             yield setting.name, setting.site
 
 
+def is_heavy(model: Model) -> bool:
+    """Whether a model may hold a layer that takes work."""
+    return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
+
+
+def is_short(model: Model, steps: list[Step]) -> bool:
+    """Whether a language model is trained further for a few passes, which is over in minutes as a rule."""
+    tuned = any(layer.startswith("transformers.") and "from_pretrained" in layer for layer in model.layers)
+    return tuned and all(not step.iterations and step.passes is not None and step.passes <= PASSES for step in steps)
+
+
 def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> bool:
     """Whether a step is known to have noticeable work in a model."""
     if any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions):
@@ -357,6 +374,10 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes:
         return "the script starts processes of its own, to which a compiled model does not go"
+    if graphs := sorted(program.libraries & GRAPHS):
+        return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
+    if is_short(model, steps):
+        return "it is trained further for a few passes, which hardly earn back the minutes that compiling takes"
     if is_detector(model):
         return "a detector takes pictures as large as they are, in lists that the compiler does not go with"
     if (compiling.after or compiling.before) is None or compiling.text is None:

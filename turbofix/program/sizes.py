@@ -39,7 +39,7 @@ CLASSES = 1000
 
 SMALL_BATCH = 64
 
-MANY, FEW = 1024, 32
+MANY, FEW = 1024, 64
 """The samples of a batch where nothing tells how many there are, hardly ever more; and a side of a small matrix."""
 
 
