@@ -6,12 +6,14 @@ Where it goes was followed through all of the program that was seen. That nothin
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from turbofix.edits import Refuse
 from turbofix.program.answers import everything
 from turbofix.program.model import Look, Sync
 from turbofix.program.names import walk_here
+from turbofix.program.sites import FUNCTIONS, LOOPS
 
 from ._deferring import OWN_STORAGE, Deferral, annotated, kept_on_device, number_of, refuse_mixtures, refuse_timing
 from ._pages import Page, Pages
@@ -20,6 +22,9 @@ from ._throttling import is_detached, names_itself, refuse_changes, stripped
 
 KEEPING = ("stored", "returned", "summed", "passed")
 """Uses in each step that a tensor serves as well."""
+
+PLAIN_KEY = re.compile(r"(?=.*[^\d.])[\w/ .:@()-]+")
+"""A key that is a text, and can be written between quotes."""
 
 
 def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
@@ -68,9 +73,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             continue
         statement = page.statement(node)
         lines = read_before(page, look, node, statement)
-        block = page.block(statement)
-        earlier = block[: next(i for i, each in enumerate(block) if each is statement) + 1]
-        if not any(each is one for each in earlier for one in before):
+        if not any(each is one for each in earlier(page, statement) for one in before):
             plan.actions += [adding_before(look.statement, line) for line in lines]
         before.append(statement)
     return plan
@@ -138,11 +141,24 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
         return [f"{text} = float({text})"]
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
-    if look.holds == "lists" and all(key.isidentifier() for key in look.keys):
+    plain = all(PLAIN_KEY.fullmatch(key) for key in look.keys)
+    if look.holds == "lists" and plain:
         return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
-    if look.holds == "dict" and all(key.isidentifier() for key in look.keys):
+    if look.holds == "dict" and plain:
         return [f'{text}["{key}"] = float({text}["{key}"])' for key in look.keys]
     raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")
+
+
+def earlier(page: Page, statement: ast.stmt) -> list[ast.stmt]:
+    """A statement and those that have run before it each time, in its block and in the tests and blocks around."""
+    found = [statement]
+    for each in (statement, *page.above(statement)):
+        if isinstance(each, (*LOOPS, *FUNCTIONS, ast.ClassDef, ast.Module)) and each is not statement:
+            break
+        if isinstance(each, ast.stmt):
+            block = page.block(each)
+            found += block[: next(i for i, one in enumerate(block) if one is each)]
+    return found
 
 
 def stands_alone(page: Page, statement: ast.stmt) -> bool:

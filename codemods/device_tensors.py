@@ -24,7 +24,8 @@ Use instead
     are types of tensors (``torch.FloatTensor(x.size()).normal_()`` becomes ``torch.empty(x.size(),
     device=device).normal_()``), single numbers (``torch.full((), 1.0, device=device)``) and what numpy fills or draws
     (``torch.from_numpy(np.zeros(shape))``). Where the copy also changes the type (``.type_as(x)``), it stays, and
-    copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``.
+    copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``. Where ``if use_cuda:`` decides over
+    the copy, it chooses the device: ``torch.rand(n, device="cuda" if use_cuda else "cpu")``.
 
     Numbers that are picked out of a short table of the host (the noise schedule of a diffusion) are picked on the
     device, where the indices are, instead of waiting for these to come to the host. ::
@@ -177,7 +178,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, Creation)
     for call in plan.calls:
-        device = "device" if call.inside else plan.device or edit.quoted("cuda", call.site)
+        device = "device" if call.inside else device_of(edit, plan, call.site)
         if call.function is not None:
             told = [*call.arguments, *([f"dtype={edit.name(call.dtype, call.site)}"] if call.dtype else [])]
             edit.replace(call.site, f"{edit.name(call.function, call.site)}({', '.join(told)}, device={device})")
@@ -187,10 +188,16 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.argument(call.site, "device", device, keyword_only=True)
     for helper in plan.helpers:
         edit.parameter(helper.function, "device=None", helper.beside)
-        edit.argument(helper.call, "device", plan.device or edit.quoted("cuda", helper.call))
+        edit.argument(helper.call, "device", device_of(edit, plan, helper.call))
     if plan.unused is not None:
         edit.delete(plan.unused)
     elif plan.moved is not None:
         if plan.packs:
             edit.insert_after(plan.moved, ".clone()")
         edit.cut(plan.site, plan.moved)
+
+
+def device_of(edit: Edit, plan: Creation, site: Site) -> str:
+    """How a call is told the device."""
+    device = plan.device or edit.quoted("cuda", site)
+    return device if plan.only_if is None else f"{device} if {plan.only_if} else {edit.quoted('cpu', site)}"

@@ -303,7 +303,8 @@ class _Following:
         for holder in members(self.frame.values.get(target.value)):
             for frame, node in self.flow.holding(holder):
                 above = self.flow.facts.places.parent(node, frame.module)
-                if isinstance(above, (ast.Attribute, ast.Subscript)) and above.value is node:
+                asked = isinstance(above, ast.Attribute) and isinstance(holder, (Mapping, Sequence))  # losses.items()
+                if isinstance(above, (ast.Attribute, ast.Subscript)) and above.value is node and not asked:
                     if self._key(above, frame) in (key, None) and self._may_be((frame, above)):
                         places.append((frame, above))
                 elif isinstance(holder, (Mapping, Sequence)) and isinstance(node, (ast.Name, ast.Attribute)):

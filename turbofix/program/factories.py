@@ -145,6 +145,12 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
     told = dtype is not None and bare and first.name in _OF_ANY_TYPE
     stays = like or (dtype is not None and not told)
     unused = making.statement_to_drop() if not stays else None
+    why_not = making.why_not(passed, event)
+    chosen = making.chosen
+    if chosen is not None and (stays or making.spread):
+        why_not = why_not or "it is copied only under a condition, beside which it stays on the host"
+    if chosen is not None and unused is not None and chosen.body == [unused] and not chosen.orelse:
+        unused = chosen
     return Creation(
         site=facts.site(event),
         moved=None if stays else facts.places.site(node.func.value, event.module),
@@ -160,7 +166,8 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         unused=facts.places.site(unused, event.module) if unused is not None else None,
         helpers=tuple(making.helpers.values()),
-        why_not=making.why_not(passed, event),
+        only_if=" ".join(facts.places.text(chosen.test, event.module).split()) if chosen is not None else None,
+        why_not=why_not,
     )
 
 
@@ -200,6 +207,7 @@ class _Making:
     parts: list[ast.AST] = field(default_factory=list)  # statements that write into it
     helpers: dict[ast.AST, Helper] = field(default_factory=dict)  # functions that make it
     reasons: list[str] = field(default_factory=list)
+    chosen: ast.If | None = None  # only there is it copied, and it goes on behind it
 
     def follow(self, node: ast.expr) -> bool:
         """Whether nothing but such calls and numbers makes an expression."""
@@ -416,14 +424,34 @@ class _Making:
         """Whether a name on the way is used for anything else, on the host."""
         places, module = self.analysis.facts.places, self.frame.module
         own = {id(each) for one in (node, *self.names.values(), *self.parts) for each in walk(one)}
+        end = None
+        if node is self.copy and (choice := self._condition()) is not None:
+            if not isinstance(choice, ast.If) or not _is_plain(self.analysis, choice.test):
+                return "it is copied only under a condition, beside which it stays on the host"
+            self.chosen, end = choice, choice.end_lineno
+            own |= {id(each) for one in choice.orelse for each in walk(one)}
         for definition in self.names:
             for read in readers(places.scope(definition, module)).get(definition, ()):
                 above = places.parent(read, module)
                 asks = isinstance(above, ast.Attribute) and above.attr in _SIZES
                 asks = asks or (isinstance(above, ast.Call) and dotted(above.func) == "len")
-                if id(read) not in own and not asks:
+                if not (id(read) in own or asks or (end is not None and read.lineno > end)):
                     return f"line {read.lineno} uses `{read.id}` on the host"
         return None
+
+    def _condition(self) -> ast.AST | None:
+        """``if cuda:`` around the copy, below what makes the tensor: it can be made there by the same test."""
+        places, module = self.analysis.facts.places, self.frame.module
+        around = {id(places.parent(each, module)) for each in self.names.values()}
+        found: list[ast.AST] = []
+        below: ast.AST = self.copy
+        for each in places.ancestors(self.copy, module) if around else ():
+            if id(each) in around:
+                break
+            inside = isinstance(each, ast.If) and below in each.body
+            found += [each] if inside else [below] if isinstance(each, (ast.If, ast.IfExp, ast.Try)) else []
+            below = each
+        return found[0] if len(found) == 1 else self.copy if found else None
 
     def _named_below(self, passed: Passed | None) -> str | None:
         """Whether what tells the device is not known yet where the tensor is made."""

@@ -342,7 +342,8 @@ class Creation:
     told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU may round them differently.
     ``packs``: the copy also gives each number a place of its own. ``kept``: its statement keeps it in an attribute or a
     container. ``unsure``: what the copy is told may be no device. ``unused`` is a statement that is needed no more.
-    ``why_not`` says why it cannot be made on the device, in one sentence.
+    ``only_if`` is the test that it is copied by, and else left on the host. ``why_not`` says why it cannot be made on
+    the device, in one sentence.
     """
 
     site: Site
@@ -359,6 +360,7 @@ class Creation:
     unsure: bool = False
     unused: Site | None = None
     helpers: tuple[Helper, ...] = ()
+    only_if: str | None = None
     why_not: str | None = None
 
 
