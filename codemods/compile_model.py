@@ -218,7 +218,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         for text, model in training.parts:
             whole = any(layer.startswith(NETWORKS) for layer in model.layers)
-            heavy = model.layers & HEAVY or model.convolutions or whole
+            heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
             if text in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
                 continue
             told.add(text)

@@ -172,6 +172,45 @@ def test_a_class_that_a_file_names_is_looked_up() -> None:
     assert found.models[0].layers == {"torch.nn.Linear"}
 
 
+def test_what_modules_register_is_found_though_nobody_names_them() -> None:
+    text = script("cfg = yaml.safe_load(open('none.yaml'))", batch="4", workers="0")
+    text = text.replace("from data import", "import nets\nfrom registry import MODELS\nfrom data import")
+    found = program(
+        text.replace("nn.Linear(4, 4)", "MODELS.build(cfg['model'])"),
+        registry_py="""
+            class Registry:
+                def __init__(self):
+                    self.classes = {}
+                def register(self, name=None):
+                    def put(cls):
+                        self.classes[name or cls.__name__] = cls
+                        return cls
+                    return put
+                def build(self, cfg):
+                    return self.classes[cfg.pop("type")](**cfg)
+            MODELS = Registry()
+        """,
+        nets_py="""
+            from torch import nn
+            from registry import MODELS
+            @MODELS.register()
+            class Net(nn.Module):
+                def __init__(self, width):
+                    super().__init__()
+                    self.layer = nn.Linear(width, 4)
+                def forward(self, x):
+                    return self.layer(x)
+        """,
+    )
+    assert found.models[0].layers == {"torch.nn.Linear"}
+
+
+def test_a_device_that_nobody_knows_may_be_a_gpu() -> None:
+    text = script("cfg = yaml.safe_load(open('none.yaml'))", batch="4", workers="0")
+    found = program(text.replace(".cuda()", ".to(cfg['device'])"))
+    assert found.names_cuda and found.device.where == "unknown"
+
+
 def test_lightnings_command_line_makes_what_a_file_names() -> None:
     found = program(
         "from lightning.pytorch.cli import LightningCLI\n\nLightningCLI()\n",

@@ -198,6 +198,9 @@ def call(interp: Interpreter, callee: Value, arguments: Arguments, node: ast.AST
         if interp.loop_depth:
             interp.event("unknown_call", node, "", callee, arguments)
         return unknown_of(tensors, interp.origin(node))
+    if callee is UNKNOWN and isinstance(node, ast.Call):
+        # what a class that nobody knows makes may be a model or an optimizer, one for each way to this call
+        return interp.opaque(f"<made by {interp.control.path}>", "call", node)
     return UNKNOWN
 
 
@@ -265,6 +268,8 @@ def _call_instance(interp: Interpreter, callee: Instance, arguments: Arguments, 
 
 def _call_made(interp: Interpreter, callee: Made, arguments: Arguments, node: ast.AST) -> Value:
     kind = callee.kind
+    if callee.qualname == "torch.nn.*" and len(tensors_passed(arguments)) > 1:
+        kind = "criterion"  # one that a file or an option names
     if kind in ("module", "wrapper", "engine"):
         return forward(interp, callee, arguments, node)
     if kind == "criterion":
@@ -293,6 +298,8 @@ def call_opaque(interp: Interpreter, callee: Opaque, arguments: Arguments, node:
     callee.uses.add("()")
     if tensors_passed(arguments) or elements_passed(arguments):
         callee.uses.add("(tensor)")
+        if len(tensors_passed(arguments)) > 1:
+            callee.uses.add("(tensors)")
     if interp.loop_depth and (arguments.positions or arguments.keywords or arguments.open):
         interp.event("unknown_call", node, callee.name, callee, arguments)
     result = _unknown_result(interp, callee, arguments, node)

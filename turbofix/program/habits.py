@@ -60,7 +60,7 @@ class Habit:
         return any(not isinstance(each, (Const, Option)) for each in found)
 
     def _fits(self, known: list[object]) -> bool:
-        """Whether values are as the row says: ``*`` any true one, ``>1`` more than one, ``!no`` all others, ``?so`` one."""
+        """Whether values are as the row says: ``*`` any true one, ``>1`` more, ``!no`` all others, ``?so`` one."""
         if self.value == "*":
             return not known or any(known)  # what is not known is told with its text
         if self.value == ">1":

@@ -133,8 +133,16 @@ def import_modules(interp: Interpreter, node: ast.Import) -> None:
         interp.bind(top, value)
 
 
+_REGISTERING = re.compile(r"^\s*@[\w.]*regist", re.MULTILINE | re.IGNORECASE)
+
+
 def _log(interp: Interpreter, dotted: str, value: Value, node: ast.AST) -> None:
-    """Log an import of the project's, or of what no library has any more."""
+    """Log an import of the project's, or of what no library has any more; what registers its classes is executed."""
+    if type(value) is ModuleValue:
+        module = value.module
+        alone = module.path.name == "__init__.py" and interp.frame.module.text.count(module.name) == 1
+        if alone or _REGISTERING.search(module.text):
+            run(interp, module)
     if type(value) is ModuleValue or (type(value) is External and libraries.dropped(dotted) is not None):
         interp.event("import", node, dotted, None, None, value)
 
@@ -290,6 +298,7 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
             below = find(interp, f"{dotted}.{alias.name}" if dotted else alias.name, here, node.level)
             if below is not None:
                 value = ModuleValue(below)
+                _log(interp, below.name, value, node)
             elif node.level:
                 value = interp.opaque(alias.name, "import", node)
             else:

@@ -20,7 +20,7 @@ from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import Layers, layers_of, models_given
 from turbofix.program.shapes import resized_in
 from turbofix.program.unread import wish_at
-from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Tensor, Value, members
+from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Opaque, Tensor, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 _FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -124,6 +124,9 @@ def _started(analysis: Analysis, training: Training, event: Event, modules: list
         elif isinstance(module, Instance):
             for name, value in module.attributes.items():
                 if name.isidentifier():
+                    for each in members(value):
+                        if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
+                            each.uses.add("parameters")  # its optimizer takes those of the whole module
                     parts |= {(f"{called}.{name}", each.site): each for each in models_given(analysis, [value])}
     named = tuple((name, each) for (name, _), each in parts.items())
     return replace(training, starts=places.site(statement, event.module), called=called, parts=named)

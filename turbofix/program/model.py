@@ -1741,7 +1741,7 @@ class TrainingProgram:
     device: Placement  # of the training as a whole
     script: Script
     target: Target
-    names_cuda: bool = False  # its files say "cuda" somewhere
+    names_cuda: bool = False  # its files say "cuda" somewhere, or it moves things to a device that is not known
     steps: tuple[Step, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     loaders: tuple[Loader, ...] = ()

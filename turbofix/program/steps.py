@@ -129,6 +129,14 @@ def analyse(
     return program
 
 
+def _knows_devices(analysis: Analysis) -> bool:
+    """Whether a program says "cuda" somewhere, or moves things to a device that somebody else names."""
+    if any("cuda" in module.text for module in analysis.execution.modules.values()):
+        return True
+    moved = (event for event in analysis.facts.of("transfer") if event.name == "to")
+    return any(analysis.devices.of_transfer(event).where == "unknown" for event in moved)
+
+
 def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
     """The training program that an abstract execution shows."""
     execution, facts = analysis.execution, analysis.facts
@@ -154,7 +162,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         trains=trains,
         remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
-        names_cuda=bool(held) or any("cuda" in module.text for module in execution.modules.values()),
+        names_cuda=bool(held) or _knows_devices(analysis),
         script=script(analysis),
         target=_fitting(execution, target),
         steps=steps,
