@@ -12,7 +12,7 @@ from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
 from ._loaders import does_not_block, may_be_non_blocking
-from ._precision import cuda_test
+from ._precision import SIMPLE, cuda_test
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
             yield Copying(transfer, loaders, "can be", None, why)
         elif may_be_non_blocking(transfer):
             value = cuda_test(transfer.to) if transfer.to.mps else "True"
+            if value is None and SIMPLE.fullmatch(transfer.to.text or ""):
+                value = f'{{torch.device}}({transfer.to.text}).type == "cuda"'  # of a device, its name or its number
             why = "the device may be Apple's, where such a copy may be read too early, and no test here tells"
             yield Copying(transfer, loaders, "can be", value, why, assumes)
 

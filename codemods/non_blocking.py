@@ -60,7 +60,7 @@ from turbofix.records import dataclass
 from ._copies import copyings
 from ._loaders import OWN_COPIES, called, is_timed, whole
 from ._pages import page_of
-from ._precision import requote
+from ._precision import filled
 from ._throttling import changed_line
 
 codemod = Codemod(
@@ -166,7 +166,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, Plan)
     refuse_later_changes(edit, finding.site)
-    edit.argument(finding.site, "non_blocking", requote(plan.value, edit, finding.site))
+    edit.argument(finding.site, "non_blocking", filled(plan.value, edit, finding.site))
 
 
 def refuse_later_changes(edit: Edit, site: Site) -> None:

@@ -167,7 +167,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
     """
     for training in program.trainings:
         given, workers = training.argument(SETTING), training.argument("dataloader_num_workers")
-        if given.state != "value" or given.values != (False,) or stays_on_cpu(training) or training.parsed:
+        off = given.state in ("value", "option") and given.values == (False,)
+        if not off or stays_on_cpu(training) or training.parsed:
             continue
         if not (workers.state == "computed" or is_on(workers)):
             continue
@@ -176,6 +177,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         message = f"{who} keeps its loaders from pinning: copies to the GPU go through a buffer of the driver"
         seen = (of_value(SETTING, given, training.site), of_value("dataloader_num_workers", workers, training.site))
         reason = why_not_setting(program, training, SETTING)
+        if reason is None and given.option is not None:
+            reason = f"the script has a switch for it: pass {given.option}"
         if reason is None and given.comment:
             reason = f"{SETTING} is off with a comment beside it, which may say why"
         if reason is None and training.overrides & LOADING:
