@@ -151,7 +151,8 @@ def _change(analysis: Analysis, value: Value | None) -> str | None:
     if not isinstance(call, ast.Call) or len(events) != 1:
         return "what its items are made of may change"
     names = [name for each in (*call.args, *(one.value for one in call.keywords)) for name in loads(each)]
-    return change_after(analysis, call, names, analysis.facts.frames(events[0]))
+    frames = analysis.facts.frames(events[0])
+    return analysis.once(("what items are made of changes", call), lambda: change_after(analysis, call, names, frames))
 
 
 def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Event]]) -> bool:
