@@ -103,3 +103,20 @@ def put_remembered(edit: Edit, above: Site, *, pictures: bool) -> str:
         "    return remember",
     )
     return name
+
+
+def put_moved(edit: Edit, above: Site) -> str:
+    """Define the function that moves data where they have room, and return its name."""
+    name = edit.free_name("moved", above)
+    device, free = edit.name("torch.device", above), edit.name("torch.cuda.mem_get_info", above)
+    put_above(
+        edit,
+        above,
+        f"def {name}(data, device):",
+        '    """The data on the device where they take a tenth of its free memory at most, else as they are."""',
+        "    size = data.numel() * data.element_size()",
+        f"    if {device}(device).type != {edit.quoted('cuda', above)} or 10 * size > {free}(device)[0]:",
+        "        return data",
+        "    return data.to(device)",
+    )
+    return name

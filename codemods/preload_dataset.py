@@ -20,7 +20,8 @@ Use instead
     the same batches in the same order, which indexes tensors: on the GPU where they take a tenth of its free memory at
     most, else on the host. Data of more than two gigabytes, and items that are no tensors, are left to the loader as it
     was. The copies in the loop find their tensors on the device and do nothing. A loop that reads its batches on the
-    host gets them there.
+    host gets them there. Batches that are cut by hand (``x[i : i + 64].to(device)``) are cut out of data that were
+    moved before the loop, where they have room.
 
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
@@ -43,12 +44,12 @@ from collections.abc import Iterator
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, Preload, TrainingProgram
+from turbofix.program.model import Argument, CutByHand, Preload, TrainingProgram
 
 from ._loaders import called
-from ._once import take_whole
+from ._once import put_moved, take_whole
 
 codemod = Codemod(
     __name__,
@@ -65,6 +66,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     if program.moved_once is not None:
         yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
+    for cut in program.cut_by_hand:
+        message = f"batches are cut out of `{cut.name}` and copied to the GPU one by one, in every epoch anew"
+        where = (Evidence("copied", cut.site),)
+        if cut.why_not is not None:
+            yield codemod.refuse(cut.site, message, cut.why_not, evidence=where)
+        else:
+            yield codemod.finding(cut.site, message, plan=cut, evidence=where, assumes=(SAME_ITEMS,), worth=Worth.SOME)
     for preload in program.preloads:
         loader = program.loader(preload.loader)
         if loader is None or preload.heavy:
@@ -95,5 +103,19 @@ def is_in_the_way(given: Argument) -> bool:
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Hand the loader to a function that makes its items once."""
-    assert isinstance(finding.plan, Preload)
-    take_whole(finding.plan, edit)
+    plan = finding.plan
+    if isinstance(plan, CutByHand):
+        move_whole(plan, edit)
+        return
+    assert isinstance(plan, Preload)
+    take_whole(plan, edit)
+
+
+def move_whole(plan: CutByHand, edit: Edit) -> None:
+    """Move data to the device before the loop that cuts batches out of them."""
+    helper = put_moved(edit, plan.helper)
+    name = edit.free_name(f"{plan.name.rpartition('.')[2]}_whole", plan.loop)
+    device = edit.quoted("cuda", plan.loop) if plan.device == "cuda" else plan.device
+    data = f"{plan.makes}({plan.name})" if plan.makes else plan.name
+    edit.before(plan.loop, f"{name} = {helper}({data}, {device})")
+    edit.replace(plan.made, f"{name}[{edit.text(plan.chosen)}]")

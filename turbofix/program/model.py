@@ -849,6 +849,25 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class CutByHand:
+    """A copy of a batch that a step cuts out of ``name``, which lies in memory as a whole.
+
+    ``loop`` is the outermost loop of its function around it, ``made`` the tensor that ``makes`` makes of the part
+    ``chosen``, ``device`` where it is copied to, ``helper`` a statement in front of which a function can stand.
+    """
+
+    site: Site
+    name: str
+    loop: Site
+    made: Site
+    chosen: Site
+    makes: str
+    device: str
+    helper: Site
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Preload:
     """A loader of data in memory that could take whole batches of items that are made once.
 
@@ -1763,6 +1782,7 @@ class TrainingProgram:
     engines: tuple[Engine, ...] = ()  # those of DeepSpeed
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
+    cut_by_hand: tuple[CutByHand, ...] = ()
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()

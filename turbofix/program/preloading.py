@@ -19,7 +19,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import unwrapped
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
-from turbofix.program.model import Framework, Loader, Preload, Step
+from turbofix.program.model import CutByHand, Framework, Loader, Preload, Step
 from turbofix.program.names import dotted, loads, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
@@ -36,6 +36,7 @@ _STACKING = re.compile(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE
 _PADDING = re.compile(r"pad|rand|shuffle|choice|sort|max\(|len\(|\bcat\(|token|processor|encod", re.IGNORECASE)
 """What tells that a batch is more than its items side by side."""
 _CONSTANT = re.compile("zeros|ones|rand|eye|arange|empty|full|linspace")
+_MAKES = re.compile(r"(?:^|\.)(?:from_numpy|as_tensor|[a-zA-Z]*[tT]ensor)$")
 _AROUND = frozenset(("enumerate", "iter"))
 _SIZES = words("shape size dim ndim numel nelement dtype")
 """What is the same of a tensor wherever it is."""
@@ -86,6 +87,75 @@ def moved_once(analysis: Analysis, steps: tuple[Step, ...]) -> Site | None:
         if not rounds & around and to.reaches_cuda and _is_data(event):
             return analysis.facts.site(event)
     return None
+
+
+def cut_by_hand(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[CutByHand, ...]:
+    """The copies of batches that a step cuts out of what lies in memory as a whole: ``x[i : i + 64].to(device)``."""
+    if not any(step.passes is None or step.passes > 1 for step in steps):
+        return ()
+    rounds = {step.loop.site for step in steps}
+    found: dict[Site, CutByHand] = {}
+    for event in analysis.facts.of("transfer"):
+        loops = [each.node for each in analysis.facts.loops(event)]
+        around = {analysis.facts.places.site(each.node, each.module) for each in analysis.facts.loops(event)}
+        call = event.node
+        if not rounds & around or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        made = moved = call.func.value
+        if isinstance(moved, ast.Call) and len(moved.args) == 1 and _MAKES.search(dotted(moved.func) or ""):
+            moved = moved.args[0]
+        name = dotted(moved.value) if isinstance(moved, ast.Subscript) else None
+        cut = isinstance(moved, ast.Subscript) and isinstance(moved.slice, (ast.Slice, ast.Name))
+        there = any(isinstance(each, Tensor) and each.device != "cpu" for each in members(event.receiver))
+        to_gpu = analysis.devices.of_transfer(event).reaches_cuda and not there
+        if name is None or not cut or not to_gpu or any(_sets(each, name) for each in loops):
+            continue
+        assert isinstance(moved, ast.Subscript)
+        places, module = analysis.facts.places, event.module
+        own = [each for each in loops if places.scope(each, module) is places.scope(call, module)]
+        to = "cuda" if call.func.attr == "cuda" and not call.args else dotted(call.args[0]) if call.args else None
+        if _moved_by_own(places.scope(call, module), name, to):
+            continue
+        known = to is not None and not any(_sets(each, to) for each in loops)
+        held = members(analysis.facts.evaluate(moved.value, analysis.facts.frames(event)))
+        tensor = bool(held) and all(isinstance(each, Tensor) for each in held)
+        one = isinstance(moved.slice, ast.Name) and any(_sets(loop, moved.slice.id, own=True) for loop in loops)
+        if one and not tensor:
+            continue  # a sample of a list
+        known = known and (tensor or made is not moved or isinstance(moved.slice, ast.Slice))
+        site = analysis.facts.site(event)
+        found[site] = CutByHand(
+            site,
+            name,
+            places.site(own[0], module) if own else site,
+            places.site(made, module),
+            places.site(moved.slice, module),
+            places.text(made.func, module) if made is not moved and isinstance(made, ast.Call) else "",
+            to or "",
+            place_of_helper(analysis, call, module),
+            None if known and own else "move it to the GPU as a whole before the loop, where it has room there",
+        )
+    return tuple(found[site] for site in sorted(found))
+
+
+def _moved_by_own(scope: ast.AST, name: str, device: str | None) -> bool:
+    """Whether a function sets a name by what a function gives that is told the device."""
+    values = (each.value for each in walk(scope) if isinstance(each, ast.Assign) and dotted(each.targets[0]) == name)
+    given = [each.args[-1] for each in values if isinstance(each, ast.Call) and each.args]
+    return any(device in (dotted(each), getattr(each, "value", None)) for each in given)
+
+
+def _sets(loop: ast.AST, name: str, *, own: bool = False) -> bool:
+    """Whether a loop sets a name, or the object that it is an attribute of; by its own target alone, where told so."""
+    head = name.partition(".")[0]
+    if own:
+        return isinstance(loop, ast.For) and any(dotted(each) == name for each in targets(loop.target))
+    return any(
+        isinstance(each, (ast.Name, ast.Attribute))
+        and not isinstance(each.ctx, ast.Load)
+        and dotted(each) in (name, head)
+        for each in walk(loop)
+    )
 
 
 def _is_data(event: Event) -> bool:

@@ -75,7 +75,7 @@ from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned
-from turbofix.program.preloading import moved_once, preloads
+from turbofix.program.preloading import cut_by_hand, moved_once, preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, no_grad
 from turbofix.program.removed import removed
@@ -169,6 +169,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         evaluations=evaluations,
         loaders=read,
         moved_once=moved_once(analysis, steps),
+        cut_by_hand=cut_by_hand(analysis, steps),
         preloads=preloads(analysis, read, steps, framework) if trains else (),
         optimizers=made,
         models=with_compiling(analysis, known_models, steps) if _may_compile(framework, known_models) else known_models,
