@@ -45,17 +45,18 @@ Use instead
 
 When refused
     Nothing is said of a training that is short: known to have fewer than five million samples in all (epochs times
-    samples, with torchvision's small data sets known by their sizes), or fewer than ten epochs where the number of
-    samples is not known, or fewer than 10,000 steps where it has no epochs. Nothing of one that saves anything before
-    its end, nor where a word of the program tells that it handles an interruption or can resume, nor in a notebook,
-    whose kernel keeps everything when a cell is interrupted.
+    samples, with torchvision's small data sets known by their sizes), or fewer than 10,000 steps where it has no
+    epochs, or fewer than five epochs and no result that is saved. Nothing of one that saves what it has learned
+    before its end, nor where a word of the program tells that it handles an interruption or can resume.
 
-    It is refused where several processes or loops train, where the outermost loop is no ``for ... in range(...)`` or
-    stands in a ``try`` or ``with``, where the models or optimizers go by no one name at the loop, where
-    something else goes from one epoch to the next (an iterator, an object of the program's own, a tensor, a random
-    generator that any file of the program keeps), where the learning rate is scheduled by batches (an epoch that begins
-    anew would have too many of them), and where the script has options, but the loop does not see them: save the states
-    of the model, the optimizer and the schedule every few epochs by hand, then.
+    It is refused in a notebook, whose kernel keeps everything when a cell is interrupted, under Accelerate, which
+    has ``save_state()`` for it, for a single pass over the data, where several processes or loops train, where the
+    outermost loop is no ``for ... in range(...)`` or stands in a ``try`` or ``with``, where the models or
+    optimizers go by no one name at the loop, where something else goes from one epoch to the next (an iterator, an
+    object of the program's own, a tensor, a random generator that any file of the program keeps), where the
+    learning rate is scheduled by batches (an epoch that begins anew would have too many of them), and where the
+    script has options, but the loop does not see them: save the states of the model, the optimizer and the schedule
+    every few epochs by hand, then.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -92,8 +93,8 @@ SAMPLES = 5_000_000
 ROUNDS = 20
 """So many epochs over nobody knows how many samples take hours as likely as not."""
 
-FEW = 10
-"""Fewer seldom do."""
+FEW = 5
+"""Fewer, of which nobody keeps the result, are a trial."""
 
 STEPS = 10_000
 """So many steps without epochs may."""
@@ -111,11 +112,11 @@ class Plan:
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A long training that keeps nothing before its end."""
     run = program.run
-    if program.framework is not Framework.PYTORCH or not program.script.starts:
+    own = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
+    if not own or not program.script.starts or run is None or is_short(run):
         return
-    if run is None or is_short(run) or program.entry.suffix == ".ipynb":
-        return
-    message = "all that this training has learned is lost when it is interrupted: "
+    ends = "the kernel dies" if program.entry.suffix == ".ipynb" else "it is interrupted"
+    message = f"all that this training has learned is lost when {ends}: "
     often = f"runs {run.rounds:,} times" if run.rounds is not None else "how often it runs is not known"
     seen = [Evidence(often, run.counted)]
     if run.result is not None:
@@ -124,6 +125,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     else:
         message += "it is saved nowhere"
     reason = run.why_not
+    if run.rounds == 1:
+        reason = "it is one pass over the data, which would begin anew"
+    if program.entry.suffix == ".ipynb":
+        reason = "a notebook keeps its names when a cell is interrupted, but not when its kernel dies"
+    if program.framework is Framework.ACCELERATE:
+        reason = "Accelerate saves what it has prepared by `accelerator.save_state()`"
     if program.distributed or program.processes:
         reason = "several processes train, and which of them is to save what is yours to say"
     if reason is not None:
@@ -139,9 +146,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def is_short(run: Run) -> bool:
     """Whether a training is known to be over soon."""
     if run.rounds is None:
-        return run.result is None  # what nobody keeps need not be kept in between
+        return False
     if run.samples is None:
-        return run.rounds < (FEW if run.result is not None else ROUNDS)
+        return run.result is None and run.rounds < FEW  # what nobody keeps need not be kept in between
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS
     return run.rounds * run.samples < SAMPLES

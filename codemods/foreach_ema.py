@@ -36,15 +36,17 @@ Use instead
     (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your checkpoints.)
 
 When refused
-    Known are loops of a training step that do nothing else with the parameters: ``mul_`` and ``add_`` in one line or
-    two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``), or an assignment to
-    ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of anything else (a
-    norm that is summed up), of loops outside of training steps, and of those whose variables are read behind them.
+    Known are loops of a training step that do nothing else with the parameters: ``mul_`` and ``add_`` in one line
+    or two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``), or an assignment
+    to ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of loops
+    outside of training steps.
 
-    Refused where a sum is put into what a ``state_dict()`` or buffers hold (a counter is a whole number), and where the
-    decay is a tensor: a list of tensors takes none of one element in its place. An assignment to ``.data`` is refused
-    in a program with weights that are not in float32: it may change their type. Averages need torch 1.9, bounds 2.0,
-    copies and ``lerp_`` 2.1.
+    Refused where a loop does anything else with each of them (a norm that is summed up), or its variables are read
+    behind it, for ``AveragedModel`` with a function that takes one weight, where a sum is put into what a
+    ``state_dict()`` or buffers hold (a counter is a whole number), and where the decay is a tensor: a list of
+    tensors takes none of one element in its place. An assignment to ``.data`` is refused in a program with weights
+    that are not in float32: it may change their type. Averages need torch 1.9, bounds 2.0, copies and ``lerp_``
+    2.1.
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are

@@ -39,10 +39,11 @@ Use instead
         optimizer.step()
 
 When refused
-    Nothing is said where the oldest torch to be served does not have the new name: ``torch.amp.autocast`` came with
-    1.12, ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4. Nor where the program itself asks which torch it
-    has (``hasattr``, ``torch.__version__``, an ``except``): there the old name is the fallback. It is refused
+    Nothing is said where the program itself asks which torch it has (``hasattr``, ``torch.__version__``, an
+    ``except``): there the old name is the fallback. It is refused
 
+    - where the oldest torch to be served does not have the new name: ``torch.amp.autocast`` came with 1.12,
+      ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4;
     - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
     - where a comment in a file with such names speaks of a torch that does not have the new one: the script may serve
       that, too;
@@ -74,6 +75,8 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
 from turbofix.records import dataclass
+
+from ._precision import version
 
 codemod = Codemod(__name__, group="precision", risk=Risk.EXACT, known_as=("torch.cuda.amp", "deprecated AMP"))
 
@@ -111,9 +114,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         groups.setdefault(use.brought or use.site, []).append(use)
     for uses in groups.values():
-        if any(use.guarded or program.target.torch < SINCE[use.name] for use in uses):
+        if any(use.guarded for use in uses):
             continue
         reason = next((use.why_not for use in uses if use.why_not is not None), None)
+        if any(program.target.torch < SINCE[use.name] for use in uses):
+            reason = f"the project serves torch {version(program.target.torch)}, which has the old name alone"
         reason = reason or next(filter(None, map(too_old, uses)), None)
         dtypes = frozenset(use.site for use in uses if needs_dtype(program, use))
         if reason is None and any("**" in use.takes for use in uses if use.site in dtypes):

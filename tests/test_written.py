@@ -24,7 +24,7 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
 
 
 class Photos(Dataset):
-    def __init__(self, paths, transform):
+    def __init__(self, paths, transform):  # cache-preprocessing
         self.images, self.paths = [], []
         self.transform = transform
         for path in paths:
@@ -163,3 +163,72 @@ steps = read()
 arguments = TrainingArguments("out", {settings})
 Trainer(AutoModel.from_pretrained("bert-base-uncased"), arguments, train_dataset=make()).train()
 """
+
+OVERLOOKED = """
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+
+
+class Average(AveragedModel):
+    def __init__(self, model):
+        super().__init__(model, "cuda", lambda kept, new, count: 0.9 * kept + 0.1 * new)  # foreach-ema
+
+
+class Agent:
+    def __init__(self, buffer):
+        self.buffer = buffer
+        self.policy, self.target, self.other = buffer.net(), buffer.net(), buffer.net()
+        self.optimizer = torch.optim.Adam(self.policy.parameters())
+
+    def follow(self):
+        self.target.load_state_dict(self.policy.state_dict())
+
+    def learn(self):
+        x, y = self.buffer.sample()
+        wanted = y + self.target.forward(x.cuda()).max()  # skip-unused-gradients
+        known = self.other(x)
+        with torch.no_grad():
+            more = self.target(y)
+        loss = (self.policy(x) - wanted - known - more).square().mean()
+        for p in self.policy.parameters():  # foreach-ema
+            loss = loss + p.norm()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm(self.policy.parameters(), 1.0)  # modern-api
+        self.optimizer.step()
+
+    def test(self, batches):
+        self.policy.eval()
+        right = 0
+        for x in batches:  # no-grad-eval
+            right += self.policy(x).argmax().item()
+        return right
+
+    @torch.no_grad()
+    def look(self, batches):
+        self.policy.eval()
+        for x in batches:
+            print(self.policy(x).argmax().item())
+
+
+agent = Agent(make())
+for step in range(100):
+    agent.learn()
+    agent.follow()
+agent.test(read())
+agent.look(read())
+"""
+
+
+def test_what_the_text_shows_to_be_slow_is_refused_with_what_to_do() -> None:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(OVERLOOKED), registry.load(), Target())
+    assert not report.notes, report.notes
+    marked = {
+        (match[1], number)
+        for number, line in enumerate(OVERLOOKED.splitlines(), 1)
+        if (match := re.search(r"# ([a-z-]+)$", line)) is not None
+    }
+    names = {name for name, _ in marked}
+    assert {(each.codemod, each.site.line) for each in report.findings if each.codemod in names} == marked

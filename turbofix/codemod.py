@@ -156,6 +156,10 @@ class Codemod:
         for habit in () if slow and self.once else program.habits:
             if habit.codemod in self.tells or (habit.codemod == self.name and habit.site[:2] not in told):
                 yield habit
+        for each in program.overlooked:
+            lines = range(each.around.line, each.around.end_line + 1)
+            if each.codemod == self.name and not any(path == each.site.path and line in lines for path, line in told):
+                yield self.refuse(each.site, each.message, each.why_not)
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""

@@ -1746,6 +1746,17 @@ class Modules:
 
 
 @dataclass(frozen=True)
+class Overlooked:
+    """What is slow by the look of its text; ``around``: the function that it stands in."""
+
+    codemod: str
+    site: Site
+    message: str
+    why_not: str
+    around: Site
+
+
+@dataclass(frozen=True)
 class TrainingProgram:
     """Everything the model knows of one entry script and the project modules that it imports.
 
@@ -1807,6 +1818,7 @@ class TrainingProgram:
     held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
+    overlooked: tuple[Overlooked, ...] = ()  # what a table tells of its text alone
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
     modules: Modules = field(default_factory=lambda: Modules({}))  # its files, as they were executed
 

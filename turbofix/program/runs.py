@@ -28,12 +28,19 @@ from turbofix.program.wording import Wording
 
 _RESUMES = Wording(
     ("resum", "keyboardinterrupt", "signal", "sigterm", "sigint", "baseexception", "atexit", "excepthook"),
-    re.compile(r"resum|KeyboardInterrupt|\bsignal\b|SIGTERM|SIGINT|BaseException|atexit|excepthook", re.IGNORECASE),
+    re.compile(
+        r"resum|KeyboardInterrupt|import signal\b|\bsignal\.signal|SIGTERM|SIGINT|BaseException|atexit|excepthook",
+        re.IGNORECASE,
+    ),
 )
 """Words of a script that has something for the case already."""
 
-_KEEPING = re.compile(r"save|dump|checkpoint|ckpt|snapshot|export|write_weights", re.IGNORECASE)
-"""Words of calls that keep something."""
+_KEEPING = re.compile(
+    r"(?:save|dump|export)(?!_?(?:result|fig|im(?:age|g)|plot|t(?:e?xt|able)|csv|json|metric|mae|pred|sample|hist|log|loss|score|vid))"
+    r"|checkpoint|ckpt|snapshot|write_weights",
+    re.IGNORECASE,
+)
+"""Words of calls that keep what was learned: pictures and results are none of it."""
 
 _CHANGING = frozenset(
     (

@@ -71,6 +71,7 @@ from turbofix.program.objects import (
     settings,
 )
 from turbofix.program.old_amp import old_names
+from turbofix.program.overlooked import overlooked
 from turbofix.program.owners import PLACED, hands_over, owners, placed
 from turbofix.program.paddings import paddings
 from turbofix.program.placements import UNKNOWN_PLACE
@@ -153,6 +154,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
     complete, reason = _completeness(execution, analysis)
     holders = owners(analysis)
     asked = trainings(analysis, framework)
+    names_cuda = bool(held) or _knows_devices(analysis)
     return TrainingProgram(
         entry=execution.entry.path,
         files=tuple(sorted(execution.modules)),
@@ -162,7 +164,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         trains=trains,
         remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
-        names_cuda=bool(held) or _knows_devices(analysis),
+        names_cuda=names_cuda,
         script=script(analysis),
         target=_fitting(execution, target),
         steps=steps,
@@ -196,7 +198,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH
         else repeated_in_trainings(analysis, asked),
-        run=run(analysis, steps, read) if framework is Framework.PYTORCH else None,
+        run=run(analysis, steps, read) if framework in (Framework.PYTORCH, Framework.ACCELERATE) else None,
         rebuilt=rebuilts(analysis) if trains else (),
         attentions=attentions(analysis) if trains else (),
         unwanted=unwanted_weights(analysis) if trains else (),
@@ -210,6 +212,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         held=held if trains else (),
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
+        overlooked=tuple(overlooked(analysis)) if trains and names_cuda else (),
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
 

@@ -183,11 +183,15 @@ class Written:
         """Whether a place is run where the training is set up: outside of its loops, by what goes on to train."""
         if self.where(node, module):
             return False
-        function = _function(node, module)
+        function = function_of(node, module)
         if function is None or function.name in self.trains:
             return True
         callers = self._callers.get(function.name, ()) if depth and function.name not in ("forward", "__init__") else ()
         return any(self.is_before_training(each, where, depth - 1) for each, where in callers)
+
+    def callers(self, name: str) -> list[tuple[ast.AST, ModuleFile]]:
+        """The calls of functions of a name."""
+        return self._callers.get(name, [])
 
     @cached_property
     def _callers(self) -> dict[str, list[tuple[ast.AST, ModuleFile]]]:
@@ -270,7 +274,7 @@ def set_rates(written: Written) -> Found:
     for module in written.modules:
         for node in every(ast.Subscript, module.tree):
             if isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant) and node.slice.value == "lr":
-                function = _function(node, module)
+                function = function_of(node, module)
                 if written.where(node, module) or (function is not None and function.name in ("__call__", "step")):
                     yield node, module
 
@@ -305,7 +309,7 @@ def without_graph(written: Written) -> Found:
         for block in every(ast.With, module.tree):
             entered = [each.context_expr for each in block.items if isinstance(each.context_expr, ast.Call)]
             names = {meaning(each.func, module.tree) for each in entered}
-            function = _function(block, module)
+            function = function_of(block, module)
             if function is None or not names & {"torch.no_grad", "torch.inference_mode"}:
                 continue
             trains = _everywhere(function) & _BACKWARD and written.where(block, module) in ("step", "interval")
@@ -323,7 +327,7 @@ def made_there(written: Written) -> Found:
                 continue
             if not name.startswith("torch."):
                 continue
-            function = _function(call, module)
+            function = function_of(call, module)
             if function is not None and (function.name != "__init__" or written.where(call, module)):
                 yield call, module
 
@@ -363,7 +367,7 @@ def _measures(call: ast.Call) -> bool:
 
 def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
     """Whether a batch is put together here."""
-    function = _function(node, module)
+    function = function_of(node, module)
     if function is None or function.name in ("__init__", "__getitem__"):
         return False
     given = {each.arg for each in parameters(function)} - {"self"}
@@ -500,7 +504,8 @@ def tensor_totals(written: Written) -> Found:
                 yield call, module
 
 
-def _function(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
+def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
+    """The innermost function around a node."""
     parents = parents_in(module.tree)
     above = parents.get(node)
     while above is not None and not isinstance(above, ast.FunctionDef):

@@ -1,0 +1,188 @@
+"""What the text shows to be slow where the execution was not followed: told with what to do, and never rewritten.
+
+The rows of ``overlooked.tsv`` say for each shape what it costs and what to do. A codemod tells of one where it has said
+nothing else of that function (``Codemod.examine``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every, parents_in
+from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import words
+from turbofix.program.model import Overlooked
+from turbofix.program.names import dotted, walk_here
+from turbofix.program.written import Found, Written, function_of, last, meaning
+
+ROWS = Path(__file__).with_name("overlooked.tsv")
+_WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
+_QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
+
+
+@cache
+def table() -> tuple[tuple[str, str, str, str], ...]:
+    """The rows: codemod, shape, what it costs, what to do."""
+    lines = ROWS.read_text(encoding="utf-8").splitlines()
+    return tuple(tuple(line.split("\t")) for line in lines if not line.startswith("#"))  # type: ignore[misc]
+
+
+def overlooked(analysis: Analysis) -> Iterator[Overlooked]:
+    """Each place once, in the order of the rows."""
+    places = analysis.facts.places
+    written = Written(tuple(analysis.execution.modules.values()))
+    dead = {id(event.node) for event in analysis.facts.dead}
+    for codemod, shape, message, why_not in table():
+        for node, module in SHAPES[shape](written):
+            if id(node) not in dead:
+                function = function_of(node, module)
+                around = places.site(function, module) if function is not None else places.site(node, module)
+                yield Overlooked(codemod, places.site(node, module), message, why_not, around)
+
+
+def one_by_one(written: Written) -> Found:
+    """A loop over parameters in a training step that computes with each."""
+    for module in written.modules:
+        for loop in every(ast.For, module.tree):
+            over = {last(each) for each in walk(loop.iter) if isinstance(each, ast.Call)}
+            if not over & {"parameters", "named_parameters", "state_dict"}:
+                continue
+            said = [each for statement in loop.body for each in walk_here(statement)]
+            computes = any(
+                (isinstance(each, ast.Call) and last(each) in _WORKING)
+                or (isinstance(each, ast.AugAssign) and not isinstance(each.value, ast.Call))
+                for each in said
+            )
+            if computes and written.where(loop, module) in ("step", "interval"):
+                yield loop, module
+
+
+def averaged_one_by_one(written: Written) -> Found:
+    """``AveragedModel`` with a function for one weight."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            name = meaning(call.func, module.tree)
+            given = {word.arg for word in call.keywords}
+            base = name == "torch.optim.swa_utils.AveragedModel" and "avg_fn" in given
+            if base and "multi_avg_fn" not in given:
+                yield call, module
+        for cls in every(ast.ClassDef, module.tree):
+            if any(meaning(each, module.tree) == "torch.optim.swa_utils.AveragedModel" for each in cls.bases):
+                yield from ((each, module) for each in walk(cls) if isinstance(each, ast.Call) and _is_super(each))
+
+
+def _is_super(call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    passes = len(call.args) > 2 or any(word.arg == "avg_fn" for word in call.keywords)
+    return passes and isinstance(owner, ast.Call) and last(owner) == "super"
+
+
+def evaluated_with_graphs(written: Written) -> Found:
+    """A loop behind ``model.eval()`` in a function that nothing tells to build no graphs."""
+    for module in written.modules:
+        for function in every(ast.FunctionDef, module.tree):
+            calls = [each for each in walk(function) if isinstance(each, ast.Call)]
+            names = {last(each) for each in calls}
+            evals = [each for each in calls if last(each) == "eval" and isinstance(each.func, ast.Attribute)]
+            if (
+                not evals
+                or names & (written.trains | {"grad", "requires_grad_", "train"})
+                or _is_quiet(function, module)
+            ):
+                continue
+            if any(_is_quiet(each, where) for each, where in written.callers(function.name)):
+                continue
+            if not written.callers(function.name) or not any(words_ in names for words_ in ("item", "argmax", "max")):
+                continue
+            model = dotted(evals[0].func.value) if isinstance(evals[0].func, ast.Attribute) else None
+            for loop in every(ast.For, module.tree):
+                runs = any(isinstance(each, ast.Call) and dotted(each.func) == model for each in walk(loop))
+                if runs and function_of(loop, module) is function:
+                    yield loop, module
+                    break
+
+
+def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a node, in itself or around it, turns graphs off."""
+    parents = parents_in(module.tree)
+    above: ast.AST | None = node
+    while above is not None:
+        held = walk(node) if above is node else getattr(above, "decorator_list", [])
+        held = [*held, *(each.context_expr for each in getattr(above, "items", ()) if isinstance(above, ast.With))]
+        if any(meaning(getattr(each, "func", each), module.tree) in _QUIET for each in held):
+            return True
+        above = parents.get(above)
+    return False
+
+
+def graphs_of_copies(written: Written) -> Found:
+    """The forward pass, in a training step, of a network that is brought up to date from another one's weights."""
+    copies: set[str] = set()
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            if last(call) == "load_state_dict" and isinstance(call.func, ast.Attribute) and call.args:
+                given = call.args[0]
+                owner = dotted(call.func.value)
+                if owner is not None and isinstance(given, ast.Call) and last(given) == "state_dict":
+                    copies.add(owner)
+    for module in written.modules if copies else ():
+        for call in every(ast.Call, module.tree):
+            name = dotted(call.func) or ""
+            if name.removesuffix(".forward") in copies and not name.endswith((".eval", ".train")):
+                function = function_of(call, module)
+                trains = function is not None and any(
+                    isinstance(each, ast.Call) and last(each) == "backward" for each in walk(function)
+                )
+                if trains and not _is_quiet(call, module) and not _is_cut(call, module):
+                    yield call, module
+
+
+def _is_cut(call: ast.Call, module: ModuleFile) -> bool:
+    """Whether what a call gives, or the name that it is given, is detached."""
+    parents = parents_in(module.tree)
+    above: ast.AST | None = call
+    while above is not None and not isinstance(above, ast.stmt):
+        if isinstance(above, ast.Attribute) and above.attr in ("detach", "data", "cpu", "numpy", "item"):
+            return True
+        above = parents.get(above)
+    names = {dotted(each) for each in getattr(above, "targets", [])}
+    function = function_of(call, module)
+    return any(
+        isinstance(each, ast.Attribute) and each.attr in ("detach", "data") and dotted(each.value) in names
+        for each in walk(function or module.tree)
+    )
+
+
+def volatile(written: Written) -> Found:
+    """``Variable(x, volatile=True)``."""
+    for module in written.modules:
+        for word in every(ast.keyword, module.tree) if "volatile" in module.text else ():
+            if word.arg == "volatile" and isinstance(word.value, ast.Constant) and word.value.value is True:
+                yield word.value, module
+
+
+def old_clipping(written: Written) -> Found:
+    """``clip_grad_norm(...)``."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            if meaning(call.func, module.tree) == "torch.nn.utils.clip_grad_norm":
+                yield call, module
+
+
+SHAPES: dict[str, Callable[[Written], Found]] = {
+    each.__name__: each
+    for each in (
+        one_by_one,
+        averaged_one_by_one,
+        evaluated_with_graphs,
+        graphs_of_copies,
+        volatile,
+        old_clipping,
+    )
+}
+"""The shapes that the table may name."""
