@@ -31,8 +31,9 @@ Use instead
 
 When refused
     Compiling takes a minute or more, for training and once more for evaluation: it is refused for trainings that are
-    known to take fewer than 6,000 steps, and for recurrent models, whose kernels cuDNN has. Nothing is said on a CPU,
-    for GPUs before Volta and under frameworks that have options for it (but for transformers' ``Trainer``).
+    known to take fewer than 6,000 steps, for recurrent models, whose kernels cuDNN has, and for networks of linear
+    layers that are at most 64 wide. Nothing is said on a CPU, for GPUs before Volta and under frameworks that have
+    options for it (but for transformers' ``Trainer``).
 
     It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
     (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; for detectors,
@@ -117,7 +118,7 @@ FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
 PASSES = 3
-WIDE = 128
+WIDE, NARROW = 128, 64
 SWITCH = "torch_compile"
 NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
 ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
@@ -320,6 +321,14 @@ def is_short(model: Model, steps: list[Step]) -> bool:
     return tuned and all(not step.iterations and step.passes is not None and step.passes <= PASSES for step in steps)
 
 
+def is_narrow(model: Model) -> bool:
+    """Whether nothing of a model is multiplied but matrices that are a few numbers wide, once for each sample."""
+    products = model.products
+    if model.convolutions or products.by_position or products.of_graphs or not (products.complete and products.layers):
+        return False
+    return all(bool(each.sides) and max(each.sides) <= NARROW for each in products.layers)
+
+
 def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> bool:
     """Whether a step is known to have noticeable work in a model."""
     if any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions):
@@ -378,6 +387,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
     if is_short(model, steps):
         return "it is trained further for a few passes, which hardly earn back the minutes that compiling takes"
+    if is_narrow(model):
+        return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
     if is_detector(model):
         return "a detector takes pictures as large as they are, in lists that the compiler does not go with"
     if (compiling.after or compiling.before) is None or compiling.text is None:
