@@ -131,9 +131,15 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
         is_cuda = training.argument("accelerator").values == ("cuda",)
-        value = '"bf16-mixed"' if is_cuda else '"bf16-mixed" if {torch.cuda.is_available}() else "32-true"'
+        first = training.module is not None and training.module.old is not None
+        half, full = ('"bf16"', "32") if first else ('"bf16-mixed"', '"32-true"')  # Lightning 1 knows no others
+        value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module)
-        assumes = (*(() if sure else (LEARNS_IN_16_BITS,)), *((ON_GPU,) if on_gpu(training) is None else ()))
+        assumes = (
+            *(() if sure and not first else (LEARNS_IN_16_BITS,)),
+            *((ON_GPU,) if on_gpu(training) is None else ()),
+            *((OPTION_DEFAULT,) if training.parsed else ()),
+        )
         plan = Switch("precision", value)
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
@@ -171,8 +177,6 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         return reason
     if program.target.capability < AMPERE:
         return 'before Ampere there is only "16-mixed", which not every module bears'
-    if module is not None and module.old is not None:
-        return f'the script is written for Lightning 1 (`{module.old}`), which calls it precision="bf16"'
     if is_sharded(training):
         return "a strategy or plugin of the trainer may have a precision of its own"
     fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
@@ -187,7 +191,8 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
                 raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16-mixed has no scaler")
     except Refuse as refuse:
         return str(refuse)
-    return why_not_setting(program, training, "precision", "bf16-mixed")
+    given_first = replace(training, parsed=None) if training.parsed == "--" else training  # over what is parsed
+    return why_not_setting(program, given_first, "precision", "bf16-mixed")
 
 
 def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:

@@ -52,12 +52,11 @@ When refused
     Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
     does it all already), of classes of the project's own, of optimizers that no step uses or that DeepSpeed steps, and
     of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
-    ``fused=False``, where an unpacked mapping may hold one of them, for sparse gradients, for parameters of which some
+    ``fused=False``, for sparse gradients, for parameters of which some
     may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
     momentum beside a ``GradScaler`` (torch makes the buffers uninitialised, and once), for complex parameters, which
     raise, for parameters that are given twice, those of a module in two models, and such that several processes update
-    without a lock, before torch 2.5 for lazy layers that have seen no input when the optimizer is built (the
-    constructor raises), and before torch 2.4 where the model is moved to the GPU after the optimizer was built.
+    without a lock, and before torch 2.4 where the model is moved to the GPU after the optimizer was built.
 
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
@@ -116,7 +115,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
-    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, RECENT_TORCH),
+    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, OPTION_DEFAULT, RECENT_TORCH),
 )
 
 SINCE = {
@@ -205,6 +204,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *assumes,
             *((ON_GPU,) if program.target.torch < ON_CPU and test_beside(program, optimizer) is None else ()),
             *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()),
+            *((READ_WHOLE,) if optimizer.open_mapping else ()),
+            *((RECENT_TORCH,) if optimizer.lazy and program.target.torch < ON_LAZY else ()),
             *((NO_OLD_CHECKPOINT,) if scaled else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
@@ -332,8 +333,6 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         if argument.option is not None:
             return f"{name} is left to {said(argument)}"
         return f"the script chooses another implementation: {name}={argument.text or '...'} ({said(argument)})"
-    if optimizer.open_mapping or any(optimizer.argument(n).state == "unknown" for n in ("foreach", "fused")):
-        return "the call unpacks a mapping that may already hold fused or foreach"
     if optimizer.sparse:
         return "some of its gradients are sparse, which the fused kernel does not take"
     if optimizer.distributed is not None:
@@ -342,11 +341,6 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     if optimizer.sharded and optimizer.qualname not in ON_DTENSORS:
         name = (optimizer.qualname or "").rpartition(".")[2]
         return f"fully_shard makes DTensors of the parameters, for which torch has no fused {name}"
-    if optimizer.lazy and program.target.torch < ON_LAZY:
-        return (
-            f"parameters of lazy layers may have no shape yet where it is built, which fused raises for before torch "
-            f"{version(ON_LAZY)}: show the model a batch first"
-        )
     if optimizer.complex:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:
@@ -461,4 +455,4 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     assert isinstance(plan, str)
     asked = plan.replace(AVAILABLE, f"{edit.name(AVAILABLE[:-2], finding.site)}()") if AVAILABLE in plan else plan
-    edit.argument(finding.site, "fused", requote(asked, edit, finding.site))
+    edit.argument(finding.site, "fused", requote(asked, edit, finding.site), spelled_out=True)

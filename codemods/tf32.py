@@ -50,6 +50,7 @@ Measured
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
@@ -65,6 +66,7 @@ from ._options import TurnedOn, off_by_default, turn_on, turned_on
 from ._precision import (
     MATMULS,
     PRODUCTS,
+    RECURRENT,
     autocast_of,
     called,
     convolves,
@@ -151,7 +153,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
-    if models and not by_hand and all(has_none(model.products, batch) for model in models):
+    if models and not by_hand and all(is_little(model, batch) for model in models):
         if all(map(convolves, models)) and program.steps and not program.setting("torch.backends.cudnn.allow_tf32"):
             yield codemod.in_place(program.steps[0].loop.site, "convolutions use TF32, unless torch is told otherwise")
         return
@@ -172,6 +174,15 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     yield codemod.finding(
         place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth_of(models, batch, wide)
     )
+
+
+def is_little(model: Model, batch: int | None) -> bool:
+    """Whether nothing of a model is multiplied but small matrices, or what is seen of it convolves for the rest."""
+    if has_none(model.products, batch):
+        return True
+    own = all(layer.startswith(("torch.nn.", "lightning.", "pytorch_lightning.")) for layer in model.layers)
+    plain = own and model.layers & (MATMULS | RECURRENT) <= {"torch.nn.Linear"}
+    return plain and convolves(model) and has_none(replace(model.products, complete=True), batch)
 
 
 def slow(models: Iterable[Model]) -> str:
@@ -242,7 +253,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         if program.target.torch < SINCE:
             yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
             continue
-        if models and all(has_none(model.products, batch) for model in models):
+        if models and all(is_little(model, batch) for model in models):
             continue
         wide = program.complete and not is_sharded(training)
         wide = wide and any(has_noticeable(model.products, batch) for model in models)

@@ -65,7 +65,7 @@ NO_OLD_CHECKPOINT = Assumption(
     "the training goes on from no checkpoint that was made before the change",
     observe("restored", "the training's start"),
 )
-RECENT_TORCH = Assumption("recent-torch", "it runs with torch 2.4 or newer", observe("torch", "the run"))
+RECENT_TORCH = Assumption("recent-torch", "it runs with torch 2.5 or newer", observe("torch", "the run"))
 SAME_ITEMS = Assumption(
     "same-items",
     "an item of the data set is made the same each time, whatever was loaded before it",

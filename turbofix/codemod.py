@@ -135,7 +135,7 @@ class Codemod:
             there = {said.site for said in found if not isinstance(said, Refusal)}
             recent = replace(program, target=replace(program.target, torch=program.target.recent, recent=None))
             more = {
-                said.site: replace(said, assumes=(*said.assumes, RECENT_TORCH))
+                said.site: replace(said, assumes=tuple(dict.fromkeys((*said.assumes, RECENT_TORCH))))
                 for said in self._examine(recent)
                 if isinstance(said, Finding) and said.site not in there
             }

@@ -17,7 +17,7 @@ from turbofix.program.answers import once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Compiling, Hazard, Model, Step
-from turbofix.program.names import body_of, dotted, stored, walk_here
+from turbofix.program.names import body_of, dotted, stored, targets_of, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
 from turbofix.program.shapes import hazards_in
@@ -184,10 +184,19 @@ def _name_in(analysis: Analysis, loop: ast.AST, frames: tuple[Frame, ...], model
         if text is None or text in looked or {text, text.partition(".")[0]} & given:
             continue
         looked.add(text)
-        found = models_in(analysis.facts.evaluate(node, frames))
-        if any(analysis.facts.origin_site(each.origin) == model.site for each in found):
+        value = analysis.facts.evaluate(node, frames)
+        if _is_of(analysis, value, model):
             return text
+        for each in members(value):  # the object whose method is called there may hold it
+            for name, held in each.attributes.items() if isinstance(each, Instance) else ():
+                if name.isidentifier() and f"{text}.{name}" not in given and _is_of(analysis, held, model):
+                    return f"{text}.{name}"
     return None
+
+
+def _is_of(analysis: Analysis, value: Value | None, model: Model) -> bool:
+    """Whether a value is a model, of all that it may be."""
+    return any(analysis.facts.origin_site(each.origin) == model.site for each in models_in(value))
 
 
 def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -> list[Site]:
@@ -260,13 +269,14 @@ def _last_of_set_up(analysis: Analysis, found: list[Event]) -> Event | None:
 
 def _name(statement: ast.stmt | None, node: ast.AST) -> str | None:
     """What a model is called behind the statement that moves or wraps it."""
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+    assigned = targets_of(statement) if isinstance(statement, (ast.Assign, ast.AnnAssign)) else []
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)) and len(assigned) == 1:
         value = statement.value
         while value is not node and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if value.func.attr not in _SAME:
                 return None
             value = value.func.value
-        return dotted(statement.targets[0]) if value is node else None
+        return dotted(assigned[0]) if value is node else None
     if isinstance(statement, ast.Expr) and statement.value is node and isinstance(node, ast.Call):
         return dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
     return None

@@ -769,6 +769,11 @@ def _class_parser(interp: Interpreter, qualname: str, arguments: Arguments, node
     return interp.make(qualname, "classparser", arguments, node)
 
 
+def _trainer_from_argparse(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    told = Arguments([], {name: each for name, each in arguments.keywords.items() if name != "args"})
+    return interp.make(qualname.rpartition(".")[0], "trainer", told, node)
+
+
 _HANDLERS: dict[str, Handler] = {
     "torch.autograd.backward": _backward,
     "torch.autograd.grad": _grad,
@@ -802,6 +807,7 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(libraries.DEAD_ENDS, _dead_end),
     **dict.fromkeys(libraries.STRUCTURED_CLI, _structured_cli),
     **dict.fromkeys(libraries.CLASS_PARSERS, _class_parser),
+    **dict.fromkeys(libraries.FROM_ARGPARSE, _trainer_from_argparse),
     **{
         f"absl.flags.DEFINE_{name}": _absl_flag
         for name in libraries.words(

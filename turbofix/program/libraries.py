@@ -351,6 +351,9 @@ STRUCTURED_CLI = words(
 CLASS_PARSERS = frozenset({"transformers.HfArgumentParser", "trl.TrlParser", "trl.H4ArgumentParser"})
 """Parsers that are made of dataclasses."""
 
+FROM_ARGPARSE = words("lightning.pytorch.Trainer.from_argparse_args pytorch_lightning.Trainer.from_argparse_args")
+"""Calls that make a trainer of parsed options and of arguments, which take precedence."""
+
 PASS_THROUGH = words(
     """
     copy.copy copy.deepcopy torch.autograd.Variable torch.jit.script torch.jit.trace torch.jit.ignore

@@ -26,7 +26,6 @@ _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 _FITS = tuple(f"{name}.fit" for name in _TRAINERS)
 _RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
-_FROM_ARGPARSE = tuple(f"{name}.from_argparse_args" for name in _TRAINERS)
 _CLI = (
     "lightning.pytorch.cli.LightningCLI",
     "pytorch_lightning.cli.LightningCLI",
@@ -99,11 +98,15 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
                     training = _training(analysis, made, modules, resumes=resumes)
                     if training is not None and id(made.origin.node) in parsed:
                         training = replace(training, parsed="--trainer.")
+                    elif training is not None and _is_from_options(made.origin.node):
+                        training = replace(training, parsed="--")
                     _add(found, training and _started(analysis, training, event, modules))
-        elif event.name in _FROM_ARGPARSE:
-            site = analysis.facts.site(event)
-            _add(found, Training(site, event.name, {}, parsed="--", precision="own"))
     return tuple(found[site] for site in sorted(found))
+
+
+def _is_from_options(call: ast.AST) -> bool:
+    """Whether a call makes a trainer of parsed options: ``Trainer.from_argparse_args(options)``."""
+    return isinstance(call, ast.Call) and (dotted(call.func) or "").endswith(".from_argparse_args")
 
 
 def _started(analysis: Analysis, training: Training, event: Event, modules: list[Value]) -> Training:

@@ -90,7 +90,7 @@ def stores(node: ast.AST) -> tuple[tuple[str, ast.AST], ...]:
 
 def written(node: ast.AST) -> Iterator[str]:
     """The dotted names among the targets of one node of ``ASSIGNING``. A subscript writes its container."""
-    for target in _targets_of(node):
+    for target in targets_of(node):
         for single in targets(target):
             base: ast.expr = single
             while isinstance(base, ast.Subscript):
@@ -121,7 +121,7 @@ _WRITING = frozenset(
 )
 
 
-def _targets_of(node: ast.AST) -> list[ast.expr]:
+def targets_of(node: ast.AST) -> list[ast.expr]:
     """The targets that a node assigns to (or deletes)."""
     if isinstance(node, (ast.Assign, ast.Delete)):
         return node.targets

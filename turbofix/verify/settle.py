@@ -140,7 +140,7 @@ def _restored(log: Mapping[str, Any]) -> Answer:
 def _torch(log: Mapping[str, Any]) -> Answer:
     found = log["facts"]["torch"]
     major, minor = found.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 4), f"torch {found}"
+    return (int(major), int(minor)) >= (2, 5), f"torch {found}"
 
 
 FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
