@@ -5,37 +5,20 @@ from __future__ import annotations
 import ast
 import re
 import string
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
 
 from turbofix.edits import Refuse
-from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.accumulators import given, literal
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets, walk_here
 from turbofix.records import dataclass
 
+from ._numbers import Number, Results, is_counted, kind_of
 from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_after, adding_before, extending, lacks_float64, loop_words, replacing
-from ._throttling import COMPARISONS, Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
+from ._throttling import Throttling, begun, ended, hoisted, is_detached, refuse_changes, stripped
 
-Number = Literal["int", "float"]
-
-COUNTING_METHODS = frozenset({"sum", "count_nonzero", "long"})
-INTEGER_METHODS = frozenset({"argmax", "argmin", "count_nonzero", "long", "int", "numel"})
-FLOAT_METHODS = frozenset(
-    {
-        "mean", "float", "double", "half", "std", "var", "norm", "sqrt", "exp", "log", "softmax", "sigmoid",
-    }
-)  # fmt: skip
-SAME_METHODS = frozenset(
-    {
-        "sum", "detach", "cpu", "view", "reshape", "squeeze", "flatten", "max", "min", "abs", "prod", "clone",
-        "contiguous", "cuda", "to", "unsqueeze", "t",
-    }
-)  # fmt: skip
 OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
@@ -117,128 +100,6 @@ def number_of(pages: Pages, page: Page, sync: Sync, read: ast.AST, *, likely: bo
     if kind is None:
         raise Refuse(f"whether `{page.text(base)}` is a count or a fraction is not known")
     return kind
-
-
-@dataclass(frozen=True)
-class Results:
-    """What functions of the project return, by the call of them, perhaps in other files."""
-
-    pages: Pages
-    returned: Mapping[Site, tuple[Site, ...]]
-
-    def of(self, page: Page, call: ast.Call) -> list[tuple[Page, ast.expr]]:
-        """The expressions that the functions behind a call return, each in its file; none where that is not known."""
-        sites = self.returned.get(page.site(call), ())
-        found = [(there, there.node(site)) for site in sites for there in (self.pages(site),)]
-        return [(there, node) for there, node in found if isinstance(node, ast.expr)]
-
-
-def is_counted(page: Page, base: ast.expr, results: Results, depth: int = 5) -> bool:
-    """Whether whole numbers come with 64 bits: out of a sum."""
-    if isinstance(base, ast.Name):
-        writes = [write.value for write in page.writes(base.id, page.scope(base)) if isinstance(write, ast.Assign)]
-        return bool(writes) and all(
-            not isinstance(value, ast.Name) and is_counted(page, value, results, depth - 1) for value in writes
-        )
-    if isinstance(base, ast.Call) and depth > 0 and (given := results.of(page, base)):
-        return all(is_counted(there, value, results, depth - 1) for there, value in given)
-    return isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in COUNTING_METHODS
-
-
-def kind_of(page: Page, node: ast.AST, results: Results, depth: int = 5) -> Number | None:
-    """What kind of number a tensor expression holds; None where that is not seen."""
-    if depth == 0:
-        return None
-    if isinstance(node, ast.Compare):
-        return "int"
-    if isinstance(node, ast.Constant):
-        return "float" if isinstance(node.value, float) else "int" if isinstance(node.value, int) else None
-    if isinstance(node, ast.Call) and (given := results.of(page, node)):
-        kinds = {kind_of(there, value, results, depth - 1) for there, value in given}
-        return kinds.pop() if len(kinds) == 1 else None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return kind_of_method(page, node, node.func, results, depth)
-    if isinstance(node, ast.BinOp):
-        left, right = (kind_of(page, side, results, depth - 1) for side in (node.left, node.right))
-        if isinstance(node.op, ast.Div) or "float" in (left, right):
-            return "float"
-        return left if left == right else None
-    if isinstance(node, ast.UnaryOp):
-        return kind_of(page, node.operand, results, depth - 1)
-    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "data"):
-        return kind_of(page, node.value, results, depth - 1)
-    if isinstance(node, ast.Name):
-        writes = page.writes(node.id, page.scope(node))
-        kinds = {kind_written(page, write, node.id, results, depth - 1) for write in writes}
-        return kinds.pop() if len(kinds) == 1 else None
-    return None
-
-
-def kind_written(page: Page, write: ast.AST, name: str, results: Results, depth: int) -> Number | None:
-    """What kind of number a statement puts into a name: its value, or a part of it (``acc1, acc5 = accuracy(...)``)."""
-    if not isinstance(write, ast.Assign):
-        return None
-    if any(dotted(each) == name for each in write.targets):
-        return kind_of(page, write.value, results, depth)
-    target = write.targets[0]
-    if len(write.targets) > 1 or not isinstance(target, (ast.Tuple, ast.List)):
-        return None
-    names = [dotted(each) for each in target.elts]  # None for a starred one, too
-    if None in names or names.count(name) != 1:
-        return None
-    return kind_of_part(page, write.value, names.index(name), len(names), results, depth)
-
-
-def kind_of_part(page: Page, node: ast.AST, at: int, many: int, results: Results, depth: int) -> Number | None:  # noqa: PLR0913
-    """What kind of number stands at a place of a tuple or list of so many; None where that is not seen."""
-    if depth == 0:
-        return None
-    if isinstance(node, ast.Call) and (given := results.of(page, node)):
-        kinds = {kind_of_part(there, value, at, many, results, depth - 1) for there, value in given}
-        return kinds.pop() if len(kinds) == 1 else None
-    if isinstance(node, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in node.elts):
-        return kind_of(page, node.elts[at], results, depth - 1) if len(node.elts) == many else None
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        return kind_of(page, node.elt, results, depth - 1)
-    if isinstance(node, ast.Name):
-        filled = appended(page, node)
-        kinds = {kind_of(page, each, results, depth - 1) for each in filled or ()}
-        return kinds.pop() if len(kinds) == 1 else None
-    return None
-
-
-def appended(page: Page, node: ast.Name) -> list[ast.expr] | None:
-    """All that a list of a function is filled with, where it begins empty and is only appended to and handed out."""
-    scope = page.scope(node)
-    writes = page.writes(node.id, scope)
-    if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or not page.bindings.is_local(node.id, scope):
-        return None
-    made = writes[0].value
-    if len(writes[0].targets) != 1 or not isinstance(made, ast.List) or made.elts:
-        return None
-    found: list[ast.expr] = []
-    for read in page.reads(node.id, scope):
-        above = page.parent(read)
-        call = page.parent(above) if isinstance(above, ast.Attribute) and above.attr == "append" else None
-        if isinstance(call, ast.Call) and call.func is above and len(call.args) == 1 and not call.keywords:
-            found.append(call.args[0])
-        elif not isinstance(above, ast.Return):
-            return None
-    return found
-
-
-def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, results: Results, depth: int) -> Number | None:
-    """``x.sum()``, ``torch.sum(x)``: by the name of the method, and by what it is taken of."""
-    keywords = {keyword.arg for keyword in call.keywords}
-    if func.attr in COMPARISONS or func.attr in INTEGER_METHODS:
-        return "int"
-    if func.attr in FLOAT_METHODS or func.attr.endswith(("_loss", "cross_entropy", "kl_div")):
-        return "float"
-    if func.attr not in SAME_METHODS or "dtype" in keywords or (func.attr == "to" and call.args):
-        return None
-    of_module = isinstance(func.value, ast.Name) and func.value.id in ("torch", "th")
-    inner: ast.AST | None = (call.args[0] if call.args else None) if of_module else func.value
-    return kind_of(page, inner, results, depth - 1) if inner is not None else None
 
 
 def summed_as(page: Page, total: Accumulator, scope: ast.AST, kind: Number) -> Number:
@@ -723,15 +584,9 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
         raise Refuse("more than one number is read, or in an unusual way")
     while behind and isinstance(page.parent(read), ast.Attribute):
         read = page.above(read)[1]
-    call = page.parent(read)
-    if not (
-        isinstance(call, ast.Call)
-        and call.args == [read]
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in (("append", "extend") if behind else ("append",))
-        and isinstance(call.func.value, ast.Name)
-        and isinstance(page.parent(call), ast.Expr)
-    ):
+    call = page.parent(handed := handed_over(page, read) if behind else read)
+    fed = longer(page, call, handed, ("append", "extend") if behind else ("append",))
+    if fed is None or call is None:
         raise Refuse("the number is stored in something else than a plain list")
     if page.loop_of(call) is not node:
         raise Refuse("the number is stored in another loop or function")
@@ -740,28 +595,58 @@ def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:
     if sync.replayed:
         raise Refuse("what is compiled with CUDA graphs gives its results in memory that the next step uses again")
     refuse_changes(page, base, node)
-    name = call.func.value.id
-    scope = page.owner(name, call)
+    name = fed.id
+    scope = page.owner(name, fed)
     detached = "" if sync.no_grad or is_detached(base) else ".detach()"
     kept = f"{page.operand(base)}{detached}" if detached else page.text(base)
-    plan = Deferral([replacing(page.site(read), kept)], likely=bool(behind))
-    if call.func.attr == "extend":
-        plan.actions.append(replacing(page.site(call.func), f"{name}.append"))
+    added = isinstance(call, ast.AugAssign)
+    plan = Deferral(
+        [replacing(page.site(read), f"[{kept}]" if added and handed is read else kept)], likely=bool(behind)
+    )
+    method = page.parent(fed) if not added else None
+    extends = added or (isinstance(method, ast.Attribute) and method.attr == "extend")
+    if added and handed is not read:
+        plan.actions.append(replacing(page.site(handed), f"[{page.text(handed)}]"))
+    elif extends and method is not None:
+        plan.actions.append(replacing(page.site(method), f"{name}.append"))
     if sync.forgotten and not behind:  # nobody can tell what it holds, which is gone with its function
         if any(isinstance(each, ast.While) for each in page.above(call)):
             raise Refuse(f"`{name}` grows without an end, and nothing reads it")
         return plan
-    made, whole = made_empty(page, node, name, scope)
+    made, whole = made_empty(page, node, name, scope, call)
     for each in page.reads(name, scope):
-        if each is not call.func.value and begun(made) < each.lineno <= ended(whole):
+        if each is not fed and begun(made) < each.lineno <= ended(whole):
             raise Refuse(f"line {each.lineno} uses `{name}` before the loop is over")
     refuse_exceptions(page, whole, name, scope)
     item = "loss" if sync.of == "loss" else "value"
     again = f"{name} = [{item}{behind or '.item()'} for {item} in {name}]"
-    if call.func.attr == "extend":
+    if extends:
         again = f"{name} = [row for {item} in {name} for row in {item}{behind}]"
     plan.actions.append(adding_after(page.site(last_of(page, whole)), again))
     return plan
+
+
+def handed_over(page: Page, read: ast.AST) -> ast.AST:
+    """What a list takes: the read, or the name that it was given for that alone."""
+    given_to = page.parent(read)
+    target = given_to.targets[0] if isinstance(given_to, ast.Assign) and len(given_to.targets) == 1 else None
+    if isinstance(target, ast.Name):
+        scope = page.owner(target.id, target)
+        reads = page.reads(target.id, scope)
+        if page.writes(target.id, scope) == [given_to] and len(reads) == 1 and scope is page.scope(read):
+            return reads[0]
+    return read
+
+
+def longer(page: Page, call: ast.AST | None, handed: ast.AST, methods: tuple[str, ...]) -> ast.Name | None:
+    """The list that a statement makes longer: ``names.append(x)``, ``names.extend(xs)``, ``names += xs``."""
+    if isinstance(call, ast.AugAssign) and isinstance(call.op, ast.Add) and call.value is handed:
+        return call.target if isinstance(call.target, ast.Name) and "extend" in methods else None
+    if not (isinstance(call, ast.Call) and call.args == [handed] and isinstance(call.func, ast.Attribute)):
+        return None
+    owner = call.func.value
+    plain = call.func.attr in methods and isinstance(owner, ast.Name) and isinstance(page.parent(call), ast.Expr)
+    return owner if plain and isinstance(owner, ast.Name) else None
 
 
 def copied(page: Page, read: ast.AST) -> tuple[ast.expr | None, str]:
@@ -785,13 +670,13 @@ def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
         raise Refuse(f"`{page.text(base)}` may be a view that would keep a larger tensor alive")
 
 
-def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST) -> tuple[ast.AST, ast.AST]:
+def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AST) -> tuple[ast.AST, ast.AST]:
     """The statement that makes a list empty before its loop, and the one of the same block that holds the loop.
 
     Nothing sets the name in between, so that the loop always begins with an empty list. What it is set to before or
     afterwards (the mean of the list, say) is another value. Raises ``Refuse`` where there is no such pair.
     """
-    writes = page.writes(name, scope)
+    writes = [each for each in page.writes(name, scope) if each is not fed]
     for whole in (loop, *page.above(loop)):
         if whole is scope:
             break

@@ -7,7 +7,7 @@ nothing else of that function (``Codemod.examine``).
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,13 +15,17 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.execution import ModuleFile
-from turbofix.program.libraries import words
-from turbofix.program.model import Overlooked
+from turbofix.program.libraries import SHOWING_METHODS, words
+from turbofix.program.model import Overlooked, Step
 from turbofix.program.names import dotted, walk_here
-from turbofix.program.written import Found, Written, function_of, last, meaning
+from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.written import Found, Written, function_of, last, meaning, qualified
 
 ROWS = Path(__file__).with_name("overlooked.tsv")
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
+_PICTURES = words("savefig save_image imsave add_figure add_image add_images")
+_SHOWN = words("print log log_metric log_metrics line bar image images scatter heatmap text matplot histogram Image")
+_SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
 _QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
 
 
@@ -32,17 +36,22 @@ def table() -> tuple[tuple[str, str, str, str], ...]:
     return tuple(tuple(line.split("\t")) for line in lines if not line.startswith("#"))  # type: ignore[misc]
 
 
-def overlooked(analysis: Analysis) -> Iterator[Overlooked]:
-    """Each place once, in the order of the rows."""
+def overlooked(analysis: Analysis, steps: Iterable[Step]) -> Iterator[Overlooked]:
+    """Each place once, in the order of the rows; what steps show was weighed where their loops were followed."""
+    followed = [step.loop.site for step in steps]
     places = analysis.facts.places
     written = Written(tuple(analysis.execution.modules.values()))
     dead = {id(event.node) for event in analysis.facts.dead}
     for codemod, shape, message, why_not in table():
         for node, module in SHAPES[shape](written):
-            if id(node) not in dead:
+            site = places.site(node, module)
+            weighed = shape == "read_to_show" and any(
+                site.path == loop.path and loop.line <= site.line <= loop.end_line for loop in followed
+            )
+            if id(node) not in dead and not weighed:
                 function = function_of(node, module)
-                around = places.site(function, module) if function is not None else places.site(node, module)
-                yield Overlooked(codemod, places.site(node, module), message, why_not, around)
+                around = places.site(function, module) if function is not None else site
+                yield Overlooked(codemod, site, message, why_not, around)
 
 
 def one_by_one(written: Written) -> Found:
@@ -174,9 +183,64 @@ def old_clipping(written: Written) -> Found:
                 yield call, module
 
 
+def drawn(written: Written) -> Found:
+    """A picture that every step draws, writes or sends."""
+    for module, call in _in_each_step(written):
+        name = qualified(call, module.tree)
+        if last(call) in _PICTURES or name == "wandb.Image" or name.startswith("visdom.Visdom."):
+            yield call, module
+
+
+def read_to_show(written: Written) -> Found:
+    """``print(loss.item())`` and ``log_metric("loss", loss.item())`` in every step."""
+    for module, call in _in_each_step(written):
+        if last(call) in SHOWING_METHODS | {"print"} or meaning(call.func, module.tree) in _SENT:
+            given = (*call.args, *(word.value for word in call.keywords))
+            if any(isinstance(each, ast.Call) and last(each) == "item" for part in given for each in walk(part)):
+                yield call, module
+
+
+def _in_each_step(written: Written) -> Iterator[tuple[ModuleFile, ast.Call]]:
+    """The calls that steps make under no condition."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            name = last(call)
+            shows = name in _PICTURES or name in SHOWING_METHODS or name in _SHOWN
+            if shows and written.where(call, module) == "step" and _is_certain(written, call, module):
+                yield module, call
+
+
+def _is_certain(written: Written, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:
+    """Whether a place of a step is come to in each: no test stands between, nor in front of what calls its function."""
+    parents = parents_in(module.tree)
+    above = parents.get(node)
+    while above is not None and not isinstance(above, LOOPS):
+        if isinstance(above, (ast.If, ast.IfExp, ast.ExceptHandler, ast.BoolOp)):
+            return False
+        if isinstance(above, FUNCTIONS):
+            name = getattr(above, "name", "")
+            return name == "training_step" or any(
+                written.where(each, where) == "step" and _is_certain(written, each, where, depth - 1)
+                for each, where in (written.callers(name) if depth else ())
+            )
+        above = parents.get(above)
+    return above is not None
+
+
+def logs_each_step(written: Written) -> Found:
+    """``Trainer(log_every_n_steps=1)``."""
+    for module in written.modules:
+        for word in every(ast.keyword, module.tree) if "log_every_n_steps" in module.text else ():
+            if word.arg == "log_every_n_steps" and isinstance(word.value, ast.Constant) and word.value.value == 1:
+                yield word.value, module
+
+
 SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
+        drawn,
+        read_to_show,
+        logs_each_step,
         one_by_one,
         averaged_one_by_one,
         evaluated_with_graphs,

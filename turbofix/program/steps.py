@@ -212,7 +212,9 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         held=held if trains else (),
         unplaced=unplaced(analysis, steps, evaluations, known_models, framework),
         habits=tuple(habits(analysis, steps)) if trains else (),
-        overlooked=tuple(overlooked(analysis)) if trains and names_cuda else (),
+        overlooked=tuple(overlooked(analysis, steps))
+        if trains and (names_cuda or framework is Framework.LIGHTNING)
+        else (),
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
 
