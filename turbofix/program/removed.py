@@ -23,8 +23,8 @@ from turbofix.program.names import dotted
 from turbofix.program.tensors import is_scalar
 from turbofix.program.values import Const, Host, ModuleValue, Tensor, members
 
-_ALIASES = words("bool int float complex object str")
-"""What ``np.int`` and its like were other names of, until numpy 1.24."""
+_ALIASES = words("int float complex object str")
+"""What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
 
 _SIX = {
     "inf": "from math import inf",
@@ -42,6 +42,7 @@ _PROBABILITIES = words(
     """
 )
 _READING = words("data cpu numpy detach")
+_KEEPING_TYPE = words("to cuda cpu detach view reshape squeeze unsqueeze")
 _CATCHING = words("KeyboardInterrupt SystemExit StopIteration OSError FileNotFoundError GeneratorExit")
 """What a handler may catch that none of these errors is."""
 
@@ -230,7 +231,7 @@ def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[as
         names = [each.id for each in getattr(statement, "targets", ()) if isinstance(each, ast.Name)]
         scope = analysis.facts.places.scope(call, module)
         is_label = call in given or any((scope, name) in taken for name in names)
-        if not is_label or _keyword(call, "dtype") is not None:
+        if not is_label or _keyword(call, "dtype") is not None or _is_cast(analysis, module, call):
             continue
         passed = event.arguments.get("fill_value", 1) if event.arguments is not None else None
         values = members(passed.value) if passed is not None else ()
@@ -239,6 +240,20 @@ def _integer_labels(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[as
             why = f"`{said}` makes integers since torch 1.7, for which the loss raises an error"
             place = analysis.facts.places.site(call, module)
             yield call, Removed(place, why, "dtype", place)
+
+
+def _is_cast(analysis: Analysis, module: ModuleFile, call: ast.Call) -> bool:
+    """Whether a method changes the type of what a call gives: ``torch.full((n,), 1).float()``; a device does not."""
+    node: ast.AST = call
+    while isinstance(method := analysis.facts.places.parent(node, module), ast.Attribute):
+        above = analysis.facts.places.parent(method, module)
+        if above is None or method.attr not in _KEEPING_TYPE:
+            return True
+        typed = isinstance(above, ast.Call) and (len(above.args) > 1 or _keyword(above, "dtype") is not None)
+        if (method.attr == "to" and typed) or any(event.kind == "cast" for event in analysis.facts.at(above)):
+            return True
+        node = above
+    return False
 
 
 def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
