@@ -18,6 +18,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import SHOWING_METHODS, words
 from turbofix.program.model import Overlooked, Step
 from turbofix.program.names import dotted, walk_here
+from turbofix.program.repeated import SHAPES as REPEATED
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.written import Found, Written, function_of, last, meaning, qualified
 
@@ -235,7 +236,7 @@ def logs_each_step(written: Written) -> Found:
                 yield word.value, module
 
 
-SHAPES: dict[str, Callable[[Written], Found]] = {
+SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
     each.__name__: each
     for each in (
         drawn,

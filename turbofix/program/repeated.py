@@ -1,0 +1,387 @@
+"""What a training step or a forward pass computes again and again, by its text: shapes of ``overlooked.tsv``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from turbofix.nodes import walk
+from turbofix.program.answers import every, parents_in
+from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import words
+from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.sites import LOOPS
+from turbofix.program.written import Found, Written, last, meaning
+
+_MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
+_LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
+_HOST = words("numpy item tolist array asarray DataFrame")
+_EMPTY = words("zeros empty zeros_like empty_like")
+_DEFAULTS = words("set_default_device set_default_tensor_type")
+_TOKENIZING = words("tokenize encode encode_plus batch_encode_plus encode_batch")
+_COMMON = words("forward __init__ __call__ get step run update sum mean sample call to train eval main plot")
+
+
+def _computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
+    """The functions that a forward pass runs, or that a training step calls: by their names, where only one has it."""
+    waiting = [
+        (each, module)
+        for module in written.modules
+        for cls in every(ast.ClassDef, module.tree)
+        for each in cls.body
+        if isinstance(each, ast.FunctionDef) and each.name == "forward"
+    ]
+    where = {id(each): module for module in written.modules for each in every(ast.FunctionDef, module.tree)}
+    for name, functions in written.functions.items():
+        called = [written.where(each, module) for each, module in written.callers(name)] if name not in _COMMON else []
+        if len(functions) == 1 and "step" in called and isinstance(functions[0], ast.FunctionDef):
+            waiting.append((functions[0], where[id(functions[0])]))
+    seen: set[int] = set()
+    while waiting:
+        function, module = waiting.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        yield function, module
+        for call in _said(function):
+            once = not isinstance(call, ast.Call) or _is_kept(call, module)
+            named = [] if once else written.functions.get(last(call), [])
+            if len(named) == 1 and last(call) not in _COMMON and isinstance(named[0], ast.FunctionDef):
+                waiting.append((named[0], where[id(named[0])]))
+
+
+def _is_kept(node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a place is come to where something is not there yet, or has another size, or once by a decorator."""
+    parents = parents_in(module.tree)
+    above: ast.AST | None = node
+    while above is not None:
+        said = words("None hasattr shape size len cache")
+        if isinstance(above, ast.FunctionDef):
+            return any("cache" in ast.unparse(each) for each in above.decorator_list)
+        if isinstance(above, (ast.If, ast.IfExp)) and any(word in ast.unparse(above.test) for word in said):
+            return True
+        above = parents.get(above)
+    return False
+
+
+def _said(function: ast.AST) -> list[ast.AST]:
+    """What a function says outside of those in it."""
+    return [each for statement in getattr(function, "body", []) for each in walk_here(statement)]
+
+
+def _given(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
+    """What the names of a function are given, one by one."""
+    found: dict[str, list[ast.expr]] = {}
+    for each in _said(function):
+        if isinstance(each, ast.Assign):
+            for target in each.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(each.value)
+    return found
+
+
+def _calls(node: ast.AST) -> set[str]:
+    return {last(each) for each in walk(node) if isinstance(each, ast.Call)}
+
+
+def _steps_of(function: ast.FunctionDef) -> Iterator[tuple[ast.For, str]]:
+    """The loops over a range in a function, with the name of the number."""
+    for loop in _said(function):
+        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call):
+            yield from [(loop, loop.target.id)] if last(loop.iter) in ("range", "trange") else []
+
+
+# --- loaders --------------------------------------------------------------------------------------------------------
+
+
+def _epoch(node: ast.AST, written: Written, module: ModuleFile, depth: int = 2) -> ast.For | None:
+    """The loop over epochs that runs a place once in each."""
+    parents = parents_in(module.tree)
+    while isinstance(node, ast.expr):  # what a loop goes through is made before it
+        above = parents.get(node)
+        if above is None or (isinstance(above, ast.stmt) and node is not getattr(above, "iter", None)):
+            break
+        node = above
+    if written.where(node, module) != "loop":
+        return None
+    child, above = node, parents.get(node)
+    while above is not None and not isinstance(above, ast.FunctionDef):
+        if isinstance(above, LOOPS) and child is not getattr(above, "iter", None):
+            said = ast.unparse(above.target) + ast.unparse(above.iter) if isinstance(above, ast.For) else ""
+            return above if isinstance(above, ast.For) and "epoch" in said.lower() else None
+        child, above = above, parents.get(above)
+    if not depth or above is None:
+        return None
+    callers = written.callers(above.name)
+    found = [_epoch(each, written, where, depth - 1) for each, where in callers]
+    return found[0] if found and all(found) else None
+
+
+def loader_of_epoch(written: Written) -> Found:
+    """A function that makes a loader is called once in every epoch, with nothing of that epoch."""
+    makers = {
+        name
+        for name, functions in written.functions.items()
+        if name not in _COMMON
+        and all(
+            any(
+                isinstance(each, ast.Return) and isinstance(each.value, ast.Call) and last(each.value) == "DataLoader"
+                for each in _said(function)
+            )
+            and not any(isinstance(each, ast.If) for each in _said(function))
+            and not function.decorator_list
+            for function in functions
+        )
+    }
+    for module in written.modules if makers else ():
+        for call in every(ast.Call, module.tree):
+            if last(call) in makers and (loop := _epoch(call, written, module)) is not None:
+                counted = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+                if not any(isinstance(each, ast.Name) and each.id in counted for each in walk(call)):
+                    yield call, module
+
+
+def loader_for_one(written: Written) -> Found:
+    """``next(iter(loader))`` in a training's loop."""
+    for module in written.modules:
+        for call in every(ast.Call, module.tree):
+            inner = call.args[0] if last(call) == "next" and call.args else None
+            begun = isinstance(inner, ast.Call) and last(inner) == "iter" and len(inner.args) == 1
+            if not (begun and "load" in (dotted(inner.args[0]) or "").lower()):  # type: ignore[union-attr]
+                continue
+            if written.where(call, module) in ("step", "interval") or _epoch(call, written, module) is not None:
+                yield call, module
+
+
+# --- tensors --------------------------------------------------------------------------------------------------------
+
+
+def mask_of_length(written: Written) -> Found:
+    """``torch.triu(torch.ones(n, n))`` in a forward pass."""
+    for function, module in _computing(written):
+        for call in _said(function):
+            cuts = isinstance(call, ast.Call) and last(call) in ("triu", "tril") and call.args
+            if cuts and isinstance(call, ast.Call) and not _is_kept(call, module):
+                made = call.args[0]
+                if isinstance(made, ast.Call) and meaning(made.func, module.tree) in ("torch.ones", "torch.full"):
+                    yield call, module
+
+
+def made_on_host(written: Written) -> Found:
+    """``torch.exp(torch.arange(n) * -c).to(device)`` in a forward pass or a training step."""
+    if any(name in module.text for module in written.modules for name in _DEFAULTS):
+        return
+    for function, module in _computing(written):
+        for call in _said(function):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_to_device(call)):
+                continue
+            made = [each for each in walk(call.func.value) if isinstance(each, ast.Call)]
+            makers = [each for each in made if _makes(each, module)]
+            known = makers and not any(last(each) in ("to", "cuda", "from_numpy") for each in made)
+            known = known and not _is_kept(call, module)
+            if known and not any(word.arg == "device" for each in made for word in each.keywords):
+                yield call, module
+
+
+def _makes(call: ast.Call, module: ModuleFile) -> bool:
+    name = meaning(call.func, module.tree)
+    return name.startswith("torch.") and name.rpartition(".")[2] in _MAKERS and name.count(".") == 1
+
+
+def _is_to_device(call: ast.Call) -> bool:
+    given = [*call.args, *(word.value for word in call.keywords)]
+    if last(call) == "cuda":
+        return True
+    return last(call) == "to" and any("device" in ast.unparse(each).lower() for each in given)
+
+
+def by_the_host(written: Written) -> Found:
+    """``x.cpu()`` amid a forward pass."""
+    for function, module in _computing(written):
+        if function.name in _HOST or "pack_padded_sequence" in _calls(function) or _calls(function) & _HOST:
+            continue
+        for call in _said(function):
+            is_copied = isinstance(call, ast.Call) and last(call) == "cpu" and not call.args
+            of_lengths = any(isinstance(each, ast.Name) and "len" in each.id for each in walk(call))
+            if is_copied and not of_lengths and _calls(function) & {"to", "cuda"}:
+                yield call, module
+
+
+# --- computing ------------------------------------------------------------------------------------------------------
+
+
+def selected_by_mask(written: Written) -> Found:
+    """``x[x > 0]``, and ``x[mask]`` where the mask is made by comparing."""
+    for function, module in _computing(written):
+        if any(isinstance(each, ast.Name) and each.id in ("np", "pd", "numpy") for each in walk(function)):
+            continue
+        given = _given(function)
+        tensors = {each.arg for each in parameters(function)} | {
+            name
+            for name, values in given.items()
+            if all(isinstance(each, (ast.Call, ast.Subscript)) for each in values)
+        }
+        for node in _said(function):
+            if not (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)):
+                continue
+            if dotted(node.value) in tensors and _is_mask(node.slice, given):
+                yield node, module
+
+
+def _is_mask(node: ast.expr, given: dict[str, list[ast.expr]], depth: int = 3) -> bool:
+    """Whether a tensor is compared, in itself or by its name."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        return depth > 0 and _is_mask(node.operand, given, depth - 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+        return depth > 0 and (_is_mask(node.left, given, depth - 1) or _is_mask(node.right, given, depth - 1))
+    if isinstance(node, ast.Compare):
+        plain = isinstance(node.ops[0], (ast.Gt, ast.Lt, ast.GtE, ast.LtE, ast.Eq, ast.NotEq))
+        return plain and not any(isinstance(each, ast.Call) and last(each) in ("len", "size") for each in walk(node))
+    if isinstance(node, ast.Name) and depth:
+        values = given.get(node.id, [])
+        return bool(values) and all(_is_mask(each, given, depth - 1) for each in values)
+    return False
+
+
+def row_by_row(written: Written) -> Found:
+    """``for i in range(x.shape[0]): ... x[i] ...`` in a forward pass or a step, and a loop over a tensor."""
+    for function, module in _computing(written):
+        given = _given(function)
+        said = {meaning(each.func, module.tree) for each in _said(function) if isinstance(each, ast.Call)}
+        if not any(name.startswith("torch.") for name in said) or any(name.startswith("numpy.") for name in said):
+            continue
+        for loop, number in _steps_of(function):
+            limit = loop.iter.args[-1] if isinstance(loop.iter, ast.Call) and len(loop.iter.args) == 1 else None
+            if isinstance(limit, ast.Name) and len(given.get(limit.id, [])) == 1:
+                limit = given[limit.id][0]
+            rows = (
+                dotted(limit.args[0]) if isinstance(limit, ast.Call) and last(limit) == "len" and limit.args else None
+            )
+            whose = rows if isinstance(limit, ast.Call) and last(limit) == "len" else _first(limit)
+            if whose is None or (rows is not None and not _is_tensor(whose, function, module, given)):
+                continue
+            if any(
+                isinstance(each, ast.Subscript) and dotted(each.value) == whose and dotted(each.slice) == number
+                for statement in loop.body
+                for each in walk(statement)
+            ):
+                yield loop, module
+        for node in _said(function):
+            over = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
+            if isinstance(over, ast.Call) and last(over) in ("enumerate", "tqdm") and over.args:
+                over = over.args[0]
+            if isinstance(over, ast.Name) and _is_tensor(over.id, function, module, given):
+                yield (node if isinstance(node, ast.For) else over), module
+
+
+def _first(node: ast.AST | None) -> str | None:
+    """What has its first length asked for: ``x.shape[0]``, ``x.size(0)``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return dotted(node.value.value) if ast.unparse(node.slice) == "0" else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+        return dotted(node.func.value) if [ast.unparse(each) for each in node.args] == ["0"] else None
+    return None
+
+
+def _is_tensor(name: str, function: ast.FunctionDef, module: ModuleFile, given: dict[str, list[ast.expr]]) -> bool:
+    """Whether a name is said to be a tensor, or is given one only."""
+    if name in given:
+        return all(
+            isinstance(each, ast.Call)
+            and meaning(each.func, module.tree).startswith("torch.")
+            and meaning(each.func, module.tree).count(".") == 1
+            and last(each) not in _LISTS
+            for each in given[name]
+        )
+    said = next((each.annotation for each in parameters(function) if each.arg == name), None)
+    return said is not None and (
+        meaning(said, module.tree) in ("torch.Tensor", "torch.tensor") or dotted(said) == "Tensor"
+    )
+
+
+def written_by_slices(written: Written) -> Found:
+    """``out[:, t] = y`` in a loop of a forward pass, ``out`` made of zeros there."""
+    for function, module in _computing(written):
+        made = {
+            name
+            for name, values in _given(function).items()
+            if all(_calls(each) & _EMPTY and "torch." in ast.unparse(each) for each in values)
+        }
+        seen: set[int] = set()
+        for loop in _said(function) if made and function.name != "backward" else ():
+            if not isinstance(loop, ast.For):
+                continue
+            counted = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
+            for node in (each for statement in loop.body for each in walk_here(statement)):
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                    target = node.targets[0]
+                    names = {each.id for each in walk(target.slice) if isinstance(each, ast.Name)}
+                    known = id(node) in seen or isinstance(node.value, ast.Constant)
+                    if dotted(target.value) in made and names & counted and not known:
+                        seen.add(id(node))
+                        yield node, module
+
+
+def multiplied_up(written: Written) -> Found:
+    """``for i in range(t): product *= factor(i)``."""
+    for function, module in _computing(written):
+        given = _given(function)
+        for loop, number in _steps_of(function):
+            for node in loop.body:
+                if not (isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)):
+                    continue
+                counts = isinstance(node.value, (ast.Call, ast.Subscript)) and any(
+                    isinstance(each, ast.Name) and each.id == number for each in walk(node.value)
+                )
+                begun = given.get(dotted(node.target) or "", [])
+                if counts and begun and not any(isinstance(each, ast.Constant) for each in begun):
+                    yield loop, module
+
+
+def boxes_by_hand(written: Written) -> Found:
+    """A function of the project's own that suppresses boxes, with a loop that goes on while there are some."""
+    for module in written.modules:
+        for function in every(ast.FunctionDef, module.tree):
+            name = function.name.lower()
+            if ("nms" in name or "non_max" in name) and written.callers(function.name):
+                for loop in _said(function):
+                    if isinstance(loop, ast.While) and not _calls(function) & {"nms", "batched_nms"} - {function.name}:
+                        yield loop, module
+                        break
+
+
+def tokenized_again(written: Written) -> Found:
+    """A generator that makes its batches of texts by a tokenizer, begun again in every epoch."""
+    for module in written.modules:
+        for function in every(ast.FunctionDef, module.tree):
+            if not any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _said(function)):
+                continue
+            if not any(written.where(each, where) == "loop" for each, where in written.callers(function.name)):
+                continue
+            for call in _said(function):
+                if (
+                    isinstance(call, ast.Call)
+                    and last(call) in _TOKENIZING
+                    and "token" in ast.unparse(call.func).lower()
+                ):
+                    yield call, module
+                    break
+
+
+SHAPES: dict[str, Callable[[Written], Found]] = {
+    each.__name__: each
+    for each in (
+        loader_of_epoch,
+        loader_for_one,
+        mask_of_length,
+        made_on_host,
+        by_the_host,
+        selected_by_mask,
+        row_by_row,
+        written_by_slices,
+        multiplied_up,
+        boxes_by_hand,
+        tokenized_again,
+    )
+}
+"""The shapes that the table may name."""
