@@ -164,9 +164,11 @@ def test_a_file_that_only_defines_a_loop_is_told_from_one_that_is_right(run: Run
     hint = "engine.py starts no training by itself: it holds a training loop that other code calls; "
     hint += "analyze the script that runs it: run.py\n"
     ran = run("analyze", "engine.py")
-    assert (ran.code, ran.out.replace("\n", " ")) == (0, "Nothing to fix here. " + hint.replace("\n", " "))
+    assert ran.code == 0  # what is offered here is likely: the script decides what it trains with
+    assert hint.strip() in " ".join(ran.out.split())
     assert run("analyze", "--output-format", "concise", "engine.py").err == f"note: {hint}"
-    assert run("apply", "engine.py").err == f"nothing to change\nnote: {hint}"
+    said = run("apply", "engine.py").err
+    assert said.startswith("nothing to change\n") and said.endswith(f"note: {hint}")
     assert "starts no training" not in run("analyze", "run.py").out
     (tmp_path / "run.py").unlink()
     assert "analyze the script that runs it: steps.py\n" in run("apply", "engine.py").err
@@ -482,15 +484,16 @@ def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -
     assert request.script == script
     assert request.args == ("--epochs", "1")
     names = [stage.codemod for stage in request.stages]
-    assert {"pin-memory", "autocast"} <= set(names)
+    assert {"preload-dataset", "autocast"} <= set(names)
     assert all(set(stage.files) == {script} for stage in request.stages)
-    assert b"pin_memory" in request.stages[-1].files[script]
+    assert b"preloaded(" in request.stages[-1].files[script]
     assert request.rebuild is not None
-    fewer = request.rebuild(frozenset({"pin-memory"}))
-    assert "pin-memory" not in [stage.codemod for stage in fewer]
-    assert b"pin_memory" not in fewer[-1].files[script]
+    fewer = request.rebuild(frozenset({"preload-dataset"}))
+    assert "preload-dataset" not in [stage.codemod for stage in fewer]
+    assert b"preloaded(" not in fewer[-1].files[script]
+    assert b"pin_memory" in fewer[-1].files[script]  # which there is no need of beside the other
     assert b"autocast" in fewer[-1].files[script]
-    assert request.rebuild(frozenset({"pin-memory"})) is fewer  # and analyses the program for each set once
+    assert request.rebuild(frozenset({"preload-dataset"})) is fewer  # and analyses the program for each set once
 
 
 def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show(tmp_path: Path) -> None:
