@@ -76,6 +76,13 @@ def test_a_number_that_the_original_does_not_repeat_is_no_result() -> None:
     assert differs(["id 77"], ["id 12"], again=["id 78"]) is None
 
 
+def test_words_that_the_original_does_not_repeat_need_not_be_printed() -> None:
+    old, again, new = (f"writing to logs/run_17954629{moment}" for moment in (29, 31, 36))
+    assert differs([old, "saved"], [new, "saved"], again=[again, "saved"], every=True) is None
+    assert differs([old, "saved"], [new], again=[again, "saved"], every=True) == 'it no longer prints "saved"'
+    assert differs([old], [new], again=[old], every=True) is not None
+
+
 def test_lines_may_be_rarer_unless_all_are_asked_for() -> None:
     every_step = [f"loss {value}" for value in (1.0, 2.0, 3.0, 4.0)]
     old = [(step, text) for step, text in enumerate(every_step)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -309,3 +310,50 @@ torch.func.vmap(lambda row: row @ model.weight)(torch.ones(2, 3, device="cuda"))
 
 def test_tensors_on_two_devices_are_refused_where_a_gpu_refuses_them_and_only_there() -> None:
     subprocess.run([sys.executable, "-c", TOGETHER], check=True)
+
+
+NAMES = """
+import inspect
+from unittest import mock
+import torch
+from turbofix.verify.probe import patching
+wrapped = []
+def spy(owner, name, make):
+    original = getattr(owner, name, None)
+    if original is not None:
+        made = make(original)
+        wrapped.append((name, original, made))
+        return wrap(owner, name, lambda original: made)
+wrap, patching.wrap = patching.wrap, spy
+from turbofix.verify.probe import cuda_on_cpu, record
+cuda_on_cpu.install()
+recorder = mock.MagicMock()
+record.install(recorder, dropout=False)
+named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+def names(of):
+    return [one.name for one in inspect.signature(of).parameters.values() if one.kind in named]
+seen = 0
+for name, original, made in wrapped:
+    try:
+        theirs = names(original)
+    except ValueError:  # written in C
+        continue
+    for ours, real in zip(names(made), theirs):
+        seen += 1
+        assert ours == real, (name, ours, real)
+assert seen > 20, seen
+
+x = torch.ones(2, requires_grad=True)
+torch.autograd.backward(tensors=(x.cuda() * 2).sum())
+torch.save(obj={"x": x}, f="x.pt")
+assert torch.load(f="x.pt", map_location="cuda:0")["x"].is_cuda
+assert x.detach().cuda().type_as(other=torch.ones(1)).device.type == "cpu"
+assert x.cuda().detach().numpy(force=True).sum() == 2
+with torch.cuda.stream(stream=torch.cuda.Stream()) as _, torch.cuda.device(device=0):
+    torch.cuda.current_stream().wait_event(event=torch.cuda.Event())
+torch.set_default_tensor_type(t="torch.cuda.FloatTensor")
+"""
+
+
+def test_what_is_wrapped_takes_its_arguments_by_torchs_names(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", NAMES], check=True, cwd=tmp_path)

@@ -13,10 +13,10 @@ import walls
 from turbofix.findings import Risk
 from turbofix.verify import Options, Request, Stage
 from turbofix.verify.learning import Blame, Original
-from turbofix.verify.result import KEPT, UNVERIFIED
+from turbofix.verify.result import KEPT, UNVERIFIED, Inconclusive
 from turbofix.verify.runner import Child
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("warm_interpreters")
 
 
@@ -248,6 +248,58 @@ def test_every_sampler_and_generator_is_neutral(tmp_path: Path) -> None:
             assert difference(original, script, edit, exact=True) is None
         found = difference(original, script, ("random.shuffle(order)", "order.reverse()"))
         assert found is not None
+
+
+PARTS_OF_ONE = """
+import copy
+import torch
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+torch.manual_seed(0)
+known = TensorDataset(torch.randn(64, 4))
+parts = [known, known]
+train = DataLoader(parts[0], 8, sampler=SubsetRandomSampler(range(48)))
+check = DataLoader(parts[1], 8, sampler=SubsetRandomSampler(range(48, 64)))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(4):
+    for x, in train:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    for x, in check:
+        print(float(model(x).mean()))
+"""
+
+
+def test_parts_of_one_data_set_are_drawn_alike_from_data_sets_of_their_own(tmp_path: Path) -> None:
+    script = tmp_path / "parts.py"
+    script.write_text(PARTS_OF_ONE)
+    with watched(script) as original:
+        assert difference(original, script, ("[known, known]", "[known, copy.copy(known)]"), exact=True) is None
+
+
+LEFT_BEHIND = """
+import torch
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = torch.nn.Linear(4, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4, device="cpu")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_a_gpu_would_stop_is_told_that_one_was_pretended(tmp_path: Path) -> None:
+    script = tmp_path / "behind.py"
+    script.write_text(LEFT_BEHIND)
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    said = "same device.*This machine has no GPU, and the verification pretended one.* a real one stops it there, too"
+    with pytest.raises(Inconclusive, match=said), watched(script):
+        pass
 
 
 CUDA = """

@@ -29,6 +29,15 @@ FINISH_SECONDS = 2.0
 # runs of the original whose printed lines are looked at, before a rewrite is blamed for a number in one
 MOST_LOOKS = 4
 
+# what the stand-in for a GPU says where a GPU refuses and a CPU does not
+REFUSALS = (
+    "Expected all tensors to be on the same device",
+    "indices should be either on cpu or on the same device",
+    "can't convert cuda:0 device type tensor to numpy",
+    "unsafe to autocast",
+    "Cannot re-initialize CUDA in forked subprocess",
+)
+
 Tell = Callable[[Progress], None]
 
 
@@ -187,7 +196,7 @@ class Original:
         steps = len(ended.rows)
         if ended.complaint:
             when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
-            raise Inconclusive(f"the script {self.ending(ended)} {when}")
+            raise Inconclusive(f"the script {self.ending(ended)} {when}{_pretended(ended)}")
         if ended.how == "waiting" and steps < FEWEST_STEPS:
             raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
         if not steps:
@@ -272,7 +281,9 @@ class Original:
         # A number that is a time may have been the same so far by chance: look again before blaming.
         while difference and len(self._printed) < MOST_LOOKS:
             again = self._run("the script against itself", {}, replay=True)
-            self._printed.append(printed.read_lines(again.log.get("lines", ())))
+            if again.complaint:
+                break
+            self._printed.append(printed.read_lines(again.log["lines"]))
             difference = compare()
         return difference
 
@@ -386,6 +397,17 @@ def _no_step(log: Mapping[str, Any]) -> str:
             "and a verification follows the main process alone"
         )
     return f"{nothing}, and without a backward pass: there is nothing to compare"
+
+
+def _pretended(ended: Ended) -> str:
+    """That there was no GPU, of a script that used the one it was shown and stopped."""
+    if not ended.log.get("remapped"):
+        return ""
+    if any(sign in (ended.complaint or "") for sign in REFUSALS):
+        whose = "a real one stops it there, too"
+    else:
+        whose = "whether a real one stops it, too, a run on one would tell"
+    return f". This machine has no GPU, and the verification pretended one: on the CPU alone it may run, and {whose}"
 
 
 def _at(log: Mapping[str, Any]) -> str:

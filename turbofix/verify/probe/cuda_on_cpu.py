@@ -48,7 +48,8 @@ class _Stream:
     def wait_stream(self, stream: Any) -> None:
         return None
 
-    wait_event = wait_stream
+    def wait_event(self, event: Any) -> None:
+        return None
 
     def synchronize(self) -> None:
         return None
@@ -63,8 +64,8 @@ class _Event:
     def record(self, stream: Any = None) -> None:
         self._at = time.perf_counter()
 
-    def elapsed_time(self, other: _Event) -> float:
-        return (other._at - self._at) * 1e3
+    def elapsed_time(self, end_event: _Event) -> float:
+        return (end_event._at - self._at) * 1e3
 
     def query(self) -> bool:
         return True
@@ -181,10 +182,10 @@ def _replace_streams() -> None:
     cuda: Any = torch.cuda
     cuda.Stream, cuda.Event = _Stream, _Event
     # its argument is looked at before a function mode is asked
-    wrap(torch.Tensor, "record_stream", lambda original: lambda self, stream: None)
+    wrap(torch.Tensor, "record_stream", lambda original: lambda *arguments, **keywords: None)
     stream = _Stream()
     cuda.current_stream = cuda.default_stream = lambda device=None: stream
-    cuda.stream = cuda.device = cuda.device_of = lambda thing=None: contextlib.nullcontext()
+    cuda.stream = cuda.device = cuda.device_of = lambda *arguments, **keywords: contextlib.nullcontext()
     for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Char", "Bool"):
         if hasattr(torch, f"{kind}Tensor"):
             setattr(cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))
@@ -277,9 +278,9 @@ def _map_compiler(rounding: tf32_on_cpu.Rounding) -> None:
     from torch._dynamo import eval_frame
 
     def compiling(original: Any) -> Callable[..., Any]:
-        def __call__(self: Any, thing: Any) -> Any:
+        def __call__(self: Any, fn: Any) -> Any:
             rounding.leave()
-            compiled = original(self, thing)
+            compiled = original(self, fn)
             if not isinstance(compiled, types.FunctionType):
                 return compiled  # a module, whose forward pass comes through here again, or a class
 
@@ -329,13 +330,13 @@ def _map_constructors() -> None:
     wrap(torch.Tensor, "_make_subclass", staying)  # a parameter lies where it is made of
 
     def loading(original: Any) -> Callable[..., Any]:
-        def load(file: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        def load(f: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
             if isinstance(map_location, (str, torch.device)):
-                found = original(file, moved(map_location), *arguments, **keywords)
+                found = original(f, moved(map_location), *arguments, **keywords)
                 return put(found, is_cuda(map_location))
             if map_location is None or isinstance(map_location, dict):
                 map_location = "cpu"
-            return original(file, map_location, *arguments, **keywords)
+            return original(f, map_location, *arguments, **keywords)
 
         return load
 
@@ -343,8 +344,8 @@ def _map_constructors() -> None:
     wrap(torch, "set_default_device", lambda original: lambda device: original(moved(device)))
 
     def default_type(original: Any) -> Callable[..., Any]:
-        def set_default_tensor_type(kind: Any) -> Any:
-            return original(kind.replace("torch.cuda.", "torch.") if isinstance(kind, str) else kind)
+        def set_default_tensor_type(t: Any) -> Any:
+            return original(t.replace("torch.cuda.", "torch.") if isinstance(t, str) else t)
 
         return set_default_tensor_type
 

@@ -25,6 +25,7 @@ from torch.utils.data import dataloader as loading
 from torch.utils.data._utils import fetch as fetching
 
 from .patching import wrap
+from .shorten import size_of
 
 
 class Chance:
@@ -171,14 +172,15 @@ def watch_loaders(
     ``on_batch`` gets the epoch, the number of samples in the batch, and whether the main process drew random numbers
     since the last batch; ``on_end`` gets the epoch. While ``hurrying`` an epoch ends after its first batch.
     """
-    passes: dict[int, tuple[Any, int]] = {}
+    passes: dict[tuple[object, ...], tuple[Any, int]] = {}
     handed: list[Any] = [None]
     main_process = os.getpid()
 
     def begin(iterator: Any, loader: Any) -> None:
-        _, number = passes.get(id(loader.dataset), (None, -1))
+        drawn = _drawn_from(loader)
+        _, number = passes.get(drawn, (None, -1))
         # the data set is kept alive so that its identity is not used again
-        passes[id(loader.dataset)] = (loader.dataset, number + 1)
+        passes[drawn] = (loader.dataset, number + 1)
         iterator._turbofix_epoch = Epoch(name_loader(loader), number + 1)
         for generator in _own_generators(loader):
             generator.manual_seed(hash((chance.seed, "sampler", number + 1)) & 0x7FFFFFFFFFFFFFFF)
@@ -222,7 +224,7 @@ def watch_loaders(
     def iterate(original: Any) -> Callable[..., Any]:
         def __iter__(self: Any) -> Any:
             before = chance.state()
-            chance.reseed("iter", passes.get(id(self.dataset), (None, -1))[1] + 1)
+            chance.reseed("iter", passes.get(_drawn_from(self), (None, -1))[1] + 1)
             try:
                 return original(self)
             finally:
@@ -272,6 +274,23 @@ def watch_loaders(
     wrap(loading._BaseDataLoaderIter, "__next__", following)
     wrap(fetching._MapDatasetFetcher, "fetch", lambda original: _fetch_by_index(chance, original))
     wrap(fetching._IterableDatasetFetcher, "fetch", lambda original: _fetch_in_order(chance, original))
+
+
+def _drawn_from(loader: Any) -> tuple[object, ...]:
+    """What two loaders have in common of which one goes on where the other stopped: the data set, and what is drawn.
+
+    A loader may be made anew for each pass. And two that draw other parts of one data set (training and validation)
+    are two, for a rewrite may give each of them a data set of its own.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
+    part: object = size_of(sampler)
+    indices: Any = getattr(sampler, "indices", None)
+    indices = indices.tolist() if hasattr(indices, "tolist") else indices
+    if isinstance(indices, (list, tuple, range)):
+        with contextlib.suppress(TypeError):  # they may be lists themselves
+            part = hash(frozenset(indices))  # in whatever order: a sampler may shuffle them in place
+    return id(loader.dataset), type(batches), type(sampler), part
 
 
 @contextmanager

@@ -491,14 +491,17 @@ def _watch_backward(recorder: Recorder) -> None:
     inside = [False]
 
     def watched(original: Any) -> Callable[..., Any]:
-        def backward(root: Any, *arguments: Any, **keywords: Any) -> Any:
+        def backward(*arguments: Any, **keywords: Any) -> Any:
+            if not arguments:  # torch's own name for them
+                arguments = (keywords.pop("tensors"),)
             if inside[0] or recorder.hurrying or os.getpid() != recorder.main_process:
-                return original(root, *arguments, **keywords)
-            gradient = arguments[0] if arguments else keywords.get("gradient", keywords.get("grad_tensors"))
+                return original(*arguments, **keywords)
+            root, *rest = arguments
+            gradient = rest[0] if rest else keywords.get("gradient", keywords.get("grad_tensors"))
             recorder.on_backward(root, gradient)
             inside[0] = True
             try:
-                return original(root, *arguments, **keywords)
+                return original(*arguments, **keywords)
             finally:
                 inside[0] = False
 
@@ -582,14 +585,14 @@ def _watch_schedulers(recorder: Recorder) -> None:
 
 def _watch_saving(recorder: Recorder) -> None:
     def watched(original: Any) -> Callable[..., Any]:
-        def save(thing: Any, target: Any, *arguments: Any, **keywords: Any) -> Any:
-            if os.getpid() == recorder.main_process and isinstance(target, (str, os.PathLike)):
-                name = re.sub(r"\d+", "0", os.path.basename(os.fspath(target)))
-                recorder.saved[name] = sorted({*recorder.saved.get(name, []), *_flat_keys(_shape_of(thing))})
+        def save(obj: Any, f: Any, *arguments: Any, **keywords: Any) -> Any:
+            if os.getpid() == recorder.main_process and isinstance(f, (str, os.PathLike)):
+                name = re.sub(r"\d+", "0", os.path.basename(os.fspath(f)))
+                recorder.saved[name] = sorted({*recorder.saved.get(name, []), *_flat_keys(_shape_of(obj))})
             try:
-                return original(thing, target, *arguments, **keywords)
+                return original(obj, f, *arguments, **keywords)
             except RuntimeError as error:
-                error.filename = target  # type: ignore[attr-defined]  # torch's own words do not name it
+                error.filename = f  # type: ignore[attr-defined]  # torch's own words do not name it
                 raise
 
         return save

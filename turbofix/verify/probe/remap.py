@@ -147,7 +147,9 @@ class Remap(TorchFunctionMode):
             tensor.type: self._type,
             tensor.numpy: _to_numpy,
             tensor.__array__: _to_numpy,
-            tensor.type_as: lambda func, args, kwargs: _landed(func(*args), args[0], place=place_of(args[1])),
+            tensor.type_as: lambda func, args, kwargs: _landed(
+                func(*args, **kwargs), args[0], place=place_of((*args, *kwargs.values())[1])
+            ),
             tensor.pin_memory: _pin,
             tensor.is_pinned: lambda func, args, kwargs: True,
             tensor.get_device: lambda func, args, kwargs: 0,
@@ -278,6 +280,8 @@ def _demand_one_device(name: str, tensors: list[torch.Tensor]) -> None:
 
 
 def _to_numpy(func: Any, args: Any, kwargs: Any) -> Any:
+    if place_of(args[0]) and kwargs.get("force"):
+        return func(*args, **kwargs).copy()
     if place_of(args[0]):
         raise TypeError(
             "can't convert cuda:0 device type tensor to numpy. "
