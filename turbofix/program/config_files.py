@@ -49,6 +49,8 @@ HOW = "config"
 
 _LONGEST = 200_000
 _MOST = 400
+_SHORT, _FEW = 20_000, 12
+"""What a file may hold that no path names, in characters; where more JSON than that lies in a project, it is data."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _GLOBAL = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
@@ -213,8 +215,10 @@ def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) ->
     """The file of which the program's text has the most sections; of JSON, which holds data too, nearly all."""
     best: ConfigFile | None = None
     most = (0, -_MOST)
+    holding_data = sum(path.suffix == ".json" for path in files) > _FEW
     for path in files:
-        file = _parsed(interp, path)
+        is_short = not (holding_data and path.suffix == ".json") and len(interp.read(path) or "") <= _SHORT
+        file = _parsed(interp, path) if is_short else None
         keys = file.keys() if file is not None else []
         read = sum(key in words for key in keys)
         fits = (read >= 3 and 4 * read >= 3 * len(keys)) if path.suffix == ".json" else 2 * read >= len(keys)

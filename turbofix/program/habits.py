@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from turbofix.program.events import Event
 from turbofix.program.libraries import CLIPS
 from turbofix.program.model import Step
 from turbofix.program.values import Const, Option, members
-from turbofix.program.written import SHAPES, Written, is_interval, meaning, qualified
+from turbofix.program.written import SHAPES, is_interval, meaning, qualified, written_of
 from turbofix.records import dataclass
 
 ROWS = Path(__file__).with_name("habits.tsv")
@@ -35,13 +36,12 @@ class Habit:
     sentence: str
 
     def covers(self, event: Event, where: str) -> bool:
-        """Whether an event of this kind, there, is such a habit."""
-        named = self.names == ("-",) or self.is_called(event.name or _called(event))
-        return self.where in ("any", where or "outside") and named and (not self.argument or self._given(event))
+        """Whether an event of the row's kind and name, there, is such a habit."""
+        return self.where in ("any", where or "outside") and (not self.argument or self._given(event))
 
     def is_called(self, name: str) -> bool:
         """Whether a qualified name is one of the row's."""
-        return any(fnmatchcase(name, each) for each in self.names)
+        return _pattern(self.names).fullmatch(name) is not None
 
     def _given(self, event: Event) -> bool:
         if event.arguments is None:
@@ -86,6 +86,11 @@ class Habit:
         return isinstance(given, ast.Constant) and self._fits([given.value])
 
 
+@cache
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(each) for each in names))
+
+
 def _called(event: Event) -> str:
     """The method by whose call something is entered: ``.no_sync``."""
     node = getattr(event.node, "context_expr", event.node)
@@ -125,8 +130,11 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
     outer: set[Site] = set()
     for event in facts.of("backward", "step"):
         outer.update(facts.places.site(record.node, record.module) for record in facts.loops(event))
-    for kind, rows in table().items():
+    for kind in table():
         for event in facts.of(kind):
+            rows = _of_events(kind, event.name or _called(event))
+            if not rows:
+                continue
             around = [facts.places.site(record.node, record.module) for record in facts.loops(event)]
             where = "step" if not loops.isdisjoint(around) else "loop" if around and around[-1] in outer else ""
             where = "interval" if where == "step" and _every_so_often(event) else where
@@ -140,7 +148,7 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
 def _written(analysis: Analysis) -> Iterator[InPlace]:
     """What the text tells of code that was not executed, and by its shape."""
     facts = analysis.facts
-    written = Written(tuple(facts.execution.modules.values()))
+    written = written_of(analysis)
     dead = {id(event.node) for event in facts.dead}
     for row in table()["written"]:
         for node, module in SHAPES[row.names[0]](written):
@@ -160,12 +168,18 @@ def _written(analysis: Analysis) -> Iterator[InPlace]:
 
 
 @lru_cache(maxsize=4096)
+def _of_events(kind: str, name: str) -> tuple[Habit, ...]:
+    """The rows that speak of events of a kind and name."""
+    return tuple(row for row in table()[kind] if row.names == ("-",) or row.is_called(name))
+
+
+@lru_cache(maxsize=4096)
 def _rows(name: str, full: str) -> tuple[Habit, ...]:
     """The rows that speak of what is called by a name; with what its owner was made of, too."""
     own = [row for row in table()["make"] if row.is_called(name)]
     own += [row for row in table()["call"] if row.is_called(full)]
     for kind, names in _KINDS.items():
-        if any(fnmatchcase(full, each) for each in names):
+        if _pattern(names).fullmatch(full):
             own += [row for row in table().get(kind, ()) if row.names == ("-",) or row.is_called(full)]
     return tuple(own)
 

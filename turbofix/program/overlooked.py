@@ -20,7 +20,7 @@ from turbofix.program.model import Overlooked, Step
 from turbofix.program.names import dotted, walk_here
 from turbofix.program.repeated import SHAPES as REPEATED
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.written import Found, Written, function_of, last, meaning, qualified
+from turbofix.program.written import Found, Written, function_of, last, meaning, qualified, written_of
 
 ROWS = Path(__file__).with_name("overlooked.tsv")
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
@@ -41,7 +41,7 @@ def overlooked(analysis: Analysis, steps: Iterable[Step]) -> Iterator[Overlooked
     """Each place once, in the order of the rows; what steps show was weighed where their loops were followed."""
     followed = [step.loop.site for step in steps]
     places = analysis.facts.places
-    written = Written(tuple(analysis.execution.modules.values()))
+    written = written_of(analysis)
     dead = {id(event.node) for event in analysis.facts.dead}
     for codemod, shape, message, why_not in table():
         for node, module in SHAPES[shape](written):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
-from turbofix.program.answers import every, parents_in
+from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.names import dotted, parameters, walk_here
@@ -19,10 +19,17 @@ _HOST = words("numpy item tolist array asarray DataFrame")
 _EMPTY = words("zeros empty zeros_like empty_like")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
 _TOKENIZING = words("tokenize encode encode_plus batch_encode_plus encode_batch")
+_ASKING = words("None hasattr shape size len cache")
 _COMMON = words("forward __init__ __call__ get step run update sum mean sample call to train eval main plot")
 
 
-def _computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
+def _computing(written: Written) -> tuple[tuple[ast.FunctionDef, ModuleFile], ...]:
+    if written.computing is None:
+        written.computing = tuple(_find_computing(written))
+    return written.computing
+
+
+def _find_computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
     """The functions that a forward pass runs, or that a training step calls: by their names, where only one has it."""
     waiting = [
         (each, module)
@@ -55,20 +62,27 @@ def _is_kept(node: ast.AST, module: ModuleFile) -> bool:
     parents = parents_in(module.tree)
     above: ast.AST | None = node
     while above is not None:
-        said = words("None hasattr shape size len cache")
         if isinstance(above, ast.FunctionDef):
             return any("cache" in ast.unparse(each) for each in above.decorator_list)
-        if isinstance(above, (ast.If, ast.IfExp)) and any(word in ast.unparse(above.test) for word in said):
+        if isinstance(above, (ast.If, ast.IfExp)) and _asks_for_it(above.test):
             return True
         above = parents.get(above)
     return False
 
 
+@once_per_node
+def _asks_for_it(test: ast.AST) -> bool:
+    said = ast.unparse(test)
+    return any(word in said for word in _ASKING)
+
+
+@once_per_node
 def _said(function: ast.AST) -> list[ast.AST]:
     """What a function says outside of those in it."""
     return [each for statement in getattr(function, "body", []) for each in walk_here(statement)]
 
 
+@once_per_node
 def _given(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
     """What the names of a function are given, one by one."""
     found: dict[str, list[ast.expr]] = {}
@@ -80,6 +94,7 @@ def _given(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
     return found
 
 
+@once_per_node
 def _calls(node: ast.AST) -> set[str]:
     return {last(each) for each in walk(node) if isinstance(each, ast.Call)}
 

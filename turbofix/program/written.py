@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 
 from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
@@ -106,6 +107,7 @@ class Written:
     def __init__(self, modules: Collection[ModuleFile]) -> None:
         self.modules = modules
         self._places: dict[tuple[ast.AST, int], str] = {}
+        self.computing: tuple[tuple[ast.FunctionDef, ModuleFile], ...] | None = None  # asked for by ``repeated``
         self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
         for module in modules:
             for function in every(ast.FunctionDef, module.tree):
@@ -201,6 +203,11 @@ class Written:
                 if last(call) in self.functions:
                     found.setdefault(last(call), []).append((call, module))
         return found
+
+
+def written_of(analysis: Analysis) -> Written:
+    """The files of an analysis, by what is written in them."""
+    return analysis.once("what is written", lambda: Written(tuple(analysis.execution.modules.values())))
 
 
 @once_per_node
