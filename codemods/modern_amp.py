@@ -43,7 +43,8 @@ When refused
     ``except``): there the old name is the fallback. It is refused
 
     - where the oldest torch to be served does not have the new name: ``torch.amp.autocast`` came with 1.12,
-      ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4;
+      ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4 (where the project's requirements alone say so it is
+      likely, resting on ``recent-torch``);
     - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
     - where a comment in a file with such names speaks of a torch that does not have the new one: the script may serve
       that, too;
@@ -70,6 +71,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from turbofix.assumptions import RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -78,7 +80,13 @@ from turbofix.records import dataclass
 
 from ._precision import version
 
-codemod = Codemod(__name__, group="precision", risk=Risk.EXACT, known_as=("torch.cuda.amp", "deprecated AMP"))
+codemod = Codemod(
+    __name__,
+    group="precision",
+    risk=Risk.EXACT,
+    known_as=("torch.cuda.amp", "deprecated AMP"),
+    assumes=(RECENT_TORCH,),
+)
 
 SINCE = {"autocast": (1, 12), "GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4)}
 """The torch that first had each name in ``torch.amp``."""

@@ -207,14 +207,18 @@ def test_every_codemod_has_a_whole_page(codemod: Codemod) -> None:
     assert positions == sorted(positions)
 
 
-def test_what_only_an_old_requirement_refuses_is_likely() -> None:
+@pytest.mark.parametrize(
+    ("name", "fixture"), [("fused-optimizer", "old_torch.refuse.py"), ("modern-amp", "flat.in.py")]
+)
+def test_what_only_an_old_requirement_refuses_is_likely(name: str, fixture: str) -> None:
     """The torch in a project's requirements may be years old; the one that the user asks for is a requirement."""
-    texts = texts_of(FIXTURES / "fused_optimizer" / "old_torch.refuse.py")
-    for recent, rests in (((2, 4), [["recent-torch"]]), (None, [])):
-        target = Target(torch=(1, 13), recent=recent)
-        report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS["fused-optimizer"]], target)
-        assert [[each.name for each in found.assumes] for found in report.findings if found.fixable] == rests
-        assert len(report.findings) == 1
+    texts = texts_of(FIXTURES / name.replace("-", "_") / fixture)
+    for recent, rests in (((2, 4), ["recent-torch"]), (None, None)):
+        target = Target(torch=(1, 11), recent=recent)
+        report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS[name]], target)
+        assert report.findings
+        for found in report.findings:
+            assert ([each.name for each in found.assumes] if found.fixable else None) == rests
 
 
 def differences(expected: dict[Path, str], got: dict[Path, str]) -> Iterator[str]:
