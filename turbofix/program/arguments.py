@@ -17,6 +17,7 @@ from turbofix.program.config_files import HOW
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts
+from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted, parameters
 from turbofix.program.sites import FUNCTIONS
@@ -24,6 +25,10 @@ from turbofix.program.values import Computed, Const, ModuleValue, Opaque, Option
 from turbofix.records import dataclass
 
 _LONGEST = 60
+
+_TELLING = SHOWING_METHODS | LOGGING_METHODS | words("print pprint log_param log_params log_hyperparams add_hparams")
+_AS_TEXT = ("str", "repr", "int", "float", "format")
+_IN_A_LINE = (ast.JoinedStr, ast.FormattedValue, ast.Dict, ast.keyword, ast.Tuple, ast.List, ast.BinOp)
 
 Carrier = tuple[str, object, str]
 """How a value travels: ("name", its scope, the name), ("attribute", None, its name) or ("key", None, the key)."""
@@ -123,6 +128,8 @@ class Reads:
                 if any(node is part for use in uses for part in walk(use)):  # `int(args.workers)` is the use, too
                     met = True
                     continue
+                if self._is_told(node, module):
+                    continue
                 further = self._passed_on(node, module)
                 inner: list[tuple[ast.AST, ModuleFile]] = []
                 reached = bool(further) and self._follow(further, uses, inner, seen, trail)
@@ -134,6 +141,18 @@ class Reads:
                 elif not any(node is each for each, _ in found):
                     found.append((node, module))
         return met
+
+    def _is_told(self, node: ast.AST, module: ModuleFile) -> bool:
+        """Whether a read goes into a line that is printed or logged, and nowhere else."""
+        parent = self.facts.places.parent(node, module)
+        while isinstance(parent, _IN_A_LINE):
+            node, parent = parent, self.facts.places.parent(parent, module)
+        if not isinstance(parent, ast.Call) or node is parent.func:
+            return False
+        name = (dotted(parent.func) or "").rpartition(".")[2]
+        if name in _AS_TEXT:
+            return self._is_told(parent, module)
+        return name in _TELLING and isinstance(self.facts.places.parent(parent, module), ast.Expr)
 
     def _is_entry(self, node: ast.expr, module: ModuleFile) -> bool:
         """Whether a read fills an entry of a dict: where that goes is not always seen."""
@@ -286,6 +305,8 @@ class Reads:
     def _passed_on(self, node: ast.expr, module: ModuleFile) -> list[Carrier]:
         """The carriers that a read only fills: an alias, a parameter of a project function, an entry of a dict."""
         parent = self.facts.places.parent(node, module)
+        if isinstance(parent, ast.Dict) and self._is_told(node, module):
+            return []
         if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Dict)):
             return list(self.carriers(node, module))
         if isinstance(parent, ast.keyword):
