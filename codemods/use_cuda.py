@@ -25,7 +25,8 @@ Use instead
     The device is chosen in front of what moves, or behind the file's imports where functions and methods read it, too.
     Batches move in the loops of training and evaluation, tensors that the program makes beside them where they are made
     (hidden states, masks, weights of a loss, data that a loop cuts up by hand), and ``.numpy()`` of a result becomes
-    ``.cpu().numpy()``. ``apply`` lets the other codemods go on from there.
+    ``.cpu().numpy()``; what follows its input (``device=x.device``) stays. ``apply`` lets the other codemods go on from
+    there.
 
     Where the script moves models and batches by a device already, and only a constant or the default of an option keeps
     it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed. A flag that asks

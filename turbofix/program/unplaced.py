@@ -21,6 +21,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Batch, Evaluation, Framework, Hazard, Model, Moved, Step, Unplaced
 from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.objects import models_in
+from turbofix.program.placements import is_none
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
@@ -50,6 +51,7 @@ _OF_THE_HOST = (
 _LIBRARIES = ("numpy.", "sklearn.", "scipy.", "matplotlib.", "seaborn.", "pandas.", "cv2.", "PIL.", "skimage.")
 _THERE = frozenset(("output", "loss", "prediction", "param", "grad", "maybe_output"))
 _DEPTH = 4
+_OF_TENSORS = words("shape size dtype dim ndim")
 _PLAIN = (ast.Name, ast.Call, ast.Attribute, ast.Subscript)
 
 
@@ -84,15 +86,49 @@ def unplaced(
 
 @once_per_node
 def _knows_of_devices(tree: ast.Module) -> bool:
-    """Whether a name, an argument or a text of the program (not one that documents it) speaks of devices."""
+    """Whether a name, an argument or a text of the program (not one that documents it) speaks of devices.
+
+    What goes where its input lies (``device = x.device`` in a ``forward``) chooses none.
+    """
     documents = {id(each.value) for each in walk(tree) if isinstance(each, ast.Expr)}
+    for function in every(ast.FunctionDef, tree):
+        documents |= _following(function)
     for node in walk(tree):
+        if id(node) in documents:
+            continue
         said = [getattr(node, name, None) for name in ("id", "attr", "arg")]
-        if isinstance(node, ast.Constant) and id(node) not in documents and len(str(node.value)) < 40:
+        if isinstance(node, ast.Constant) and len(str(node.value)) < 40:
             said.append(node.value)
         if any(isinstance(each, str) and _PLACES.search(each) for each in said):
             return True
     return False
+
+
+def _following(function: ast.FunctionDef) -> set[int]:
+    """The nodes, by ids, by which a function makes tensors where those are that it is given.
+
+    What it is given is a tensor in a ``forward``, and where its shape is asked for as well. A ``device=None`` of its
+    own hands such a place on, or none.
+    """
+    nodes, own = list(walk(function)), function.args
+    given = {each.arg for each in parameters(function)[function.name == "forward" :]}
+    read = [each for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)]
+    tensors = {dotted(each.value) for each in read if function.name == "forward" or each.attr in _OF_TENSORS}
+    found = {id(each) for each in read if each.attr == "device" and dotted(each.value) in given & tensors}
+    last = zip(reversed([*own.posonlyargs, *own.args]), reversed(own.defaults), strict=False)
+    defaults = [*last, *zip(own.kwonlyargs, own.kw_defaults, strict=True)]
+    unset = {each.arg: id(each) for each, value in defaults if isinstance(value, ast.Constant) and value.value is None}
+    written = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    following = {*unset} - {each.id for each in written}
+    for each in nodes:
+        if isinstance(each, ast.Assign) and id(each.value) in found and isinstance(each.targets[0], ast.Name):
+            name = each.targets[0].id
+            if [one.id for one in written].count(name) == 1 and name not in given:
+                following.add(name)
+    found |= {unset[name] for name in following & {*unset}}
+    found |= {id(each) for each in nodes if isinstance(each, ast.Name) and each.id in following}
+    passed = [each for each in nodes if isinstance(each, ast.keyword)]
+    return found | {id(each) for each in passed if any(id(part) in found for part in walk(each.value))}
 
 
 class _Search:
@@ -223,8 +259,21 @@ class _Search:
         return makes
 
     def _makes(self, node: ast.AST) -> bool:
-        called = (event.name for event in self.facts.at(node) if event.kind == "call")
-        return any(name.startswith("torch.") and name.rpartition(".")[2] in _FACTORIES for name in called)
+        called = (event for event in self.facts.at(node) if event.kind == "call")
+        return any(
+            each.name.startswith("torch.") and each.name.rpartition(".")[2] in _FACTORIES and not self._is_placed(each)
+            for each in called
+        )
+
+    def _is_placed(self, event: Event) -> bool:
+        """Whether a tensor is made on a device that is named: the program's only names follow an input's."""
+        passed = event.arguments.keywords.get("device") if event.arguments is not None else None
+        if passed is not None:
+            return not is_none(passed.value)
+        node = self.places.parent(event.node, event.module)
+        call = self.places.parent(node, event.module) if isinstance(node, ast.Attribute) and node.attr == "to" else None
+        given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
+        return any("device" in (dotted(each) or "").split(".") for each in given)
 
     def _move(self, node: ast.AST, module: ModuleFile) -> None:
         text = None
