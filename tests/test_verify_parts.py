@@ -163,6 +163,43 @@ def test_the_other_branch_must_run_where_one_keeps_what_was_there() -> None:
     assert changes.first_not_run({path: old}, {path: same}, {path: {1, 6, 9}}) is None
 
 
+@pytest.mark.parametrize(
+    ("new", "ran", "missed"),
+    [
+        ("m = make()\nif d == 'cuda':\n    m.compile()\ntrain(m)\n", {1, 2, 4}, 3),
+        ("m = make()\nif d == 'cuda':\n    m.compile()\ntrain(m)\n", {1, 2, 3, 4}, None),
+        ("m = make()\nif d == 'cuda':\n    m.compile()\nelse:\n    m.script()\ntrain(m)\n", {1, 2, 5, 6}, None),
+        ("m = make()\nfor each in m:\n    each.compile()\ntrain(m)\n", {1, 2, 4}, 3),
+        ("m = make()\nwith x:\n    if y:\n        m.compile()\ntrain(m)\n", {1, 2, 3, 5}, 4),
+        ("m = make()\ntry:\n    m.compile()\nexcept E:\n    m.plain()\ntrain(m)\n", {1, 2, 3, 6}, None),
+        ("def f(a):\n    if a:\n        return 1\n    return 2\nm = make(f)\ntrain(m)\n", {1, 5, 6}, 2),
+        ("def f(a):\n    if a:\n        return 1\n    return 2\nm = make(f)\ntrain(m)\n", {1, 2, 4, 5, 6}, None),
+        ("class C:\n    def f(s):\n        a()\n    def g(s):\n        b()\nm = C()\ntrain(m)\n", {1, 5}, None),
+        ("class C:\n    def f(s):\n        a()\n    def g(s):\n        b()\nm = C()\ntrain(m)\n", {1, 2, 4, 6, 7}, 3),
+        # what was only indented is not new
+        ("with x:\n    m = make()\n    train(m)\n    if rare:\n        stop()\n", {1, 2, 3, 4}, None),
+        ("with x:\n    m = make()\n    train(m)\n    if rare:\n        halt()\n", {1, 2, 3, 4}, 5),
+    ],
+)  # fmt: skip
+def test_a_header_that_ran_says_nothing_of_its_body(new: str, ran: set[int], missed: int | None) -> None:
+    path = Path("/p/train.py")
+    old = "m = make()\ntrain(m)\n" + ("if rare:\n    stop()\n" if "rare" in new else "")
+    found = changes.first_not_run({path: old.encode()}, {path: new.encode()}, {path: ran})
+    assert found == (None if missed is None else (path, missed))
+
+
+def test_an_indented_body_is_found_by_itself_in_the_last_text() -> None:
+    middle, last = b"if a:\n    b()\n", b"with c:\n    if a:\n        b()\n"
+    assert changes.carried_lines(middle, last, {1, 2}) == {1}
+    assert changes.carried_lines(middle, last, {1, 2, 3}) == {1, 2}
+
+
+@pytest.mark.parametrize("added", ["m.to( non_blocking=", "DataLoader( persistent_workers="])
+def test_what_is_on_under_a_condition_was_off(added: str) -> None:
+    assert changes.asleep(added, {"workers": 0}, cuda=False, remapped=False)
+    assert changes.asleep(added, {"workers": 2}, cuda=False, remapped=True) is None
+
+
 def test_lines_of_a_stage_are_found_in_the_last_text() -> None:
     middle = b"a = 1\nb = 2\nc = 3\n"
     last = b"import x\na = 1\nb = x(2)\nc = 3\n"

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from turbofix import assumptions
 from turbofix.assumptions import Assumption
 from turbofix.findings import Risk
+from turbofix.report.verification import render
 from turbofix.verify import Options, Request, Stage, Verification, verify
 from turbofix.verify.request import ASSUMPTION, LIKELY
 from turbofix.verify.settle import FACTS, observed
@@ -245,6 +247,54 @@ def test_a_run_that_was_made_short_says_nothing_of_the_length() -> None:
         found = observed([assumptions.LONG_ENOUGH], {**ended, "arguments": arguments})["long-enough"]
         assert found.how == how
         assert "8 steps" in found.figure
+
+
+@pytest.mark.parametrize(
+    ("seen", "how", "words"),
+    [
+        ({"end": {"how": "finished", "passes": 3}}, "refuted", "about 60 steps"),
+        ({"end": {"how": "finished", "passes": 3}, "arguments": ("--epochs", "6")}, "not exercised", "about 60 steps"),
+        ({"end": {"how": "finished", "passes": 97}}, "observed", "about 1000 steps"),
+        ({"end": {"how": "finished", "passes": 7}, "shortened": {500: 100}}, "observed", "about 500 steps"),
+        ({"end": {"how": "finished", "passes": 27}}, "not exercised", "20 steps"),
+        ({"end": {"how": "out of time", "passes": 1}}, "not exercised", "20 steps"),
+        ({"end": {"how": "out of time", "passes": 200}}, "observed", "2030 steps at least"),
+        ({"end": {"how": "stopped"}, "epochs_ended": 0}, "not exercised", "20 steps"),
+        ({"end": {"how": "finished"}, "epochs_ended": 0}, "not exercised", "20 steps"),
+    ],
+)
+def test_a_run_that_verify_stopped_is_as_long_as_its_passes_tell(seen: dict[str, Any], how: str, words: str) -> None:
+    stopped = {"how": "stopped", "rows": [{}] * 20, "epochs_ended": 2, "steps_of_passes": 20, "arguments": ()}
+    found = observed([assumptions.LONG_ENOUGH], {**stopped, **seen})["long-enough"]
+    assert (found.how, words in found.figure) == (how, True), found.figure
+
+
+def test_the_passes_behind_the_comparison_are_counted(tmp_path: Path) -> None:
+    found = verified(FLAT.replace("EPOCHS", "12"), tmp_path / "train.py", assumptions.LONG_ENOUGH)
+    (judgement,) = found.codemods
+    assert "the training ends after about 60 steps" in judgement.reason
+    assert judgement.verdict == "dropped"
+
+
+def test_what_did_not_run_is_not_refuted(tmp_path: Path) -> None:
+    text = FLAT.replace("EPOCHS", "1000")
+    shown = text + "    if epoch == 10**6:\n        print(loss.item())\n"
+    changed = shown.replace("print(loss.item())", "print(loss.detach().item())")
+    fine = shown.replace("range(1000)", "range(10 * 100)")
+    found = verified(shown, tmp_path / "train.py", assumptions.DISPLAY_ONLY, change=changed, proven=fine)
+    (judgement,) = found.codemods
+    assert (judgement.verdict, [one.how for one in judgement.assumes]) == ("kept", ["not exercised"])
+    assert "refuted" not in judgement.reason
+    assert "left out, not exercised: what is read" in render(found)
+
+
+def test_what_the_survivors_make_void_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FLAT.replace("EPOCHS", "1000"), encoding="utf-8")
+    files = {script: FLAT.replace("EPOCHS", "500 * 2").encode()}
+    stages = (Stage("change", Risk.EXACT, files, void=("train.py:3: other was not applied: it was made void",)),)
+    found = verify(Request(script, (), stages, Options(timeout=120), lambda without: stages))
+    assert "train.py:3: other was not applied: it was made void" in found.notes
 
 
 def test_what_a_comparison_refutes_is_named_and_what_is_proven_stays(tmp_path: Path) -> None:

@@ -748,9 +748,8 @@ def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
         say("nothing to change")
     tell_untried(outcome)
     for rewriting in outcome.rewritings:
-        for each in rewriting.void:
-            where = rewriting.report.spot(each.site).start
-            say(f"{shown(each.site.path)}:{where}: {each.codemod} was not applied: {each.why_not}")
+        for sentence in project.made_void(rewriting):
+            say(sentence)
     for (codemod, path), objection in outcome.objections.items():
         say(f"{shown(path)}: {codemod} was not applied: {project.ruled_out(objection)}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -626,6 +626,7 @@ def plan_verification(
                         for_speed=all(finding.for_speed for finding in applied.findings),
                         assumes=tuple(dict.fromkeys(each for f in applied.findings for each in f.assumes)),
                         proven=not all(finding.assumes for finding in applied.findings),
+                        void=tuple(made_void(rewriting)),
                     )
                 )
         return tuple(made)
@@ -634,6 +635,13 @@ def plan_verification(
     if not first:
         raise NothingToChange(f"{shown(path)}: there is nothing to verify, since apply would change nothing")
     return replace(Request(path, tuple(args), first, options, stages), **_as_a_script(source))
+
+
+def made_void(rewriting: Rewriting) -> Iterator[str]:
+    """What an earlier rewrite has made void, in sentences."""
+    for each in rewriting.void:
+        where = rewriting.report.spot(each.site).start
+        yield f"{shown(each.site.path)}:{where}: {each.codemod} was not applied: {each.why_not}"
 
 
 def _behind(mark: str, names: Iterable[str]) -> frozenset[str]:

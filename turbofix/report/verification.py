@@ -55,8 +55,10 @@ def render(verification: Verification, style: Style = Style()) -> str:  # noqa: 
             again = first != judgement.codemod and len(judgement.reason) > _LONG
             lines.append(style.wrap(f"as {first}" if again else judgement.reason, 15))
         for one in judgement.assumes:
-            figure = f" ({one.figure})" if one.how == "observed" else ""
-            lines.append(style.wrap(f"{one.how}: {one.assumption.sentence}{figure}", 15))
+            said = one.how == "compared" or one.figure in judgement.reason
+            left = "left out, " if judgement.verdict == "kept" and one.how in ("refuted", "not exercised") else ""
+            words = f"{left}{one.how}: {one.assumption.sentence}{'' if said else f' ({one.figure})'}"
+            lines.append(style.wrap(words, 15))
     lines.append("")
     if verification.isolation:
         lines.append(_row("isolation", _isolation(verification.isolation), style))

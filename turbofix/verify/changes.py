@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def changed_statements(old: bytes, new: bytes) -> tuple[range, ...]:
+def changed_statements(old: bytes, new: bytes) -> tuple[Sequence[int], ...]:
     """For each run of changed lines, the lines of the statements that it touches; lines count from 1.
 
-    A compound statement counts with its header alone. Comments, blank lines and pure deletions have no statement.
-    Where a new ``if`` keeps the old statements in one of its branches, the other branch is told for itself.
+    A compound statement counts with its header alone, and speaks for nothing in it: what is new in a branch is told for
+    itself, once. Comments, blank lines and pure deletions have no statement, and what was only indented is not new.
     """
     before, after = _lines(old), _lines(new)
     try:
@@ -22,30 +23,91 @@ def changed_statements(old: bytes, new: bytes) -> tuple[range, ...]:
     except SyntaxError:
         return ()
     statements = _statements(tree)
-    found: list[range] = []
+    found: list[Sequence[int]] = []
+    touched: set[range] = set()
+    gone: set[str] = set()
     for tag, old_start, old_end, start, end in difflib.SequenceMatcher(
         None, before, after, autojunk=False
     ).get_opcodes():
-        if tag in ("equal", "delete"):
+        if tag == "equal":
             continue
-        touched = {s for line in range(start + 1, end + 1) for s in [statements.get(line)] if s is not None}
+        gone |= {line.strip() for line in before[old_start:old_end]}
+        here = {s for line in range(start + 1, end + 1) for s in [statements.get(line)] if s is not None}
         # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
-        if touched:
-            found.append(range(min(s.start for s in touched), max(s.stop for s in touched)))
-        # But where what was there stays, for when the test says so, it is no sign of the change that it ran.
-        found += _instead(tree, after, range(start + 1, end + 1), {line.strip() for line in before[old_start:old_end]})
+        if here:
+            found.append(range(min(s.start for s in here), max(s.stop for s in here)))
+        touched |= here
+    fresh = {s for s in touched if not all(after[line - 1].strip() in gone for line in s)}
+    found += [each for each in _branches(tree.body, fresh) if each not in found]
     return tuple(found)
 
 
-def _instead(tree: ast.Module, after: list[str], added: range, old: set[str]) -> Iterator[range]:
-    """The branches, of two in an added ``if``, beside those that hold nothing but lines that were there before."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.If) or not node.orelse or node.lineno not in added:
+def _branches(body: list[ast.stmt], fresh: Collection[range]) -> Iterator[Sequence[int]]:
+    """The lines that are new in each branch below these statements.
+
+    Of two branches that came with their ``if`` one is enough, as is any line of a function or a class that is new, and
+    nobody waits for the handler of an exception.
+    """
+    for node in body:
+        new = _header(node) in fresh
+        branches = _inner(node)
+        if isinstance(node, ast.ClassDef) and not new:
+            yield from _branches(node.body, fresh)  # it runs with what is around it
             continue
-        branches = [range(each[0].lineno, (each[-1].end_lineno or 0) + 1) for each in (node.body, node.orelse)]
-        stays = [all(after[line - 1].strip() in {*old, ""} for line in each) for each in branches]
-        if any(stays) and not all(stays):
-            yield branches[stays.index(False)]
+        if isinstance(node, ast.ClassDef):
+            branches = [[each for method in _methods(node) for each in method.body]]
+        whole = new and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        lines = [_new_lines(branch, fresh, deep=whole) for branch in branches]
+        if new and len(branches) > 1 and isinstance(node, (ast.If, ast.Match)) and all(lines):
+            yield _span(itertools.chain(*lines))
+            continue
+        for branch, mine in zip(branches, lines, strict=True):
+            if mine:
+                yield _span(mine)
+            if not whole:
+                yield from _branches(branch, fresh)
+
+
+def _inner(node: ast.stmt) -> list[list[ast.stmt]]:
+    """The branches of a compound statement that are on lines of their own."""
+    if isinstance(node, ast.Match):
+        return [case.body for case in node.cases]
+    branches = [getattr(node, name, None) or [] for name in ("body", "orelse", "finalbody")]
+    return [branch for branch in branches if branch and branch[0].lineno > node.lineno]
+
+
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def _new_lines(branch: list[ast.stmt], fresh: Collection[range], *, deep: bool) -> list[range]:
+    """The new statements of a branch, or ``deep`` those below them, too."""
+    nodes = [each for top in branch for each in (_walk(top) if deep else (top,))]
+    return [header for node in nodes for header in [_header(node)] if header in fresh and not _is_silent(node)]
+
+
+def _is_silent(node: ast.stmt) -> bool:
+    """Whether Python runs nothing for it."""
+    said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return said or isinstance(node, (ast.Global, ast.Nonlocal))
+
+
+def _span(statements: Iterable[range]) -> Sequence[int]:
+    """Their lines, without what stands between them."""
+    lines = sorted(set(itertools.chain(*statements)))
+    whole = range(lines[0], lines[-1] + 1)
+    return whole if len(whole) == len(lines) else tuple(lines)
+
+
+def _header(node: ast.stmt) -> range:
+    """The lines of a statement; of a compound one, those of its header."""
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+    last = node.end_lineno or node.lineno
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body:
+        # `if x: y` on one line is one statement as far as lines can tell
+        last = max(first, body[0].lineno - 1)
+    return range(first, last + 1)
 
 
 def _lines(text: bytes) -> list[str]:
@@ -56,16 +118,10 @@ def _statements(tree: ast.Module) -> dict[int, range]:
     """The innermost statement that covers each line, as the lines of its header."""
     covered: dict[int, range] = {}
     for node in _walk(tree):
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-        last = node.end_lineno or node.lineno
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body:
-            # `if x: y` on one line is one statement as far as lines can tell
-            last = max(first, body[0].lineno - 1)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring runs nothing
-        for line in range(first, last + 1):
-            covered[line] = range(first, last + 1)
+        header = _header(node)
+        covered.update(dict.fromkeys(header, header))
     return covered
 
 
@@ -87,7 +143,7 @@ def first_not_run(
         lines = set(ran.get(path, ()))
         for statement in changed_statements(before.get(path, b""), new):
             if not lines.intersection(statement):
-                return path, statement.start
+                return path, statement[0]
     return None
 
 
@@ -110,16 +166,21 @@ def first_idle(
 def carried_lines(middle: bytes, last: bytes, ran_in_last: Collection[int]) -> set[int]:
     """The lines of ``middle`` whose counterparts in ``last`` ran.
 
-    A line that a later stage replaced counts as run when one of the lines that replaced it did.
+    A line that a later stage indented counts as run when it did; one that was replaced, when one of the others did.
     """
     ran = set(ran_in_last)
     found: set[int] = set()
-    matcher = difflib.SequenceMatcher(None, _lines(middle), _lines(last), autojunk=False)
+    own, new = _lines(middle), _lines(last)
+    matcher = difflib.SequenceMatcher(None, own, new, autojunk=False)
     for tag, start, end, start_last, end_last in matcher.get_opcodes():
         if tag == "equal":
             found |= {start + i + 1 for i in range(end - start) if start_last + i + 1 in ran}
-        elif tag == "replace" and ran.intersection(range(start_last + 1, end_last + 1)):
-            found |= set(range(start + 1, end + 1))
+        elif tag == "replace":
+            replaced = range(start_last + 1, end_last + 1)
+            for line in range(start + 1, end + 1):
+                same = [each for each in replaced if new[each - 1].strip() == own[line - 1].strip()]
+                if ran.intersection(same or replaced):
+                    found.add(line)
     return found
 
 
@@ -159,10 +220,13 @@ def _plain(value: ast.expr) -> str:
     return "" if any(isinstance(node, ast.Call) for node in ast.walk(value)) else ast.unparse(value)
 
 
-def asleep(added: str, events: Mapping[str, Any], *, cuda: bool, rounded: bool = False) -> str | None:
+def asleep(
+    added: str, events: Mapping[str, Any], *, cuda: bool, rounded: bool = False, remapped: bool = True
+) -> str | None:
     """What ``added`` switches on and the run shows to have been off, in a sentence; None when nothing was.
 
-    ``rounded``: there was no GPU, and matrix products were rounded as TF32 rounds them.
+    ``rounded``: there was no GPU, and matrix products were rounded as TF32 rounds them; ``remapped``: the script asked
+    for one, and computed in its place.
     """
     tf32 = cuda or rounded
     # (what was added, whether the run shows it, what to tell)
@@ -171,6 +235,8 @@ def asleep(added: str, events: Mapping[str, Any], *, cuda: bool, rounded: bool =
         ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),
         ("fused=", bool(events.get("fused")), "no optimizer stepped fused in the run"),
         ("num_workers", bool(events.get("workers")), "no loader had workers in the run"),
+        ("persistent_workers", bool(events.get("workers")), "no loader had workers in the run"),
+        ("non_blocking=", cuda or remapped, "nothing was moved to a GPU in the run"),
         ("set_float32_matmul_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
         ("allow_tf32", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
         ("fp32_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),

@@ -188,6 +188,11 @@ class Original:
         """Whether the data were too long to be seen whole."""
         return bool(self._plan)
 
+    @property
+    def shortened(self) -> dict[int, int]:
+        """How many samples were kept of how many."""
+        return {int(whole): kept for whole, kept in self._plan.items()}
+
     def is_repeated_by(self, outcome: Outcome) -> bool:
         """Whether a rewrite's run was the original's bit for bit: then nothing in it goes by chance."""
         return outcome.clean and verdict.first_inequality(self.log, outcome.log) is None
@@ -602,7 +607,8 @@ class Blame:
             place = self._request.place(path, files[path], line)
             return f"nothing that autocast computes in 16 bits ran in what it encloses at {place}"
         added = changes.added_switches(before, files)
-        return changes.asleep(added, log["events"], cuda=self._cuda, rounded=bool(log["rounded"]))
+        rounded, remapped = bool(log["rounded"]), bool(log["remapped"])
+        return changes.asleep(added, log["events"], cuda=self._cuda, rounded=rounded, remapped=remapped)
 
     def _idle_regions(self, files: Iterable[Path], log: Mapping[str, Any]) -> dict[Path, set[int]]:
         """The lines that entered autocast for nothing, where there are more of them than in the original."""

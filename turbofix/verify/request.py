@@ -41,7 +41,7 @@ class Stage:
     ``codemod`` is None for a candidate that the user gave. Of one, ``gain`` is the largest that is claimed for what it
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
-    ``proven`` whether it has others, too.
+    ``proven`` whether it has others, too. ``void`` tells of findings that the stages have made void.
     """
 
     codemod: str | None
@@ -53,6 +53,7 @@ class Stage:
     for_speed: bool = True
     assumes: tuple[Assumption, ...] = ()
     proven: bool = True
+    void: tuple[str, ...] = ()
 
 
 LIKELY, ASSUMPTION = "likely:", "assumption:"

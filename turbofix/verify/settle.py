@@ -21,6 +21,8 @@ MANY_PRODUCTS = 1 << 18
 MOST_OTHER_SIZES = 0.34
 """The share of batches that may have another size than most: the last ones of short passes."""
 
+SHORT, LONG = 200, 500
+"""Steps up to which a training is over before it has earned back a minute, and from which it may have."""
 
 OBSERVED, COMPARED, REFUTED, NOT_EXERCISED = "observed", "compared", "refuted", "not exercised"
 
@@ -124,12 +126,19 @@ def _gradients(log: Mapping[str, Any]) -> Answer:
 
 
 def _length(log: Mapping[str, Any]) -> Answer:
-    steps = len(log["rows"])
-    if log["how"] != "finished":
-        return True, f"it goes on after {steps} steps"
+    steps, ended, end = len(log["rows"]), log.get("epochs_ended", 0), log.get("end", {})
+    whole, about = steps, ""
+    if log["how"] != "finished" and ended:  # stopped for what was to be seen of it: the passes to its end were counted
+        begun = ended + 1 + end.get("passes", 0)
+        share = max((whole / kept for whole, kept in log.get("shortened", {}).items()), default=1.0)
+        whole, about = max(steps, round(log["steps_of_passes"] / ended * begun * share)), "about "
+    if log["how"] != "finished" and whole >= LONG:
+        return True, f"it goes on for {about}{whole} steps{'' if end.get('how') == 'finished' else ' at least'}"
+    if "finished" not in (log["how"], end.get("how")) or (log["how"] != "finished" and not (ended and whole <= SHORT)):
+        return None, f"it was stopped after {steps} steps, and is not known to go on for long"
     if log["arguments"]:  # a run that was made short for the verification says nothing of the others
-        return None, f"with these arguments the training ends after {steps} steps"
-    return False, f"the training ends after {steps} steps"
+        return None, f"with these arguments the training ends after {about}{whole} steps"
+    return False, f"the training ends after {about}{whole} steps"
 
 
 def _restored(log: Mapping[str, Any]) -> Answer:

@@ -131,7 +131,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     original = Original(child, scratch, request, remap=remap, tell=tell)
     original.watch()
     open_ones = {each.name: each for stage in request.stages for each in stage.assumes}
-    settled = settle.observed(open_ones.values(), {**original.log, "arguments": request.args})
+    seen = {**original.log, "arguments": request.args, "shortened": original.shortened}
+    settled = settle.observed(open_ones.values(), seen)
     left = request.leaving(ASSUMPTION + name for name, one in settled.items() if one.how != settle.OBSERVED)
     unsettled = _unsettled(request, left, settled)
     blame = Blame(original, scratch, left, cuda=cuda, out=unsettled)
@@ -153,6 +154,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
     if selected.note:
         notes.append(selected.note)
+    if learned.stages:
+        notes += learned.stages[-1].void
     if learned.recipes and selected.speedup is not None:
         notes.append(f"speed was measured without {all_of(learned.recipes)}")
     verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
@@ -200,7 +203,8 @@ def _with_assumptions(
             if each.name in settled:
                 mine.append(settled[each.name])
             elif one.codemod in partly:
-                mine.append(Settled(each, settle.REFUTED, partly[one.codemod].reason))
+                how = settle.REFUTED if partly[one.codemod].verdict == DROPPED else settle.NOT_EXERCISED
+                mine.append(Settled(each, how, partly[one.codemod].reason))
             elif one.codemod in differing:
                 mine.append(Settled(each, settle.REFUTED, one.reason))
             else:

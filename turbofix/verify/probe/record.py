@@ -98,6 +98,8 @@ class Recorder:
         self.saved: dict[str, list[str]] = {}
         self.lines: list[tuple[int, str]] = []
         self.epochs_ended = 0
+        self._steps_of_passes = 0  # taken when the last epoch ended
+        self._trained_on: set[str] = set()  # loaders
         self.backwards = 0
         self.started_processes: list[str] = []
         self.parameters: dict[int, list[str]] = {}
@@ -118,6 +120,7 @@ class Recorder:
         self._log: dict[str, Any] = {}
         self.hurrying = False
         self._hurried = 0
+        self._passes = 0  # over what is trained on, behind the comparison
         self._patience = Patience(order["patience"] or math.inf, self._wait_no_longer)
         if order["patience"]:
             self._patience.start()
@@ -131,6 +134,7 @@ class Recorder:
         self._stir()
         if self.hurrying:
             self._hurried += 1
+            self._passes += epoch.loader in self._trained_on
             if self._hurried > MOST_HURRIED:
                 self._give_up()
         self.window.samples[epoch.loader] += size
@@ -140,6 +144,7 @@ class Recorder:
     def on_end(self, epoch: Epoch) -> None:
         if getattr(epoch, "stepped", False):
             self.epochs_ended += 1
+            self._steps_of_passes = max(self._counts.values())
 
     # --- backward passes
 
@@ -277,6 +282,7 @@ class Recorder:
         trained_on = epoch.loader if epoch is not None and window.samples[epoch.loader] else None
         if epoch is not None and trained_on is not None:
             epoch.stepped = True  # type: ignore[attr-defined]
+            self._trained_on.add(trained_on)
         halved = any(value.dtype in (torch.float16, torch.bfloat16) for value in moment.before)
         self.events["halved"] = self.events["halved"] or halved
         self.events["fused"] = self.events["fused"] or any(group.get("fused") for group in optimizer.param_groups)
@@ -397,6 +403,8 @@ class Recorder:
         self._give_up()
 
     def _give_up(self) -> None:
+        if self.hurrying:
+            self._log["end"]["passes"] = self._passes
         self._dump()
         processes.leave()
 
@@ -406,7 +414,8 @@ class Recorder:
             return
         if self.hurrying:
             seconds = time.monotonic() - self._hurry
-            self._log["end"] = {"how": how, "saved": self.saved, "seconds": seconds, **(more or {})}
+            end = {"how": how, "saved": self.saved, "seconds": seconds, "passes": self._passes}
+            self._log["end"] = {**end, **(more or {})}
             self._dump()
         else:
             self._write(how, more)
@@ -420,6 +429,7 @@ class Recorder:
             "saved": dict(self.saved),
             "lines": list(self.lines),
             "epochs_ended": self.epochs_ended,
+            "steps_of_passes": self._steps_of_passes,
             "backwards": self.backwards,
             "processes": self.started_processes,
             "parameters": self.parameters,
