@@ -154,9 +154,9 @@ def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
 
 
 def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
-    """Write a setting's value."""
+    """Write a setting's value; ``why_not`` has refused calls that unpack what was not read."""
     value = filled(switch.value, edit, switch.value_at or call)
     if switch.value_at is not None:
         edit.replace(switch.value_at, value)
     else:
-        edit.argument(call, switch.name, value)
+        edit.argument(call, switch.name, value, spelled_out=True)
