@@ -208,7 +208,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Kept)
     kept, plan = plan, plan.same
     for loader in kept.staying:
-        edit.argument(*loader)
+        edit.argument(*loader, spelled_out=True)
     if plan.cached:
         return
     name = put_remembered(edit, plan.helper, pictures=plan.pictures)
