@@ -1423,3 +1423,42 @@ def test_an_option_that_is_tested_for_none_is_a_number_that_the_user_gave(chosen
     )
     argument = program(text).loaders[0].argument("num_workers")
     assert (argument.state, argument.values, argument.option) == ("computed", (2,), "--workers")
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        '[(name + "_conv", nn.Conv2d(3, 8, 3)), (name + "_norm", nn.BatchNorm2d(8))]',
+        '[(f"{n}", nn.Conv2d(3, 8, 3) if n else nn.BatchNorm2d(8)) for n in range(2)]',
+    ],
+)
+def test_layers_in_an_ordered_dict_of_pairs_are_seen(layers: str) -> None:
+    """How the U-Nets of many a project name their layers."""
+    found = program(
+        HEAD,
+        f"""
+        from collections import OrderedDict
+
+        class UNet(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.down = UNet.block("down")
+
+            def forward(self, x):
+                return self.down(x)
+
+            @staticmethod
+            def block(name):
+                return nn.Sequential(OrderedDict({layers}))
+
+        model = UNet().cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for x in DataLoader(Pictures(64)):
+            optimizer.zero_grad()
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+        """,
+    )
+    (model,) = found.models
+    assert {"torch.nn.Conv2d", "torch.nn.BatchNorm2d"} <= set(model.layers)
+    assert [(each.inputs, each.outputs) for each in model.convolutions] == [(3, 8)]

@@ -708,7 +708,22 @@ def as_mapping(interp: Interpreter, value: Value) -> Mapping | None:
         return Mapping(None, None, {}, True, value)
     if type(value) is Iterated and type(value.element) is Sequence and value.element.items:
         return Mapping(None, None, {}, True, value.element.items[-1])
+    if type(value) is Sequence:
+        return _of_pairs(value)
     return Mapping(None, None, {}, True)
+
+
+def _of_pairs(value: Sequence) -> Mapping:
+    """What a list of keys and values makes: ``OrderedDict([("conv", nn.Conv2d(3, 8, 3))])``."""
+    mapping = Mapping(None, None, {}, value.items is None)
+    for pair in value.items if value.items is not None else members(value.element):
+        key, held = pair.items if type(pair) is Sequence and pair.items and len(pair.items) == 2 else (None, None)
+        if type(key) is Const and is_hashable(key.value) and held is not None and value.items is not None:
+            mapping.entries[key.value] = Entry(held, True, None)
+        else:
+            mapping.open = True
+            mapping.element = join(mapping.element, held)
+    return mapping
 
 
 # --- iterating and unpacking ------------------------------------------------------------------------------------------

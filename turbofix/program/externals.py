@@ -774,7 +774,14 @@ def _trainer_from_argparse(interp: Interpreter, qualname: str, arguments: Argume
     return interp.make(qualname.rpartition(".")[0], "trainer", told, node)
 
 
+def _ordered_dict(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    result = builtin_calls.call_builtin(interp, "dict", arguments, node)
+    interp.event("call", node, qualname, None, arguments, result)
+    return result
+
+
 _HANDLERS: dict[str, Handler] = {
+    "collections.OrderedDict": _ordered_dict,
     "torch.autograd.backward": _backward,
     "torch.autograd.grad": _grad,
     "torch.compile": _compile,
