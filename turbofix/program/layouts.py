@@ -59,7 +59,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
             if node.func.attr != "view" or _is_dtype(node):
                 lying.append(places.site(node, module))
             elif any(map(_is_computed, seen)) if seen is not None else _is_of_layer(frame):
-                views[places.site(node.func, module)] = f"{places.text(node.func.value, module)}.reshape"
+                views[places.site(node.func, module)] = f"{places.text(node.func, module).removesuffix('view')}reshape"
     flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
