@@ -134,7 +134,6 @@ codemod = Codemod(
     ),
     after=("larger-batch", "modern-amp"),
     known_as=("mixed precision", "AMP", "GradScaler", "bfloat16", "fp16"),
-    unlocks=("channels-last",),
     assumes=(ON_GPU, LEARNS_IN_16_BITS, OPTION_DEFAULT, RECENT_TORCH),
 )
 

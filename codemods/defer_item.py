@@ -65,7 +65,6 @@ codemod = Codemod(
     risk=Risk.EXACT,
     gain=GAIN,
     after=("throttle-logging",),
-    unlocks=("no-empty-cache",),
     known_as=(".item() in the loop", "loss read-out"),
     assumes=(DISPLAY_ONLY, ON_GPU),
 )

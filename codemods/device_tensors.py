@@ -83,7 +83,6 @@ codemod = Codemod(
     __name__,
     group="sync",
     risk=Risk.EXACT,
-    unlocks=("pin-memory", "non-blocking", "defer-item"),
     known_as=("tensors made on the device",),
     assumes=(ON_GPU,),
 )

@@ -81,7 +81,6 @@ codemod = Codemod(
     group="schedule",
     risk=Risk.RECIPE,
     after=("larger-batch",),
-    unlocks=("larger-batch",),
     tells=("no-sync",),
     known_as=("gradient accumulation", "effective batch size"),
 )

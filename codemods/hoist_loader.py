@@ -58,9 +58,7 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(
-    __name__, group="data", risk=Risk.EXACT, unlocks=("loader-workers",), known_as=("loader rebuilt in every epoch",)
-)
+codemod = Codemod(__name__, group="data", risk=Risk.EXACT, known_as=("loader rebuilt in every epoch",))
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,6 @@ codemod = Codemod(
     group="data",
     risk=Risk.EQUIVALENT,
     after=("preload-dataset",),
-    unlocks=("pin-memory", "cache-preprocessing"),
     known_as=("num_workers", "persistent_workers", "prefetch_factor"),
     assumes=(SAME_ITEMS, PICKLED, ON_GPU),
     worth=Worth.HIGH,

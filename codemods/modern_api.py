@@ -47,7 +47,6 @@ codemod = Codemod(
     __name__,
     group="precision",
     risk=Risk.EXACT,
-    unlocks=("all",),
     everywhere=True,
     mends=True,
     worth=Worth.HIGH,

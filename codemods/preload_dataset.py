@@ -73,9 +73,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(cut.site, message, cut.why_not, evidence=where)
         else:
             yield codemod.finding(cut.site, message, plan=cut, evidence=where, assumes=(SAME_ITEMS,), worth=Worth.SOME)
+    kept = {site for same in program.same_items if same.cached for site in same.loaders}
     for preload in program.preloads:
         loader = program.loader(preload.loader)
-        if loader is None or preload.heavy:
+        if loader is None or preload.heavy or preload.loader in kept:
             continue
         lies = "on the GPU" if loader.dataset.on_device else "in memory"
         copied = (

@@ -81,7 +81,6 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EQUIVALENT,
     gain=GAIN,
-    unlocks=("defer-item", "no-empty-cache"),
     known_as=("progress bar", "print in every step"),
     assumes=(DISPLAY_ONLY, ON_GPU),
 )

@@ -68,7 +68,6 @@ codemod = Codemod(
     tells=("ddp",),
     group="compute",
     risk=Risk.EQUIVALENT,
-    unlocks=("all",),
     brings=(ON_GPU,),
     known_as=("train on the GPU", "device"),
     once=True,

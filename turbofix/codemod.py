@@ -48,8 +48,7 @@ FOR_SPEED = ("data", "precision", "optimizer", "sync", "compute")
 class Codemod:
     """One rewrite, found by its module; the module's name is the codemod's name (with ``-`` for ``_``).
 
-    ``after`` names codemods that must have run before this one; ``unlocks`` names codemods that may find more
-    once this one has rewritten the program (the self-check allows for exactly these; ``"all"``: for any).
+    ``after`` names codemods that must have run before this one.
     ``together`` names codemods that gain with this one what neither gains alone: they are timed, and kept or dropped,
     as one. ``once`` says that it speaks of the program as a whole: one change, for which one line of the file is as
     good as several others.
@@ -69,7 +68,6 @@ class Codemod:
         risk: Risk,
         gain: Gain | None = None,
         after: tuple[str, ...] = (),
-        unlocks: tuple[str, ...] = (),
         together: tuple[str, ...] = (),
         once: bool = False,
         everywhere: bool = False,
@@ -88,7 +86,6 @@ class Codemod:
         self.risk = risk
         self.gain = gain
         self.after = after
-        self.unlocks = unlocks
         self.together = together
         self.once = once
         self.everywhere = everywhere
@@ -113,10 +110,6 @@ class Codemod:
     def title(self) -> str:
         """The first line of the page."""
         return self.page.partition("\n")[0]
-
-    def may_unlock(self, name: str) -> bool:
-        """Whether another codemod may find more once this one has rewritten the program."""
-        return name != self.name and bool({name, "all"} & {*self.unlocks})
 
     def find(self, function: Find) -> Find:
         """Register the function that yields findings, refusals and what is in place (decorator)."""

@@ -11,6 +11,7 @@ import gc
 import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,7 @@ class Applied:
     risk: Risk
     texts: Mapping[Path, str]
     findings: tuple[Finding, ...]
+    unlocked: frozenset[str] = frozenset()  # the codemods that have found more since
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def apply(  # noqa: PLR0913
                 pending = analysis.looked_up(pending, codemod.name)
                 texts |= turn.texts
                 worst = max(finding.risk for finding in turn.findings)
-                stages.append(Applied(codemod.name, worst, dict(texts), turn.findings))
+                stages.append(Applied(codemod.name, worst, dict(texts), turn.findings, turn.unlocked))
             if len(stages) == before:
                 break
     changed = {path: text for path, text in texts.items() if text != workspace.read(path)}
@@ -297,6 +299,7 @@ class Turn:
     refused: Mapping[int, str]  # index in the candidates -> why not
     after: Analysis | None = None  # of the new texts
     candidates: tuple[Finding, ...] = ()
+    unlocked: frozenset[str] = frozenset()  # the codemods that find more in the new texts
 
     def said_of(self, examined: Examined) -> str | None:
         """Why the edit of a finding could not be made."""
@@ -469,13 +472,16 @@ class Analysis:
         except Conflict:
             return None
         problem, after = check(edit), None
+        more: dict[str, int] = {}
         if problem is None and look_again:
             after = Analysis(
                 self.entry, self.workspace.with_texts(texts), self.codemods, self.target, self.keep, self.trust
             )
-            problem = self._still_there(done, after)
+            more = {each.name: after.count(each) - self.count(each) for each in self.codemods}
+            problem = _still_there(done, after, more)
         if problem is None:
-            return Turn(edit, texts, tuple(done), refused, after)
+            unlocked = frozenset(name for name, number in more.items() if number > 0)
+            return Turn(edit, texts, tuple(done), refused, after, unlocked=unlocked)
         self.notes.append(f"{edit.codemod} in {self.entry.name}: {problem}")
         return None
 
@@ -496,20 +502,6 @@ class Analysis:
 
         reason = self._try(f"{codemod.name} could not prepare its edit in {finding.site.path.name}", prepare)
         return FAILED_CHECK if reason is None else reason or None
-
-    def _still_there(self, done: Sequence[Finding], after: Analysis) -> str | None:
-        """On the rewritten text these findings must be gone, and no codemod may have found more."""
-        if after.program is None:
-            return "the rewritten program is no training program any more"
-        acting = [codemod for codemod in self.codemods if any(finding.codemod == codemod.name for finding in done)]
-        for codemod in self.codemods:
-            gone = sum(finding.codemod == codemod.name for finding in done)
-            more = after.count(codemod) - (self.count(codemod) - gone)
-            if more > 0 and gone:
-                return f"the rewritten text has a finding of {codemod.name} again"
-            if more > 0 and not any(each.may_unlock(codemod.name) for each in acting):
-                return f"the rewritten text has a new finding of {codemod.name}"
-        return None
 
     def looked_up(self, pending: Sequence[Examined], last: str) -> list[Examined]:
         """The findings still to be fixed, each with why it cannot be where this text, the work of the codemod
@@ -584,6 +576,14 @@ def refused(refusal: Refusal) -> Examined:
         refusal.gain,
         refusal.evidence,
     )
+
+
+def _still_there(done: Sequence[Finding], after: Analysis, more: Mapping[str, int]) -> str | None:
+    """On the rewritten text these findings must be gone; what another codemod finds there waits for its turn."""
+    if after.program is None:
+        return "the rewritten program is no training program any more"
+    left = (name for name, gone in Counter(each.codemod for each in done).items() if more[name] + gone > 0)
+    return next((f"the rewritten text has a finding of {name} again" for name in left), None)
 
 
 def place(examined: Examined) -> tuple[Path, int, int]:

@@ -606,14 +606,14 @@ def plan_verification(
             raise NothingToVerify("; ".join(report.error or "" for report in outcome.errors))
         made = []
         for rewriting in outcome.rewritings:
-            for applied in rewriting.stages:
+            for number, applied in enumerate(rewriting.stages):
                 contents, errors = encode(applied.texts, workspace)
                 if errors:
                     raise NothingToVerify("; ".join(f"{shown(each.path)}: {each.sentence}" for each in errors))
                 if path in contents and notebook is not None:
                     contents[path] = applied.texts[path].encode()
                 codemod = codemods[applied.codemod]
-                unlocking = tuple(other.name for other in codemods.values() if other.may_unlock(codemod.name))
+                unlocking = [each.codemod for each in rewriting.stages[:number] if codemod.name in each.unlocked]
                 gains = [finding.gain for finding in applied.findings if finding.gain is not None]
                 made.append(
                     Stage(

@@ -72,13 +72,15 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
     if steps and not any(step.passes is None or step.passes > 1 for step in steps):
         return ()
     reading = _loaders_of(analysis, loaders)
-    instances: dict[int, Instance] = {id(each.cls.node): each for each, _ in reading}
+    instances: dict[int, list[Instance]] = {}
+    for data, _ in reading:
+        instances.setdefault(id(data.cls.node), []).append(data)
     for scope in (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values()):
         for each in (one for value in scope.names.values() for one in members(value)):
             if isinstance(each, Instance):
-                instances.setdefault(id(each.cls.node), each)
+                instances.setdefault(id(each.cls.node), [each])
     read = {id(each.cls.node) for each, _ in reading}
-    classes = {id(each.node): each for each in _classes(analysis)} | {key: each.cls for key, each in instances.items()}
+    classes = {id(each.node): each for each in _classes(analysis)} | {key: own[0].cls for key, own in instances.items()}
     found: list[SameItems] = []
     for key, cls in classes.items():
         method = cls.names.get("__getitem__")
@@ -96,7 +98,9 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         if mine and all(loader.role == "unused" for _, loader in mine):
             continue
         sites = tuple(dict.fromkeys(loader.site for _, loader in mine))
-        same = _of_class(analysis, cls, method, instances.get(key), sites)
+        own = instances.get(key, [None])
+        random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
+        same = _of_class(analysis, cls, method, next(random, own[0]), sites)
         changing = next((why for data, _ in mine if (why := _collate_changes(analysis, data)) is not None), None)
         if same is not None:
             found.append(replace(same, why_not=same.why_not or (None if same.part else changing)))
