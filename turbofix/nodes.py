@@ -61,8 +61,12 @@ def tokens(text: str) -> tuple[tokenize.TokenInfo, ...]:
     Raises:
         SyntaxError, tokenize.TokenError: the tokenizer cannot go on.
     """
+    return tuple(_tokens(text))
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
     lines = io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline="")
-    return tuple(tokenize.generate_tokens(lines.readline))
+    return tokenize.generate_tokens(lines.readline)
 
 
 def stretches(text: str, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -126,13 +130,19 @@ def first_line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
-def _parted(body: list[ast.stmt], text: str, starts: list[int]) -> Iterator[int]:
-    """Where the lines of each statement of a block but the last one end."""
-    for statement, following in pairwise(body):
-        last = statement.end_lineno or statement.lineno
-        # A backslash joins it with the next line.
-        if last < first_line(following) and not text[: starts[last]].rstrip("\r\n").endswith("\\"):
-            yield starts[last]
+def _parted(body: list[ast.stmt], text: str, starts: list[int]) -> list[int]:
+    """Where the lines of each statement of a block but the last one end; kept on its first one."""
+    found: list[int] | None = vars(body[0]).get("_turbofix_parted") if body else []
+    if found is None:
+        found = vars(body[0])["_turbofix_parted"] = []
+        for statement, following in pairwise(body):
+            last = statement.end_lineno or statement.lineno
+            # A backslash joins it with the next line.
+            if last < first_line(following) and not text[max(starts[last] - 3, 0) : starts[last]].rstrip(
+                "\r\n"
+            ).endswith("\\"):
+                found.append(starts[last])
+    return found
 
 
 class Word(NamedTuple):
@@ -177,7 +187,7 @@ def indent(text: str) -> str:
     Raises:
         SyntaxError, tokenize.TokenError: as ``tokens``.
     """
-    return next((each.string for each in tokens(text) if each.type == tokenize.INDENT), "    ")
+    return next((each.string for each in _tokens(text) if each.type == tokenize.INDENT), "    ")
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,8 +207,13 @@ def shown(path: Path) -> str:
     """A path as results name it: relative to the current folder, ``-`` for standard input."""
     if path.name == STDIN:
         return STDIN
+    return _shown(path, os.getcwd())
+
+
+@lru_cache(maxsize=4096)
+def _shown(path: Path, here: str) -> str:
     try:
-        return Path(os.path.relpath(path)).as_posix()
+        return Path(os.path.relpath(path, here)).as_posix()
     except ValueError:  # another drive
         return path.as_posix()
 
@@ -281,14 +288,25 @@ def _reports(scripts: Sequence[Script], workspace: Workspace, jobs: int | None) 
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    # Spawned: forking is not safe in a process that may have threads, nor everywhere to be had.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    # Forked, what is loaded is loaded once; in a process that has threads that is not safe, nor everywhere to be had.
+    way = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+    if way == "fork":
+        import turbofix.layout
+        import turbofix.program.steps
+        import turbofix.selfcheck  # noqa: F401
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(way)) as pool:
         return list(pool.map(_report_alone, scripts, chunksize=4))
 
 
 def _report_alone(script: Script) -> FileReport:
-    """One script in a process of its own, which reads the disk for itself (standard input is never one of many)."""
-    return _report(script, Workspace(), registry.load())
+    """One script in another process, which reads the disk for itself (standard input is never one of many)."""
+    return _report(script, *_of_this_process())
+
+
+@cache
+def _of_this_process() -> tuple[Workspace, tuple[Codemod, ...]]:
+    """What such a process has read, for all of its scripts."""
+    return Workspace(), registry.load()
 
 
 def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -> FileReport:

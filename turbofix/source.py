@@ -305,6 +305,15 @@ def _hinted(folder: Path) -> Path:
     return next((each for each in above if any((each / hint).exists() for hint in ROOT_HINTS)), folder)
 
 
+def _root(folder: Path) -> Path:
+    for candidate in (folder, *folder.parents):
+        if any((candidate / marker).exists() for marker in ROOT_MARKERS):
+            return candidate
+    hinted = _hinted(folder)
+    current = Path.cwd()
+    return current if current in hinted.parents else hinted
+
+
 class Workspace:
     """The texts of a project: files on disk, each read once, under an overlay of rewritten texts."""
 
@@ -312,6 +321,7 @@ class Workspace:
         """``given`` are sources that did not come from disk (standard input), by the path they go under."""
         self._sources: dict[Path, Source | SourceError] = dict(given or {})
         self._texts: dict[Path, str] = {}
+        self._roots: dict[Path, Path] = {}
 
     def source(self, path: Path) -> Source | SourceError:
         """The file as it was first read, without the overlay."""
@@ -337,7 +347,7 @@ class Workspace:
     def with_texts(self, texts: Mapping[Path, str]) -> Workspace:
         """The same files with other texts on top; what was read already is shared."""
         workspace = Workspace()
-        workspace._sources = self._sources
+        workspace._sources, workspace._roots = self._sources, self._roots
         workspace._texts = {**self._texts, **texts}
         return workspace
 
@@ -353,13 +363,9 @@ class Workspace:
         that looks like a project's, whichever is higher; else the script's own.
         """
         folder = entry.absolute().parent
-        above = (folder, *folder.parents)
-        for candidate in above:
-            if any((candidate / marker).exists() for marker in ROOT_MARKERS):
-                return candidate
-        hinted = _hinted(folder)
-        current = Path.cwd()
-        return current if current in hinted.parents else hinted
+        if folder not in self._roots:
+            self._roots[folder] = _root(folder)
+        return self._roots[folder]
 
     def beside(self, entry: Path, *suffixes: str) -> list[Path]:
         """The Python files of the script's project, or those of some suffixes; without a project file, those below its

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from turbofix.findings import InPlace, Site
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
 from turbofix.program.events import Event
 from turbofix.program.libraries import CLIPS
 from turbofix.program.model import Step
 from turbofix.program.values import Const, Option, members
-from turbofix.program.written import SHAPES, is_interval, meaning, qualified, written_of
+from turbofix.program.written import SHAPES, is_interval, named_calls, written_of
 from turbofix.records import dataclass
 
 ROWS = Path(__file__).with_name("habits.tsv")
@@ -155,10 +154,10 @@ def _written(analysis: Analysis) -> Iterator[InPlace]:
             if id(node) not in dead:
                 yield InPlace(row.codemod, facts.places.site(node, module), row.sentence)
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
+        for call, name, full in named_calls(module.tree):
             if id(call) in dead:
                 continue
-            rows = _rows(meaning(call.func, module.tree), qualified(call, module.tree))
+            rows = _rows(name, full)
             executed = bool(rows and facts.at(call))
             for row in rows:
                 if executed and (row.argument or row.where != "any"):
@@ -176,12 +175,24 @@ def _of_events(kind: str, name: str) -> tuple[Habit, ...]:
 @lru_cache(maxsize=4096)
 def _rows(name: str, full: str) -> tuple[Habit, ...]:
     """The rows that speak of what is called by a name; with what its owner was made of, too."""
-    own = [row for row in table()["make"] if row.is_called(name)]
-    own += [row for row in table()["call"] if row.is_called(full)]
+    own = [*_rows_called("make", name), *_rows_called("call", full)]
     for kind, names in _KINDS.items():
         if _pattern(names).fullmatch(full):
             own += [row for row in table().get(kind, ()) if row.names == ("-",) or row.is_called(full)]
     return tuple(own)
+
+
+def _rows_called(kind: str, name: str) -> tuple[Habit, ...]:
+    rows, every_name = _named(kind)
+    return rows if every_name.fullmatch(name) is None else tuple(row for row in table()[kind] if row.is_called(name))
+
+
+@cache
+def _named(kind: str) -> tuple[tuple[Habit, ...], re.Pattern[str]]:
+    """The rows of a kind for any name, and the names of all others: most calls have none of them."""
+    rows = table()[kind]
+    names = (name for row in rows if row.names != ("*",) for name in row.names)
+    return tuple(row for row in rows if row.names == ("*",)), _pattern(tuple(names))
 
 
 def _told_at(node: ast.AST, row: Habit) -> ast.AST:

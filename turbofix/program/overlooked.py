@@ -20,14 +20,25 @@ from turbofix.program.model import Overlooked, Step
 from turbofix.program.names import dotted, walk_here
 from turbofix.program.repeated import SHAPES as REPEATED
 from turbofix.program.sites import FUNCTIONS, LOOPS
-from turbofix.program.written import Found, Written, function_of, last, meaning, qualified, written_of
+from turbofix.program.written import (
+    Found,
+    Written,
+    calls_by_name,
+    function_of,
+    last,
+    meaning,
+    named_calls,
+    written_of,
+)
 
 ROWS = Path(__file__).with_name("overlooked.tsv")
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
 _PICTURES = words("savefig save_image imsave add_figure add_image add_images")
 _SHOWN = words("print log log_metric log_metrics line bar image images scatter heatmap text matplot histogram Image")
+_SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN
 _SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
 _QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
+_QUIETING = {each.rpartition(".")[2] for each in _QUIET}
 
 
 @cache
@@ -75,12 +86,11 @@ def one_by_one(written: Written) -> Found:
 def averaged_one_by_one(written: Written) -> Found:
     """``AveragedModel`` with a function for one weight."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            name = meaning(call.func, module.tree)
-            given = {word.arg for word in call.keywords}
-            base = name == "torch.optim.swa_utils.AveragedModel" and "avg_fn" in given
-            if base and "multi_avg_fn" not in given:
-                yield call, module
+        for call, name, _ in named_calls(module.tree):
+            if name == "torch.optim.swa_utils.AveragedModel":
+                given = {word.arg for word in call.keywords}
+                if "avg_fn" in given and "multi_avg_fn" not in given:
+                    yield call, module
         for cls in every(ast.ClassDef, module.tree):
             if any(meaning(each, module.tree) == "torch.optim.swa_utils.AveragedModel" for each in cls.bases):
                 yield from ((each, module) for each in walk(cls) if isinstance(each, ast.Call) and _is_super(each))
@@ -95,7 +105,10 @@ def _is_super(call: ast.Call) -> bool:
 def evaluated_with_graphs(written: Written) -> Found:
     """A loop behind ``model.eval()`` in a function that nothing tells to build no graphs."""
     for module in written.modules:
+        evaluating = {id(each) for call in calls_by_name(module.tree).get("eval", ()) for each in _above(call, module)}
         for function in every(ast.FunctionDef, module.tree):
+            if id(function) not in evaluating:
+                continue
             calls = [each for each in walk(function) if isinstance(each, ast.Call)]
             names = {last(each) for each in calls}
             evals = [each for each in calls if last(each) == "eval" and isinstance(each.func, ast.Attribute)]
@@ -117,16 +130,24 @@ def evaluated_with_graphs(written: Written) -> Found:
                     break
 
 
-def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:
-    """Whether a node, in itself or around it, turns graphs off."""
+def _above(node: ast.AST, module: ModuleFile) -> Iterator[ast.AST]:
+    """A node, and all that hold it."""
     parents = parents_in(module.tree)
     above: ast.AST | None = node
     while above is not None:
+        yield above
+        above = parents.get(above)
+
+
+def _is_quiet(node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a node, in itself or around it, turns graphs off."""
+    if not any(word in module.text for word in _QUIETING):
+        return False
+    for above in _above(node, module):
         held = walk(node) if above is node else getattr(above, "decorator_list", [])
         held = [*held, *(each.context_expr for each in getattr(above, "items", ()) if isinstance(above, ast.With))]
         if any(meaning(getattr(each, "func", each), module.tree) in _QUIET for each in held):
             return True
-        above = parents.get(above)
     return False
 
 
@@ -134,8 +155,8 @@ def graphs_of_copies(written: Written) -> Found:
     """The forward pass, in a training step, of a network that is brought up to date from another one's weights."""
     copies: set[str] = set()
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            if last(call) == "load_state_dict" and isinstance(call.func, ast.Attribute) and call.args:
+        for call in calls_by_name(module.tree).get("load_state_dict", ()):
+            if isinstance(call.func, ast.Attribute) and call.args:
                 given = call.args[0]
                 owner = dotted(call.func.value)
                 if owner is not None and isinstance(given, ast.Call) and last(given) == "state_dict":
@@ -179,36 +200,34 @@ def volatile(written: Written) -> Found:
 def old_clipping(written: Written) -> Found:
     """``clip_grad_norm(...)``."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            if meaning(call.func, module.tree) == "torch.nn.utils.clip_grad_norm":
-                yield call, module
+        yield from (
+            (call, module) for call, name, _ in named_calls(module.tree) if name == "torch.nn.utils.clip_grad_norm"
+        )
 
 
 def drawn(written: Written) -> Found:
     """A picture that every step draws, writes or sends."""
-    for module, call in _in_each_step(written):
-        name = qualified(call, module.tree)
+    for module, call, _, name in _in_each_step(written):
         if last(call) in _PICTURES or name == "wandb.Image" or name.startswith("visdom.Visdom."):
             yield call, module
 
 
 def read_to_show(written: Written) -> Found:
     """``print(loss.item())`` and ``log_metric("loss", loss.item())`` in every step."""
-    for module, call in _in_each_step(written):
-        if last(call) in SHOWING_METHODS | {"print"} or meaning(call.func, module.tree) in _SENT:
+    for module, call, name, _ in _in_each_step(written):
+        if last(call) in SHOWING_METHODS | {"print"} or name in _SENT:
             given = (*call.args, *(word.value for word in call.keywords))
             if any(isinstance(each, ast.Call) and last(each) == "item" for part in given for each in walk(part)):
                 yield call, module
 
 
-def _in_each_step(written: Written) -> Iterator[tuple[ModuleFile, ast.Call]]:
-    """The calls that steps make under no condition."""
+def _in_each_step(written: Written) -> Iterator[tuple[ModuleFile, ast.Call, str, str]]:
+    """The calls that steps make under no condition, as ``named_calls`` does."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            name = last(call)
-            shows = name in _PICTURES or name in SHOWING_METHODS or name in _SHOWN
+        for call, name, full in named_calls(module.tree):
+            shows = last(call) in _SHOWS
             if shows and written.where(call, module) == "step" and _is_certain(written, call, module):
-                yield module, call
+                yield module, call, name, full
 
 
 def _is_certain(written: Written, node: ast.AST, module: ModuleFile, depth: int = 3) -> bool:

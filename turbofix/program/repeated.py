@@ -11,7 +11,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.names import dotted, parameters, walk_here
 from turbofix.program.sites import LOOPS
-from turbofix.program.written import Found, Written, last, meaning
+from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
@@ -40,9 +40,12 @@ def _find_computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleF
     ]
     where = {id(each): module for module in written.modules for each in every(ast.FunctionDef, module.tree)}
     for name, functions in written.functions.items():
-        called = [written.where(each, module) for each, module in written.callers(name)] if name not in _COMMON else []
-        if len(functions) == 1 and "step" in called and isinstance(functions[0], ast.FunctionDef):
-            waiting.append((functions[0], where[id(functions[0])]))
+        only = functions[0] if name not in _COMMON and len(functions) == 1 else None
+        called = only is not None and any(
+            written.where(each, module) == "step" for each, module in written.callers(name)
+        )
+        if called and isinstance(only, ast.FunctionDef):
+            waiting.append((only, where[id(only)]))
     seen: set[int] = set()
     while waiting:
         function, module = waiting.pop()
@@ -134,18 +137,23 @@ def _epoch(node: ast.AST, written: Written, module: ModuleFile, depth: int = 2) 
 
 def loader_of_epoch(written: Written) -> Found:
     """A function that makes a loader is called once in every epoch, with nothing of that epoch."""
+    giving = {
+        function.name
+        for module in written.modules
+        for call in calls_by_name(module.tree).get("DataLoader", ())
+        if (function := function_of(call, module)) is not None
+    }
     makers = {
         name
-        for name, functions in written.functions.items()
-        if name not in _COMMON
-        and all(
+        for name in giving - _COMMON
+        if all(
             any(
                 isinstance(each, ast.Return) and isinstance(each.value, ast.Call) and last(each.value) == "DataLoader"
                 for each in _said(function)
             )
             and not any(isinstance(each, ast.If) for each in _said(function))
             and not function.decorator_list
-            for function in functions
+            for function in written.functions[name]
         )
     }
     for module in written.modules if makers else ():
@@ -159,8 +167,8 @@ def loader_of_epoch(written: Written) -> Found:
 def loader_for_one(written: Written) -> Found:
     """``next(iter(loader))`` in a training's loop."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            inner = call.args[0] if last(call) == "next" and call.args else None
+        for call in calls_by_name(module.tree).get("next", ()):
+            inner = call.args[0] if call.args else None
             begun = isinstance(inner, ast.Call) and last(inner) == "iter" and len(inner.args) == 1
             if not (begun and "load" in (dotted(inner.args[0]) or "").lower()):  # type: ignore[union-attr]
                 continue
@@ -217,8 +225,9 @@ def by_the_host(written: Written) -> Found:
             continue
         for call in _said(function):
             is_copied = isinstance(call, ast.Call) and last(call) == "cpu" and not call.args
-            of_lengths = any(isinstance(each, ast.Name) and "len" in each.id for each in walk(call))
-            if is_copied and not of_lengths and _calls(function) & {"to", "cuda"}:
+            if not is_copied or not _calls(function) & {"to", "cuda"}:
+                continue
+            if not any(isinstance(each, ast.Name) and "len" in each.id for each in walk(call)):
                 yield call, module
 
 
@@ -368,7 +377,11 @@ def boxes_by_hand(written: Written) -> Found:
 def tokenized_again(written: Written) -> Found:
     """A generator that makes its batches of texts by a tokenizer, begun again in every epoch."""
     for module in written.modules:
-        for function in every(ast.FunctionDef, module.tree):
+        yields = (*every(ast.Yield, module.tree), *every(ast.YieldFrom, module.tree))
+        giving = {function_of(each, module) for each in yields}
+        for function in every(ast.FunctionDef, module.tree) if giving else ():
+            if function not in giving:
+                continue
             if not any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _said(function)):
                 continue
             if not any(written.where(each, where) == "loop" for each, where in written.callers(function.name)):

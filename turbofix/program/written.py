@@ -7,8 +7,9 @@ functions that it calls, by their names.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -78,11 +79,25 @@ def meaning(node: ast.AST, tree: ast.Module) -> str:
     return f".{last}" if owner else text
 
 
-def qualified(node: ast.Call, tree: ast.Module) -> str:
-    """The same, by what the name of the receiver was given in the file, too."""
-    name = meaning(node.func, tree)
-    owner = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    return f"{_made(tree)[owner]}{name}" if name[:1] == "." and owner in _made(tree) else name
+@once_per_node
+def named_calls(tree: ast.Module) -> list[tuple[ast.Call, str, str]]:
+    """The calls of a file, each with the meaning of its function, also by what its receiver was given in the file."""
+    made, found = _made(tree), []
+    for call in every(ast.Call, tree):
+        name = full = meaning(call.func, tree)
+        if name[:1] == "." and isinstance(call.func, ast.Attribute):
+            full = made.get(dotted(call.func.value) or "", "") + name
+        found.append((call, name, full))
+    return found
+
+
+@once_per_node
+def calls_by_name(tree: ast.Module) -> dict[str, list[ast.Call]]:
+    """The calls of a file by the last names of their functions."""
+    found: dict[str, list[ast.Call]] = {}
+    for call in every(ast.Call, tree):
+        found.setdefault(last(call), []).append(call)
+    return found
 
 
 def last(node: ast.AST) -> str:
@@ -91,14 +106,37 @@ def last(node: ast.AST) -> str:
     return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
 
 
+class _Spoken(NamedTuple):
+    """The last names of what the bodies of functions and loops call, functions in them left out."""
+
+    everywhere: dict[ast.AST, set[str]]
+    outside: dict[ast.AST, set[str]]
+    """Loops in them left out, too."""
+
+
 @once_per_node
-def _calls(node: ast.AST) -> frozenset[str]:
-    """The last names of the calls in a node, functions in it left out."""
-    return frozenset(last(each) for each in walk_here(node) if isinstance(each, ast.Call))
+def _spoken(tree: ast.Module) -> _Spoken:
+    parents, found = parents_in(tree), _Spoken({}, {})
+    for name, calls in calls_by_name(tree).items():
+        for call in calls:
+            child: ast.AST = call
+            is_outside = True
+            while (above := parents.get(child)) is not None:
+                kind = above.__class__
+                if kind in _BODIES:
+                    if isinstance(child, ast.stmt):
+                        found.everywhere.setdefault(above, set()).add(name)
+                        if is_outside and child not in getattr(above, "orelse", ()):
+                            found.outside.setdefault(above, set()).add(name)
+                    is_outside = False
+                if kind in SCOPES:
+                    break
+                child = above
+    return found
 
 
-def _called(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    return frozenset().union(*map(_calls, nodes))
+_BODIES = frozenset((*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef))
+_NOTHING: frozenset[str] = frozenset()
 
 
 class Written:
@@ -113,11 +151,24 @@ class Written:
             for function in every(ast.FunctionDef, module.tree):
                 self.functions.setdefault(function.name, []).append(function)
 
-    def _reaching(self, names: frozenset[str], said: Callable[[ast.AST], frozenset[str]]) -> frozenset[str]:
-        """The names, and those of the functions whose calls (as far as they are asked for) lead to one."""
+    @cached_property
+    def _spoken(self) -> _Spoken:
+        found = _Spoken({}, {})
+        for all_, part in ((found, _spoken(module.tree)) for module in self.modules):
+            all_.everywhere.update(part.everywhere)
+            all_.outside.update(part.outside)
+        return found
+
+    def everywhere(self, node: ast.AST) -> Collection[str]:
+        """The last names of what a function or loop calls."""
+        return self._spoken.everywhere.get(node, _NOTHING)
+
+    def _reaching(self, names: frozenset[str], said: dict[ast.AST, set[str]]) -> frozenset[str]:
+        """The names, and those of the functions whose calls (as far as they are given) lead to one."""
         found = names
+        calls = {name: _NOTHING.union(*(said.get(each, ()) for each in all_)) for name, all_ in self.functions.items()}
         while True:
-            more = {name for name, all_ in self.functions.items() if any(said(each) & found for each in all_)}
+            more = {name for name, called in calls.items() if not called.isdisjoint(found)}
             if more <= found:
                 return found
             found |= more
@@ -125,17 +176,17 @@ class Written:
     @cached_property
     def steps(self) -> frozenset[str]:
         """The names of the functions that are a step: they go backward outside of a loop over data."""
-        return self._reaching(_BACKWARD, _outside_of_loops) | _STEPS
+        return self._reaching(_BACKWARD, self._spoken.outside) | _STEPS
 
     @cached_property
     def trains(self) -> frozenset[str]:
         """The names of the functions that go backward, in a loop or not."""
-        return self._reaching(_BACKWARD, _everywhere) | _STEPS
+        return self._reaching(_BACKWARD, self._spoken.everywhere) | _STEPS
 
     @cached_property
     def shows(self) -> frozenset[str]:
         """The names of the functions that show something."""
-        return self._reaching(_SHOWING, _everywhere) - {"forward", "__init__", "main"}
+        return self._reaching(_SHOWING, self._spoken.everywhere) - {"forward", "__init__", "main"}
 
     @cached_property
     def collating(self) -> frozenset[str]:
@@ -163,10 +214,9 @@ class Written:
             if isinstance(above, ast.If) and is_interval(above):
                 rare = True
             if isinstance(above, LOOPS) and node is not above:
-                inside = _outside_of_loops_in(above)
-                if inside & self.steps:
+                if not self.steps.isdisjoint(self._spoken.outside.get(above, ())):
                     return "interval" if rare else "step"
-                if _everywhere(above) & self.trains:
+                if not self.trains.isdisjoint(self.everywhere(above)):
                     return "loop"
             if isinstance(above, FUNCTIONS):
                 name = getattr(above, "name", "")
@@ -199,43 +249,15 @@ class Written:
     def _callers(self) -> dict[str, list[tuple[ast.AST, ModuleFile]]]:
         found: dict[str, list[tuple[ast.AST, ModuleFile]]] = {}
         for module in self.modules:
-            for call in every(ast.Call, module.tree):
-                if last(call) in self.functions:
-                    found.setdefault(last(call), []).append((call, module))
+            for name, calls in calls_by_name(module.tree).items():
+                if name in self.functions:
+                    found.setdefault(name, []).extend((call, module) for call in calls)
         return found
 
 
 def written_of(analysis: Analysis) -> Written:
     """The files of an analysis, by what is written in them."""
     return analysis.once("what is written", lambda: Written(tuple(analysis.execution.modules.values())))
-
-
-@once_per_node
-def _everywhere(node: ast.AST) -> frozenset[str]:
-    return _called(getattr(node, "body", [])) | _called(getattr(node, "orelse", []))
-
-
-@once_per_node
-def _outside_of_loops(node: ast.AST) -> frozenset[str]:
-    return _outside(getattr(node, "body", []))
-
-
-@once_per_node
-def _outside_of_loops_in(node: ast.AST) -> frozenset[str]:
-    return _outside(getattr(node, "body", []))
-
-
-def _outside(body: Iterable[ast.AST]) -> frozenset[str]:
-    found: set[str] = set()
-    waiting = list(body)
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, (*LOOPS, *SCOPES)):
-            continue
-        if isinstance(each, ast.Call):
-            found.add(last(each))
-        waiting += ast.iter_child_nodes(each)
-    return frozenset(found)
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -270,9 +292,10 @@ def every_so_often(written: Written) -> Found:
     """``if step % 50 == 0:`` in a step, with something that is shown or read."""
     for module in written.modules:
         for test in every(ast.If, module.tree):
-            said = _called(test.body)
-            shows = is_interval(test) and (said & written.shows or "item" in said)
-            if shows and written.where(test.test, module) in ("step", "interval"):
+            if not is_interval(test):
+                continue
+            said = {last(each) for part in test.body for each in walk_here(part) if isinstance(each, ast.Call)}
+            if (said & written.shows or "item" in said) and written.where(test.test, module) in ("step", "interval"):
                 yield test, module
 
 
@@ -295,7 +318,7 @@ def schedules(written: Written) -> Found:
         if any(last(base).lstrip("_") in ("LRScheduler", "LambdaLR", "Scheduler") for base in cls.bases)
     }
     for module in written.modules if names else ():
-        yield from ((call, module) for call in every(ast.Call, module.tree) if last(call) in names)
+        yield from ((call, module) for name in sorted(names) for call in calls_by_name(module.tree).get(name, ()))
 
 
 def frozen(written: Written) -> Found:
@@ -305,8 +328,8 @@ def frozen(written: Written) -> Found:
             target = given.targets[0]
             if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and _is(given.value, False):
                 yield given, module
-        for call in every(ast.Call, module.tree):
-            if last(call) == "requires_grad_" and call.args and _is(call.args[0], False):
+        for call in calls_by_name(module.tree).get("requires_grad_", ()):
+            if call.args and _is(call.args[0], False):
                 yield call, module
 
 
@@ -319,7 +342,8 @@ def without_graph(written: Written) -> Found:
             function = function_of(block, module)
             if function is None or not names & {"torch.no_grad", "torch.inference_mode"}:
                 continue
-            trains = _everywhere(function) & _BACKWARD and written.where(block, module) in ("step", "interval")
+            trains = not _BACKWARD.isdisjoint(written.everywhere(function))
+            trains = trains and written.where(block, module) in ("step", "interval")
             if (trains or function.name == "forward") and any(isinstance(each, ast.Assign) for each in block.body):
                 yield block, module
 
@@ -452,8 +476,9 @@ def read_back(written: Written) -> Found:
             asked = {last(each) for each in walk(test.test) if isinstance(each, ast.Call)}
             if asked & {"exists", "isfile", "is_file"} and not _tests_not(test.test):
                 said = [each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call)]
+                names = {id(call): full for call, _, full in named_calls(module.tree)}
                 for call in said:
-                    if qualified(call, module.tree) in (
+                    if names[id(call)] in (
                         "pickle.load",
                         "numpy.load",
                         "joblib.load",
@@ -470,8 +495,9 @@ def _tests_not(test: ast.AST) -> bool:
 def moved_once(written: Written) -> Found:
     """Tensors of the data that are moved to the device before the training begins."""
     for module in written.modules:
-        for call in every(ast.Call, module.tree):
-            if last(call) not in ("to", "cuda") or not isinstance(call.func, ast.Attribute):
+        calls = calls_by_name(module.tree)
+        for call in (*calls.get("to", ()), *calls.get("cuda", ())):
+            if not isinstance(call.func, ast.Attribute):
                 continue
             if last(call) == "to" and (not call.args or _is(call.args[0], "cpu")):
                 continue
@@ -506,8 +532,8 @@ def tensor_totals(written: Written) -> Found:
         for total in every(ast.AugAssign, module.tree):
             if isinstance(total.op, ast.Add) and last(total.value) == "detach" and written.where(total, module):
                 yield total, module
-        for call in every(ast.Call, module.tree):
-            if last(call) == "append" and call.args and last(call.args[0]) == "detach" and written.where(call, module):
+        for call in calls_by_name(module.tree).get("append", ()):
+            if call.args and last(call.args[0]) == "detach" and written.where(call, module):
                 yield call, module
 
 
