@@ -36,8 +36,8 @@ Use instead
     Without the second half where the script itself asks for another precision than fp16. DeepSpeed, FSDP (1 and 2,
     whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
 
-    The ``Trainer`` of transformers makes the optimizer itself. Its own default is the fused AdamW since torch 2.8 (and
-    transformers 4.54), so that only settings that ask for the plain one are changed; a TPU would raise::
+    The ``Trainer`` of transformers makes the optimizer itself. Its own default is the fused AdamW with torch 2.8 and
+    transformers 4.54 or newer; before, and where the plain one is asked for, the settings say so. A TPU would raise::
 
         args = TrainingArguments("out", optim="adamw_torch_fused" if torch.cuda.is_available() else "adamw_torch")
 
@@ -61,12 +61,13 @@ When refused
     Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
     script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
     may become DTensors (FSDP2), which have no rule for these, and under tensor parallelism. Under the ``Trainer`` of
-    transformers where the command line decides (pass ``--optim adamw_torch_fused``), beside ``fp16`` and before torch
-    2.4. Under Lightning beside mixed precision where it clips gradients (it raises) or fp16; nothing is said beside its
-    sharding strategies. Nor is anything under other frameworks.
+    transformers where the command line decides (pass ``--optim adamw_torch_fused``), and where the plain AdamW is asked
+    for by name beside ``fp16``. Under Lightning beside mixed precision where it clips gradients (it raises) or fp16;
+    nothing is said beside its sharding strategies. Nor is anything under other frameworks.
 
 Risk
-    equivalent: the same update, with other rounding.
+    equivalent: the same update, with other rounding. Beside ``fp16`` the schedule of transformers' ``Trainer`` also
+    moves on in the few steps that its ``GradScaler`` skips, as it does by the newer default.
 
 Measured
     One AdamW step 647 to 352 microseconds (pytorch issue 120308, the plain loop against fused); about 3 % of a whole
@@ -81,6 +82,7 @@ from dataclasses import replace
 from turbofix.assumptions import (
     EVERY_GRADIENT,
     NO_OLD_CHECKPOINT,
+    OLDER_TORCH,
     ON_GPU,
     OPTION_DEFAULT,
     READ_WHOLE,
@@ -115,7 +117,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
-    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, OPTION_DEFAULT, RECENT_TORCH),
+    assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, OPTION_DEFAULT, RECENT_TORCH, OLDER_TORCH),
 )
 
 SINCE = {
@@ -132,6 +134,10 @@ FUSED = ("adamw_torch_fused", "adamw_apex_fused")
 
 AVAILABLE = "torch.cuda.is_available()"
 
+IN_TRAINER = (2, 1)
+"""From which torch on transformers takes its fused AdamW, beside fp16 too."""
+BY_DEFAULT = (2, 8)
+"""From which torch on transformers chooses it by itself."""
 ON_CPU = (2, 4)
 ON_LAZY = (2, 5)
 """From which torch on the constructor looks at no parameter: one without a shape yet (LazyLinear) raises there."""
@@ -226,7 +232,7 @@ def not_all(optimizer: Optimizer, fusing: list[str]) -> str | None:
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Trainings of transformers whose settings ask for AdamW without its fused kernel, the default with torch 2.8."""
+    """Trainings of transformers whose settings ask for AdamW without its fused kernel, or had it before torch 2.8."""
     for training in program.trainings:
         optim = training.argument("optim")
         if by_deepspeed(training) or stays_on_cpu(training) or training.own_optimizer:
@@ -235,9 +241,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         if optim.known and set(optim.values) <= set(FUSED):
             yield codemod.in_place(optim.edit_at or training.site, "AdamW updates all parameters in one kernel")
-        if not optim.known or set(optim.values) != {PLAIN}:
+        unsaid = optim.state == "absent"
+        if program.target.torch >= BY_DEFAULT if unsaid else not optim.known or set(optim.values) != {PLAIN}:
             continue
-        message = "AdamW updates the parameters with a kernel per operation; fused, one kernel does it all"
+        before = f"before torch {version(BY_DEFAULT)} " if unsaid else ""
+        message = f"{before}AdamW updates the parameters with a kernel per operation; fused, one kernel does it all"
         seen = evidence(training, "optim")
         place = optim.edit_at or training.site
         reason = why_not_under_trainer(program, training)
@@ -246,7 +254,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None)
-        yield codemod.finding(place, message, plan=plan, evidence=seen)
+        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=(OLDER_TORCH,) if unsaid else ())
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -298,12 +306,12 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     optim, half = training.argument("optim"), training.argument("fp16")
     if optim.option is not None and not training.parsed:
         return f"the script leaves it to {said(optim)}: pass {FUSED[0]}"
-    if program.target.torch < ON_CPU:
-        return f"the project serves torch {version(program.target.torch)}, where the trainer's fused AdamW needs a GPU"
+    if program.target.torch < IN_TRAINER:
+        return f"the project serves torch {version(program.target.torch)}, where the trainer may not take a fused AdamW"
     reason = why_not_setting(program, training, "optim", FUSED[0])
     if reason is not None:
         return reason
-    if not is_off(half):
+    if not is_off(half) and optim.state != "absent":
         return (
             "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
         )

@@ -84,6 +84,7 @@ SCRIPTS = {
     "length": (FLAT.replace("EPOCHS", "2"), FLAT),
     "restored": (FLAT.replace("data = Numbers()", "optimizer.load_state_dict(optimizer.state_dict()); data = Numbers()"), FLAT),
     "torch": (FLAT.replace("import torch\n", "import torch\ntorch.__version__ = '1.13.1'\n", 1), FLAT),
+    "old torch": (FLAT, FLAT.replace("import torch\n", "import torch\ntorch.__version__ = '2.7.1'\n", 1)),
 }  # fmt: skip
 
 

@@ -66,6 +66,7 @@ NO_OLD_CHECKPOINT = Assumption(
     observe("restored", "the training's start"),
 )
 RECENT_TORCH = Assumption("recent-torch", "it runs with torch 2.5 or newer", observe("torch", "the run"))
+OLDER_TORCH = Assumption("older-torch", "it runs with torch older than 2.8", observe("old torch", "the run"))
 SAME_ITEMS = Assumption(
     "same-items",
     "an item of the data set is made the same each time, whatever was loaded before it",

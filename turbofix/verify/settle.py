@@ -148,8 +148,16 @@ def _restored(log: Mapping[str, Any]) -> Answer:
 
 def _torch(log: Mapping[str, Any]) -> Answer:
     found = log["facts"]["torch"]
-    major, minor = found.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 5), f"torch {found}"
+    return _version(found) >= (2, 5), f"torch {found}"
+
+
+def _old_torch(log: Mapping[str, Any]) -> Answer:
+    found = log["facts"]["torch"]
+    return _version(found) < (2, 8), f"torch {found}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")[:2]))
 
 
 FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
@@ -163,4 +171,5 @@ FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "length": _length,
     "restored": _restored,
     "torch": _torch,
+    "old torch": _old_torch,
 }
