@@ -265,7 +265,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if reason is not None:
             yield codemod.refuse(site, said, reason, evidence=seen)
             continue
-        only = Extra(training.site, None if inline else workers.site, False, training.again, False, "Trainer")
+        only = Extra(training.site, None if inline else workers.site, False, training.again, False, "Trainer", True)
         plan = Plan(
             workers.edit_at,
             counted=True,
@@ -500,7 +500,7 @@ def kept_by_trainer(
     if reason is not None:
         yield codemod.refuse(training.site, said, reason, evidence=seen)
         return
-    only = Extra(training.site, workers.site, False, True, False, "Trainer")
+    only = Extra(training.site, workers.site, False, True, False, "Trainer", True)
     yield codemod.finding(
         training.site, said, plan=Plan(None, False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
     )

@@ -639,12 +639,14 @@ def put(  # noqa: PLR0913
     certainty = interp.certainty(mapping.made_at)
     if certainty == "never":
         return
-    if not (type(key) is Const and is_hashable(key.value)):
+    keys = [each.value for each in members(key) if type(each) is Const and is_hashable(each.value)]
+    if len(keys) < len(members(key)):
         mapping.element = join(mapping.element, value)
         mapping.open = True
         return
-    origin = interp.origin(node) if node is not None else None
-    put_entry(mapping, key.value, Entry(value, must, origin), certainty == "strong")
+    entry = Entry(value, must and len(keys) == 1, interp.origin(node) if node is not None else None)
+    for each in keys:
+        put_entry(mapping, each, entry, certainty == "strong")
 
 
 def put_entry(mapping: Mapping, key: object, entry: Entry, strong: bool) -> None:

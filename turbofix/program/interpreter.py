@@ -820,12 +820,7 @@ class Interpreter:
             if key_node is None:
                 access.merge(self, mapping, value, strong=True)
                 continue
-            key = self.eval(key_node)
-            if type(key) is Const and is_hashable(key.value):
-                mapping.entries[key.value] = Entry(value, True, self.origin(value_node))
-            else:
-                mapping.element = join(mapping.element, value)
-                mapping.open = True
+            access.put(self, mapping, self.eval(key_node), value, value_node)
         return mapping
 
     def _formatted(self, node: ast.JoinedStr) -> Value:
