@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from turbofix.codemod import Codemod
+from turbofix.datafile import is_json
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
-from turbofix.jsonfile import is_json
 from turbofix.program.evidence import of_forward, of_value
 from turbofix.program.model import Configuration, Engine, Step, Training, TrainingProgram
 from turbofix.records import dataclass
@@ -75,7 +75,7 @@ def find(
         if reason is not None:
             yield codemod.refuse(configured.top, message, reason, evidence=seen)
             continue
-        value = '{"enabled": true}' if is_json(configured.top.path) else f'{{"enabled": {CAPABLE}}}'
+        value = '{"enabled": True}' if is_json(configured.top.path) else f'{{"enabled": {CAPABLE}}}'
         yield codemod.finding(configured.top, message, plan=InConfiguration(configured.top, value), evidence=seen)
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from turbofix.datafile import is_data
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
@@ -93,7 +94,7 @@ def dict_of(edit: Edit, entry: Site) -> Site | None:
 def mend_help(edit: Edit, default: Site, old: str, new: str) -> None:
     """Change the old default in the help of the option whose default stands at ``default``: ``(default: 4)``."""
     text = whole(edit, default)
-    for node in walk(parse(text)):
+    for node in walk(parse(text)) if not is_data(default.path) else ():
         given = {each.arg: each.value for each in node.keywords} if isinstance(node, ast.Call) else {}
         if "default" in given and "help" in given and begins(given["default"], default, text):
             site = site_of(given["help"], default.path, text)
@@ -106,7 +107,7 @@ def mend_help(edit: Edit, default: Site, old: str, new: str) -> None:
 def node_of(edit: Edit, site: Site) -> ast.AST | None:
     """The node of the file's tree that stands at a site."""
     text = whole(edit, site)
-    for node in walk(parse(text)):
+    for node in walk(parse(text)) if not is_data(site.path) else ():
         if type(node).__name__ == site.kind and isinstance(node, (ast.expr, ast.stmt)) and begins(node, site, text):
             return node
     return None

@@ -42,6 +42,9 @@ def turn_on(plan: TurnedOn, edit: Edit) -> None:
     """
     site, node = plan.site, node_of(edit, plan.site)
     value = filled(plan.value, edit, site)
+    if edit.in_data(site):
+        edit.replace(site, value)
+        return
     if isinstance(node, ast.Constant) and node.value is False:
         edit.replace(site, value)
         mend_help(edit, site, "False", value)

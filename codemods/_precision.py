@@ -180,7 +180,13 @@ def requote(line: str, edit: Edit, site: Site) -> str:
 
 
 def filled(value: str, edit: Edit, site: Site) -> str:
-    """A value of ours as the file writes it that it goes to: qualified names stand in braces."""
+    """A value of ours as the file writes it that it goes to: qualified names stand in braces.
+
+    A configuration file cannot ask for a GPU: it is given what holds where there is one.
+    """
+    if edit.in_data(site) and "{" not in value.replace("{torch.cuda.", ""):
+        there = value.partition(" if ")[0]
+        return "True" if there.startswith("{torch.cuda.is_available}") else there
     text = requote(value, edit, site)
     for part in value.split("{")[1:]:
         dotted = part.partition("}")[0]

@@ -84,7 +84,8 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
-        assumes = () if plain else (LEARNS_IN_16_BITS,)
+        told = training.site in program.told_by  # a file cannot ask whether there is a GPU, and transformers raises
+        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *((ON_GPU,) if told else ()))
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 

@@ -127,7 +127,7 @@ def why_not(program: TrainingProgram, training: Training, name: str, value: str 
     """Why a setting cannot be changed where it stands, whichever it is."""
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
-    if training.parsed:
+    if training.parsed and training.site not in program.told_by:
         return f"the command line decides over the settings: pass {training.parsed}{name} {value}"
     if training.open_mapping:
         return f"the call unpacks a mapping that may already hold {name}"

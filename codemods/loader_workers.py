@@ -23,9 +23,10 @@ Use instead
     between the ranks of one machine and the loaders that one loop reads at once (``zip``), and at most 16. Where
     the script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is
     raised from 2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly.
-    Where an option or a constant holds the number, its default is changed, and ``persistent_workers`` follows it,
-    for 0 workers and ``persistent_workers`` exclude each other. One to four workers, fixed or by default, are too
-    few where files are decoded or text is tokenised; workers that are started anew in each epoch are kept. A script
+    Where an option or a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for
+    0 workers and ``persistent_workers`` exclude each other. A configuration file (YAML, JSON), which cannot count, is
+    told 4. One to four workers, fixed or by default, are too few where files are decoded or text is tokenised; workers
+    that are started anew in each epoch are kept. A script
     that trains at module level gets its ``if __name__ == "__main__":`` guard, without which workers cannot be spawned
     (macOS, Windows, and Linux from Python 3.14 on). Loaders that Lightning, Accelerate, Fabric or Ignite are given
     are the script's own; the ``Trainer`` of transformers builds its loaders by its settings::
@@ -64,7 +65,8 @@ from dataclasses import replace
 
 from turbofix.assumptions import ON_GPU, PICKLED, SAME_ITEMS, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import DATA, Edit, Refuse
+from turbofix.datafile import is_data
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
@@ -98,6 +100,8 @@ codemod = Codemod(
 )
 
 MOST = 16
+IN_A_FILE = "4"
+"""How many a configuration file is told, which cannot count CPUs: as many as a small machine has."""
 TRAINERS = "dataloader_"
 """How the settings of transformers' trainer for its loaders begin."""
 
@@ -317,13 +321,10 @@ def has_too_few(loader: Loader) -> bool:
     workers, data = loader.argument("num_workers"), loader.dataset
     if loader.role == "evaluation" or loader.first_only:
         return False
-    few = workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None and not in_a_file(workers.edit_at)
+    few = (
+        workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None and not is_data(workers.edit_at.path)
+    )
     return few and workers.state in ("value", "option") and any(kind in HEAVY for kind in data.work)
-
-
-def in_a_file(place: Site) -> bool:
-    """Whether a value stands in a configuration file, which is not rewritten."""
-    return place.path.suffix in DATA
 
 
 def told_number(program: TrainingProgram, loader: Loader) -> str | None:
@@ -470,8 +471,6 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     reason = None
     if first.subclass is not None:
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
-    elif entry is not None and in_a_file(entry):
-        reason = f"its arguments stand on {entry.line_from(first.site.path)}: write `persistent_workers: true` there"
     elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
     if reason is not None:
@@ -640,7 +639,8 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     """Why the number cannot be changed where it stands."""
     workers = loader.argument("num_workers")
     if workers.state == "absent":
-        return None if loader.spelled_out else "the call unpacks a mapping: add `num_workers` to that mapping"
+        is_known = loader.spelled_out or loader.site in program.told_by
+        return None if is_known else "the call unpacks a mapping: add `num_workers` to that mapping"
     if workers.edit_at is None:
         return f"the script has an option for it: pass {workers.option or 'it'}"
     loaders = {each.argument("num_workers").site for each in program.loaders}
@@ -756,9 +756,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Set the number, keep the workers, and guard the script where nothing does."""
     plan = finding.plan
     assert isinstance(plan, Plan)
-    if plan.value is not None and plan.value.path.suffix in DATA:
-        place = f"line {plan.value.line} of {plan.value.path.name}"
-        raise Refuse(f"their number stands on {place}: write there as many as there are CPUs, at most {MOST}")
     refuse_comments(edit, plan)
     refuse_changes(edit, plan)
     refuse_restarts(edit, plan)
@@ -779,7 +776,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.wrap(first, plan.unguarded.last, header, above_comments=True)
     if plan.counted:
         number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
-        number = number or count(edit, plan, plan.value or finding.site)
+        number = number or (
+            IN_A_FILE if edit.in_data(plan.value or finding.site) else count(edit, plan, plan.value or finding.site)
+        )
         if plan.value is not None:
             edit.replace(plan.value, number)
             mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
@@ -865,6 +864,9 @@ def keep(edit: Edit, each: Extra, plan: Plan) -> None:
         edit.argument(each.call, f"{plan.prefix}persistent_workers", value, spelled_out=each.closed)
         return
     entry = each.number or plan.value
+    if entry is not None and is_data(entry.path):
+        edit.setting(entry, "persistent_workers", "True")
+        return
     display = dict_of(edit, entry) if entry is not None else None
     if display is None:
         raise Refuse("the number is put into a mapping by a statement of its own: add persistent_workers beside it")

@@ -117,7 +117,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = of_loader(program, loader, "pin_memory")
         if copy is not None:
             seen = (*seen, *of_device(copy.to, copy.site))
-        reason = why_not(loader)
+        reason = why_not(program, loader)
         if reason is not None:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be" and not is_idle(program, loader):
@@ -191,7 +191,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield codemod.finding(place, message, plan=plan, evidence=seen)
 
 
-def why_not(loader: Loader) -> str | None:
+def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     """What makes the rewrite unsafe or useless, where a person could still act on it."""
     pin = loader.argument("pin_memory")
     if loader.dataset.on_device or loader.collate_on_device:
@@ -202,7 +202,7 @@ def why_not(loader: Loader) -> str | None:
         return f"its batches hold sparse tensors ({made}), which older versions of torch cannot pin"
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
-    if pin.state == "absent" and not loader.spelled_out:
+    if pin.state == "absent" and not (loader.spelled_out or loader.site in program.told_by):
         return "the call unpacks a mapping; add `pin_memory` to that mapping"
     if pin.state == "option" and pin.option is not None and pin.edit_at is None:
         return f"the script has a switch for it: pass {pin.option}"
@@ -224,7 +224,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.replace(plan.value, "True")
         return
     assert isinstance(plan, Plan)
-    if plan.test is None:
+    if edit.in_data(plan.value or plan.call):
+        value = "True"
+    elif plan.test is None:
         value = f"{edit.name('torch.cuda.is_available', plan.call)}()"
     else:
         value = requote(plan.test, edit, plan.call)

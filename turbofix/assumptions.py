@@ -99,7 +99,9 @@ NO_GRAPH_NEEDED = Assumption(
     "no-graph-needed", "nothing goes backward through what the evaluation computes", compare("bitwise")
 )
 OPTION_DEFAULT = Assumption(
-    "option-default", "the options are as their defaults say", compare("rounded", "the options of this run")
+    "option-default",
+    "the options are as their defaults say, and the configuration file is the one that was read",
+    compare("rounded", "the options of this run"),
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))
 ALL_MOVED = Assumption("all-moved", "all tensors that meet the model were found, and move with it", compare("rounded"))

@@ -9,6 +9,7 @@ The same change asked for by two findings is made once; different changes of the
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,20 +19,17 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.datafile import is_data
 from turbofix.findings import Site
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
-    import ast
-
     import libcst as cst
 
-    from turbofix.jsonfile import JsonText
+    from turbofix.datafile import DataText, Node
     from turbofix.layout import Bracket
     from turbofix.positions import Tree, Trees
 
-DATA = (".yaml", ".yml", ".json")
-"""What configuration files end in. Their values are not rewritten: another run may be given another file."""
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _LAST = -1
 
@@ -146,27 +144,50 @@ class Edit:
     ``read`` gives the text of a file, None where there is none. ``trees`` keeps parses for edits of the same texts; by
     default all edits of a process share them. Every method that takes a ``Site`` raises ``Refuse`` where its file
     cannot be edited (``positions.Unreadable``) or the site is not in it (``positions.Lost``).
+
+    ``told`` are the calls whose arguments come out of mappings in configuration files, with a value in each of these:
+    such a call is given another argument there.
     """
 
-    def __init__(self, read: Callable[[Path], str | None], codemod: str = "", trees: Trees | None = None) -> None:
+    def __init__(
+        self,
+        read: Callable[[Path], str | None],
+        codemod: str = "",
+        trees: Trees | None = None,
+        told: Mapping[Site, tuple[Site, ...]] | None = None,
+    ) -> None:
         self.codemod = codemod
+        self._told = told or {}
         self._read = read
         self._trees = trees
         self._open: dict[Path, Tree] = {}
-        self._json: dict[Path, JsonText] = {}
+        self._data: dict[Path, DataText] = {}
         self._steps: list[_Step] = []
         self._changes: Mapping[Path, tuple[Change, ...]] | None = None  # what the steps come to, until the next one
 
     # --- questions
     def text(self, site: Site) -> str:
         """The source text at ``site``, parentheses included for an expression that has its own."""
+        if is_data(site.path):
+            file, _, value = self._value(site)
+            return file.text[value.start : value.end] if value is not None else ""
         tree = self._tree(site)
         return tree.source(tree.node(site))
 
     def statement(self, site: Site) -> Site:
-        """The innermost statement (a line, or a compound one) around ``site``; an ``elif`` belongs to its ``if``."""
+        """The innermost statement (a line, or a compound one) around ``site``; an ``elif`` belongs to its ``if``.
+
+        In a configuration file the site itself.
+        """
+        if is_data(site.path):
+            self._value(site)
+            return site
         tree = self._tree(site)
         return tree.site(tree.statement(site))
+
+    def in_data(self, site: Site) -> bool:
+        """Whether what is written for ``site`` goes into a configuration file, which takes literals alone."""
+        return is_data(site.path) or site in self._told
 
     def is_bound(self, name: str, site: Site) -> bool:
         """Whether ``name`` is bound anywhere in the file of ``site`` (import, assignment, parameter, def, global)."""
@@ -176,12 +197,19 @@ class Edit:
     def replace(self, site: Site, text: str) -> None:
         """Replace an expression (or argparse default, dict value, dataclass default); nothing outside its span changes.
 
-        Its own parentheses go with it; ``text`` gets parentheses where its surroundings bind tighter.
+        Its own parentheses go with it; ``text`` gets parentheses where its surroundings bind tighter. A value of a
+        configuration file is written as that writes it. Raises Refuse where ``text`` is no literal then.
         """
         from turbofix import layout
 
-        if site.path.suffix in DATA:
-            raise Refuse(f"the value stands on line {site.line} of {site.path.name}: write `{text}` there")
+        if is_data(site.path):
+            file, _, value = self._value(site)
+            if value is None or file.text[value.start : value.start + 1] in ("&", "!", "|", ">"):
+                raise Refuse(f"other values may follow the one on line {site.line} of {site.path.name}")
+            written = " " * (value.start == value.end) + file.spelled(self._literal(site, text), value)
+            if file.text[value.start : value.end] != written:
+                self._put(site.path, Change(value.start, value.end, written))
+            return
         tree = self._tree(site)
         self._splice(tree, layout.replaced(tree, tree.node(site), text))
 
@@ -228,6 +256,10 @@ class Edit:
         if present is not None:
             self._splice(tree, layout.replaced(tree, node.args[present].value, value))
             return
+        if (places := self._told.get(call)) is not None and is_literal(value):
+            for place in places:
+                self.setting(place, name, value)
+            return
         layout.refuse_unpacking(node, name, keyword_only=keyword_only, spelled_out=spelled_out)
         self._add(tree, node, layout.before_unpacked(node), name, f"{name}{layout.equals_sign(node)}{value}")
 
@@ -260,32 +292,19 @@ class Edit:
         else:
             self._add(tree, node, _LAST, key, text)
 
-    def setting(self, mapping: Site, key: str, value: str, before: str | None = None) -> None:
-        """Give an object of a JSON file the entry ``key``, with a value as JSON writes it, in the file's own layout.
+    def setting(self, place: Site, key: str, value: str, before: str | None = None) -> None:
+        """Give a mapping of a configuration file the entry ``key``, with a value in Python's words, in its own layout.
 
-        It comes before the entry ``before`` where there is one. Raises Refuse where the object has the key already, or
-        the file is not plain JSON.
+        ``place`` is the mapping, or a value in it, behind which the entry goes; ``before`` the entry which it precedes.
+        Raises Refuse where the mapping has the key already, or the file cannot be edited.
         """
-        from turbofix.jsonfile import JsonText, NotPlainError
-
-        path = mapping.path
-        if path not in self._json:
-            text = self._read(path)
-            if text is None:
-                raise Refuse(f"{path} cannot be read")
-            try:
-                self._json[path] = JsonText(path, text)
-            except NotPlainError as error:
-                raise Refuse(f"{path.name} {error}") from error
-        file = self._json[path]
-        node = file.node(mapping)
-        if node is None or node.kind != "object" or any(name == key for _, name, _ in node.entries):
-            raise Refuse(f"{path.name} has no object there that could be given {key}")
-        at, text = file.entry(node, key, value, before)
-        step = _Spliced(path, (Change(at, at, text, Role.ADDED),))
-        if step not in self._steps:
-            self._steps.append(step)
-            self._changes = None
+        file, node, beside = self._value(place)
+        if any(name == key for _, name, _ in node.entries):
+            raise Refuse(f"{place.path.name} has {key} already on line {place.line}")
+        added = file.entry(node, key, self._literal(place, value), before, beside)
+        if added is None:
+            raise Refuse(f"{place.path.name} has no place for {key} by line {place.line}")
+        self._put(place.path, Change(added[0], added[0], added[1], Role.ADDED))
 
     # --- statements; any site inside a statement stands for it
     def before(self, site: Site, *lines: str, above_comments: bool = False) -> None:
@@ -464,12 +483,12 @@ class Edit:
 
     def before_text(self, path: Path) -> str | None:
         """The text that the changes of a file count in; None where the edit never looked at it."""
-        file = self._open.get(path) or self._json.get(path)
+        file = self._open.get(path) or self._data.get(path)
         return file.text if file is not None else None
 
     # --- inside
     def _tree(self, site: Site) -> Tree:
-        if site.path.suffix in DATA:
+        if is_data(site.path):
             raise Refuse(f"it is decided on line {site.line} of {site.path.name}: change it there")
         if site.path not in self._open:
             from turbofix.positions import SHARED
@@ -479,6 +498,35 @@ class Edit:
                 raise Refuse(f"{site.path} cannot be read")
             self._open[site.path] = (self._trees or SHARED).get(site.path, text)
         return self._open[site.path]
+
+    def _value(self, site: Site) -> tuple[DataText, Node, Node | None]:
+        """A configuration file, the mapping that a site in it means or that holds its value, and that value."""
+        from turbofix.datafile import DataText, NotPlainError
+
+        path = site.path
+        if path not in self._data:
+            text = self._read(path)
+            if text is None:
+                raise Refuse(f"{path} cannot be read")
+            try:
+                self._data[path] = DataText(path, text)
+            except NotPlainError as error:
+                raise Refuse(f"{path.name} {error}") from error
+        found = self._data[path].holder(site)
+        if found is None:
+            raise Refuse(f"{path.name} has no setting by itself on line {site.line}")
+        return self._data[path], *found
+
+    def _literal(self, site: Site, text: str) -> object:
+        if not is_literal(text):
+            raise Refuse(f"it is decided on line {site.line} of {site.path.name}, which cannot say `{text}`")
+        return ast.literal_eval(text)
+
+    def _put(self, path: Path, change: Change) -> None:
+        step = _Spliced(path, (change,))
+        if step not in self._steps:
+            self._steps.append(step)
+            self._changes = None
 
     def _log(self, step: _Step) -> None:
         tree = self._open[step.path]
@@ -507,8 +555,8 @@ class Edit:
 
         steps = [step for step in self._steps if step.path == path]
         changes = [change for step in steps if isinstance(step, _Spliced) for change in step.changes]
-        if path in self._json:
-            return composed(self._json[path].text, changes, ())
+        if path in self._data:
+            return composed(self._data[path].text, changes, ())
         tree = self._open[path]
         shifts = [step.shift for step in steps if isinstance(step, _Moved)]
         owners = dict.fromkeys(step.owner for step in steps if isinstance(step, (_Added, _Dropped)))
@@ -542,6 +590,15 @@ class Edit:
                 raise _conflict(tree.text, moved.shift.start)  # nothing would be left under the new header
         changes += layout.deleted(tree, gone)
         return composed(tree.text, _one_group(changes), shifts)
+
+
+def is_literal(text: str) -> bool:
+    """Whether a text of Python is a value by itself."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _one_group(changes: Iterable[Change]) -> list[Change]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from turbofix.datafile import is_data
 from turbofix.searched import added_folders
 from turbofix.source import ROOT_MARKERS, Workspace, python_files
 
@@ -56,10 +57,14 @@ class Importers:
         self._found: dict[Path, set[Path]] = {}
 
     def of(self, file: Path) -> set[Path]:
-        """The files that import a file."""
+        """The files that import a file, or that name a configuration file."""
         if file not in self._found:
             is_package = file.name == "__init__.py"
             name, place = file.parent.name if is_package else file.stem, str(file)
+            if is_data(file):
+                named = re.compile(rf"{re.escape(name)}(?:{re.escape(file.suffix)})?[\"']")
+                self._found[file] = {path for path, text in self._texts.items() if named.search(text)}
+                return self._found[file]
             self._found[file] = {
                 path
                 for path, text in self._texts.items()

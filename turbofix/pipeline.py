@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from turbofix.assumptions import READ_WHOLE, SCRIPT_MENDED, Assumption
+from turbofix.assumptions import OPTION_DEFAULT, READ_WHOLE, SCRIPT_MENDED, Assumption
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
@@ -412,6 +412,10 @@ class Analysis:
 
     def _told(self, said: Said, rests: tuple[Assumption, ...]) -> Said:
         """What a codemod says, with what the user and the runs know of its assumptions, ``rests`` among them."""
+        if isinstance(said, Finding) and self.program is not None:
+            places = (said.site, *self.program.told_by.get(said.site, ()))
+            guessed = any(each.path in self.program.guessed for each in places)
+            rests = (*rests, *((OPTION_DEFAULT,) if guessed and OPTION_DEFAULT not in said.assumes else ()))
         if isinstance(said, Finding) and rests:
             said = replace(said, assumes=(*said.assumes, *rests))
         if not isinstance(said, Finding) or not said.assumes:
@@ -454,7 +458,8 @@ class Analysis:
         from turbofix.edits import Conflict, Edit
         from turbofix.selfcheck import check
 
-        edit = Edit(self.workspace.read, " ".join(sorted({finding.codemod for finding in candidates.values()})))
+        names = " ".join(sorted({finding.codemod for finding in candidates.values()}))
+        edit = Edit(self.workspace.read, names, told=self.program.told_by if self.program is not None else None)
         refused: dict[int, str] = {}
         done: list[Finding] = []
         for number, finding in candidates.items():

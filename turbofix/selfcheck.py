@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from turbofix.datafile import DataText, NotPlainError, is_data, lost
 from turbofix.edits import Change, Edit, Role, undone
-from turbofix.jsonfile import NotPlainError, is_json, lost, values
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, walk, words
 from turbofix.notebook import split
@@ -41,8 +41,8 @@ def check(edit: Edit) -> str | None:
 def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
     """What is wrong with one rewritten text, given the changes that made it."""
     problem = _not_undone(path, old, new, changes) or _newlines_changed(path, old, new)
-    if is_json(path):
-        return problem or _json_lost(path, old, new)
+    if is_data(path):
+        return problem or _data_lost(path, old, new, changes)
     return (
         problem
         or _cells_changed(path, old, new)
@@ -74,10 +74,11 @@ def _newlines_changed(path: Path, old: str, new: str) -> str | None:
     return None
 
 
-def _json_lost(path: Path, old: str, new: str) -> str | None:
-    """Everything that a JSON file says must be there, in its order."""
+def _data_lost(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
+    """Everything that a configuration file says must be there, in its order, but for what is replaced."""
+    replaced = {change.start for change in changes if change.role is Role.REPLACED}
     try:
-        if lost(values(old), values(new)):
+        if lost(DataText(path, old).top, DataText(path, new).top, replaced):
             return f"{path.name} has lost something that it said"
     except NotPlainError as error:
         return f"the rewritten {path.name} {error}"

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turbofix.datafile import SUFFIXES
 from turbofix.nodes import walk
 from turbofix.program import access, calls, externals, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from turbofix.program.interpreter import Interpreter
 
-SUFFIXES = (".yaml", ".yml", ".json")
 HOW = "config"
 """How an option is given that stands in a file."""
 
@@ -224,6 +224,7 @@ def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) ->
         fits = (read >= 3 and 4 * read >= 3 * len(keys)) if path.suffix == ".json" else 2 * read >= len(keys)
         if fits and (read, read - len(keys)) > most:
             best, most = file, (read, read - len(keys))
+    interp.guessed |= {best.module.path} if best is not None else set()
     return best
 
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: by a JSON file of the project, or by a dict that the script writes."""
+"""What DeepSpeed is told, by a JSON file or a dict, and what else is told by mappings of configuration files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from turbofix.datafile import DataText, NotPlainError, is_data, values
 from turbofix.findings import Site
-from turbofix.jsonfile import JsonText, NotPlainError, values
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from
 from turbofix.program.events import Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.model import Argument, Configuration
-from turbofix.program.values import Const, Mapping, Value, members
+from turbofix.program.values import Const, Mapping, Option, Value, members
 
 _NAMED_LATER = "DeepSpeed's configuration is named when the script is started"
 
@@ -43,7 +43,7 @@ def _from_file(analysis: Analysis, name: str, given: Argument) -> Configuration:
         return Configuration(given, why_not=f"DeepSpeed's configuration ({name}) {there}")
     text = analysis.execution.read(paths[0]) or ""
     try:
-        file = JsonText(paths[0], text)
+        file = DataText(paths[0], text)
     except NotPlainError as error:
         return Configuration(given, why_not=f"DeepSpeed's configuration ({name}) {error}")
     keys: list[tuple[str, ...]] = [(key,) for _, key, _ in file.top.entries]
@@ -95,3 +95,18 @@ def _constants(value: Value) -> object:
     if isinstance(found[0], Mapping) and not found[0].open:
         return {key: _constants(each.value) if each.must else ... for key, each in found[0].entries.items()}
     return ...
+
+
+def told_by(analysis: Analysis) -> dict[Site, tuple[Site, ...]]:
+    """The constructions that unpack mappings of configuration files, each with the last value in these mappings."""
+    places, found = analysis.facts.places, dict[Site, dict[Site, None]]()
+    for event in analysis.facts.of("make"):
+        told = [
+            places.site(each.entry, each.entry_module)
+            for each in (event.arguments.keywords.values() if event.arguments is not None else ())
+            if each.node is None and each.entry is not None and isinstance(each.value, (Const, Option))
+            if each.entry_module is not None and is_data(each.entry_module.path)
+        ]
+        if told:
+            found.setdefault(analysis.facts.site(event), {})[max(told)] = None
+    return {site: tuple(values) for site, values in found.items()}

@@ -40,6 +40,7 @@ class Execution:
     scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every such call
     summarized: list[tuple[Frame, ast.AST, ast.AST]] = field(default_factory=list)  # calls that were not: the function
     beside: Beside = nothing_beside  # the project's files, also those that this script does not import
+    guessed: frozenset[Path] = frozenset()  # configuration files that were read although no path names them
 
 
 def execute(entry: Path, root: Path, read: Reader, beside: Beside = nothing_beside) -> Execution | None:
@@ -86,6 +87,7 @@ def execute(entry: Path, root: Path, read: Reader, beside: Beside = nothing_besi
         {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
         interp.summarized,
         beside,
+        frozenset(interp.guessed),
     )
 
 

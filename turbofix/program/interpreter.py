@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
 
+from turbofix.datafile import SUFFIXES
 from turbofix.nodes import walk
 from turbofix.program import access, calls, config_files, imports, libraries
 from turbofix.program.events import Arguments, Control, Event, EventKind, LoopRecord, join_arguments
@@ -120,7 +121,7 @@ class Interpreter:
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
-        *("control", "frame", "summarized", "configs", "_config_paths"),
+        *("control", "frame", "summarized", "configs", "guessed", "_config_paths"),
     )
 
     def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside) -> None:
@@ -128,6 +129,7 @@ class Interpreter:
         self.root = root
         self.beside = beside
         self.configs: dict[Path, config_files.ConfigFile | None] = {}
+        self.guessed: set[Path] = set()  # those of them that no path names
         self._config_paths: list[Path] | None = None
         self.folders = imports.search_path(entry, root)
         self.modules: dict[Path, ModuleFile | None] = {}
@@ -249,7 +251,7 @@ class Interpreter:
     def config_paths(self) -> list[Path]:
         """The project's configuration files."""
         if self._config_paths is None:
-            self._config_paths = list(self.beside(*config_files.SUFFIXES))
+            self._config_paths = list(self.beside(*SUFFIXES))
         return self._config_paths
 
     @property

@@ -1820,6 +1820,10 @@ class TrainingProgram:
     habits: tuple[InPlace, ...] = ()  # what it does right, as far as a table tells
     overlooked: tuple[Overlooked, ...] = ()  # what a table tells of its text alone
     acts_on: frozenset[tuple[Path, int]] = frozenset()  # the lines of its modules, less the script's, that do something
+    told_by: Mapping[Site, tuple[Site, ...]] = field(
+        default_factory=dict
+    )  # constructions by mappings of configuration files: a value in each mapping
+    guessed: frozenset[Path] = frozenset()  # the configuration files that were read although no path names them
     modules: Modules = field(default_factory=lambda: Modules({}))  # its files, as they were executed
 
     def loader(self, site: Site | None) -> Loader | None:

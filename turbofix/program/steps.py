@@ -24,6 +24,7 @@ from turbofix.program.branches import without_excluded
 from turbofix.program.bulk import bulks
 from turbofix.program.chosen import held_back
 from turbofix.program.compiling import with_compiling
+from turbofix.program.configurations import told_by
 from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
 from turbofix.program.engines import engines
@@ -215,6 +216,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         overlooked=tuple(overlooked(analysis, steps))
         if trains and (names_cuda or framework is Framework.LIGHTNING)
         else (),
+        told_by=told_by(analysis),
+        guessed=execution.guessed,
         acts_on=frozenset((module.path, line) for module, line in _lines(facts.events, execution.entry)),
     )
 

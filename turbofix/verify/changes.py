@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turbofix.datafile import is_data
+
 
 def changed_statements(old: bytes, new: bytes) -> tuple[Sequence[int], ...]:
     """For each run of changed lines, the lines of the statements that it touches; lines count from 1.
@@ -137,9 +139,11 @@ def first_not_run(
 ) -> tuple[Path, int] | None:
     """The first changed statement that did not run: its file and line; None when all ran.
 
-    ``ran`` counts lines in the text of ``after``.
+    ``ran`` counts lines in the text of ``after``. Configuration files have none.
     """
     for path, new in after.items():
+        if is_data(path):
+            continue
         lines = set(ran.get(path, ()))
         for statement in changed_statements(before.get(path, b""), new):
             if not lines.intersection(statement):
