@@ -103,8 +103,8 @@ codemod = Codemod(
 
 
 DOES = {
-    "sound": "reads and filters the same sounds",
-    "pictures": "decodes and resizes the same pictures",
+    "sound": "prepares the same sounds",
+    "pictures": "prepares the same pictures",
     "texts": "takes the same texts apart",
     "files": "reads the same files",
     "tables": "cuts the same rows out of a table",

@@ -141,7 +141,7 @@ def _compiling(
         barred = Hazard(
             "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
         )
-    elif all(called_through(analysis, event, None) is not None for event in forwards):
+    elif all(_calls_method(event) or called_through(analysis, event, None) is not None for event in forwards):
         other = "the model is called by another method than as `model(x)`"
         barred = Hazard(other, analysis.facts.site(forwards[0]))
     last = _last_of_set_up(analysis, set_up.all_of(values))
@@ -212,6 +212,12 @@ def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -
         elif isinstance(above, (*LOOPS, ast.Try)):
             found.append(places.site(above, event.module))
     return found
+
+
+def _calls_method(event: Event) -> bool:
+    """Whether a forward pass is a method of a library's model (``vae.encode(x)``), not a call of the model."""
+    func = event.node.func if isinstance(event.node, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr == event.name
 
 
 def _has_own_forward(value: Value) -> bool:

@@ -360,6 +360,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     if any(_has_weights(each) for held in value.attributes.values() for each in flatten(held, 2)):
         work.doubt = work.doubt or "it holds a network, whose results no worker can send with their graph"
     work.classes += [each for each in cls.mro() if isinstance(each, Class)]
+    work.on_device = work.on_device or any(_keeps_on_gpu(each) for each in work.classes)
     work.unpicklable = work.unpicklable or _held_back(work, value)
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
@@ -927,8 +928,7 @@ def _scan_call(  # noqa: PLR0913
 ) -> None:
     if isinstance(node.func, ast.Attribute):
         method = node.func.attr
-        if method == "cuda" or (method == "to" and node.args and not _stays(node.args[0], function)):
-            work.on_device = True
+        work.on_device = work.on_device or _goes_to_gpu(node, function)
         encodes = method == "encode" and not _names_codec(node.args)
         if encodes or method in ("tokenize", "encode_plus", "batch_encode_plus", "batch_encode"):
             work.kinds.add("tokenize")
@@ -1023,8 +1023,30 @@ def _note(qualname: str, work: Work) -> None:
         work.kinds.add("tokenize")
 
 
+def _goes_to_gpu(call: ast.expr, function: Function) -> bool:
+    """Whether a call brings something to the GPU, as far as its text says."""
+    method = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
+    given = call.args if isinstance(call, ast.Call) else []
+    return method == "cuda" or (method == "to" and bool(given) and not _stays(given[0], function))
+
+
+def _keeps_on_gpu(cls: Class) -> bool:
+    """Whether an object keeps what its class brings to the GPU: ``self.waves = [each.cuda() for each in waves]``."""
+    for function in (each for each in cls.names.values() if isinstance(each, Function)):
+        for each in walk(function.node):
+            if isinstance(each, ast.Assign) and any((dotted(one) or "").startswith("self.") for one in each.targets):
+                kept: ast.expr = each.value.elt if isinstance(each.value, ast.ListComp) else each.value
+                while isinstance(kept, ast.Call) and isinstance(kept.func, ast.Attribute):
+                    if _goes_to_gpu(kept, function):
+                        return True
+                    kept = kept.func.value if kept.func.attr not in ("cpu", "numpy", "tolist") else kept.func
+    return False
+
+
 def _stays(node: ast.expr, function: Function) -> bool:
     """Whether ``x.to(...)`` only changes a type, or goes where another tensor is: ``x.to(wave.device)``."""
+    if isinstance(node, ast.Constant):
+        return node.value == "cpu"
     name = dotted(node) or ""
     for each in walk(function.node):
         if isinstance(each, ast.Assign) and any(

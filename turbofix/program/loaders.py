@@ -21,6 +21,7 @@ from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader
 from turbofix.program.names import dotted, parameters, targets
 from turbofix.program.shapes import CUTTING, sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.tensors import device_meant
 from turbofix.program.unread import worker_option
 from turbofix.program.values import (
     Bound,
@@ -31,6 +32,7 @@ from turbofix.program.values import (
     Instance,
     Iterated,
     Made,
+    Opaque,
     Partial,
     Tensor,
     Value,
@@ -121,6 +123,8 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     if data.length is None and len(all_arguments) == 1:
         length, options = written_samples(analysis, made)
         data = replace(data, length=length, counted_by=options)
+    if not data.on_device and _is_moved(analysis, _datasets(all_arguments, order), event.order):
+        data = replace(data, on_device=True)
     if made.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items
         data = replace(data, length=None)
     collate = passed.get("collate_fn")
@@ -156,6 +160,19 @@ def _datasets(many: list[Arguments], order: Iterable[str]) -> list[Value | None]
     """What a loader is given to read, each time that it is built: objects of one class are more than one by then."""
     passed = [bound_arguments(each, order).get("dataset") for each in many]
     return [each.value if each is not None else None for each in passed] or [None]
+
+
+def _is_moved(analysis: Analysis, given: Iterable[Value | None], before: int) -> bool:
+    """Whether what data sets hold was brought to the GPU before a loader was made of them, as graphs."""
+    data = [each for value in given for each in flatten(value) if isinstance(each, (Instance, Opaque))]
+    attributes = [value for each in data if isinstance(each, Instance) for value in each.attributes.values()]
+    held = {id(each) for value in (*data, *attributes) for each in flatten(value, 2) if isinstance(each, Opaque)}
+    for event in analysis.facts.of("transfer") if held else ():
+        to = event.arguments.get("device", 0) if event.arguments is not None else None
+        stays = event.name == "cpu" or (to is not None and device_meant(to.value) == "cpu")
+        if event.order < before and not stays and any(id(each) in held for each in members(event.receiver)):
+            return True
+    return False
 
 
 def _sizes(made: Made, passed: dict[str, Passed], arguments: Mapping[str, Argument], data: Dataset) -> Sizes:

@@ -33,7 +33,9 @@ _ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
 _STACKING = re.compile(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
-_PADDING = re.compile(r"pad|rand|shuffle|choice|sort|max\(|len\(|\bcat\(|token|processor|encod", re.IGNORECASE)
+_PADDING = re.compile(
+    r"pad|rand|shuffle|choice|sort|max\(|len\(|\b(?:cat|batch)\(|from_data_list|token|processor|encod", re.IGNORECASE
+)
 """What tells that a batch is more than its items side by side."""
 _CONSTANT = re.compile("zeros|ones|rand|eye|arange|empty|full|linspace")
 _MAKES = re.compile(r"(?:^|\.)(?:from_numpy|as_tensor|[a-zA-Z]*[tT]ensor)$")

@@ -101,7 +101,8 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         own = instances.get(key, [None])
         random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
         same = _of_class(analysis, cls, method, next(random, own[0]), sites)
-        changing = next((why for data, _ in mine if (why := _collate_changes(analysis, data)) is not None), None)
+        reasons = (*(_collate_changes(analysis, data) for data, _ in mine), *(_taken_and_changed(cls, instances)))
+        changing = next((why for why in reasons if why is not None), None)
         if same is not None:
             found.append(replace(same, why_not=same.why_not or (None if same.part else changing)))
     found += mapped(analysis)
@@ -438,6 +439,18 @@ def _changes_result(caller: Function, call: ast.expr) -> str | None:
         if name in names:
             return f"line {each.lineno} changes `{name}` in place"  # type: ignore[attr-defined]
     return None
+
+
+def _taken_and_changed(cls: Class, instances: dict[int, list[Instance]]) -> Iterator[str]:
+    """Why items do not stay as they are that another data set takes: ``picture, label = self.photos[index]``."""
+    for taker in (each for own in instances.values() for each in own):
+        method = taker.cls.find("__getitem__")
+        for node in walk(method.node) if isinstance(method, Function) else ():
+            if isinstance(node, ast.Subscript) and isinstance(method, Function):
+                held = taker.attributes.get((dotted(node.value) or "").removeprefix("self."))
+                why = _changes_result(method, node) if any(each.cls is cls for each in datasets_in(held)) else None
+                if why is not None:
+                    yield f"{why}, which `{taker.cls.node.name}` takes from it"
 
 
 def _collate_changes(analysis: Analysis, data: Instance) -> str | None:
