@@ -139,7 +139,7 @@ def batches_of(analysis: Analysis, loader: Made) -> int | None:
 def samples_of(analysis: Analysis, loader: Made) -> int | None:
     """How many samples a loader's data hold: all of what it is given, or the part of it that its argument names."""
     data = loader.arguments.get("dataset", 0)
-    known = _samples(analysis, data.value) if data is not None else None
+    known = samples(analysis, data.value) if data is not None else None
     return known if known is not None else written_samples(analysis, loader)[0]
 
 
@@ -152,7 +152,7 @@ def written_samples(analysis: Analysis, loader: Made) -> tuple[int | None, tuple
     return (size.count, tuple(asking.options)) if size is not None else (None, ())
 
 
-def _samples(analysis: Analysis, value: Value) -> int | None:
+def samples(analysis: Analysis, value: Value) -> int | None:
     """How many samples data hold: the training part of a published data set, or what a class of the program says."""
     lengths: set[int | None] = set()
     for each in members(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from turbofix.program.contents import change_after
 from turbofix.program.datasets import making
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import unwrapped
+from turbofix.program.facts import settled, unwrapped
+from turbofix.program.lasting import samples
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import CutByHand, Framework, Loader, Preload, Step
@@ -29,6 +30,7 @@ TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
 _HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
+_SMALLEST, _ROOM = 28 * 28, 2 << 30
 _ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
@@ -66,8 +68,8 @@ def preloads(
             place_of_helper(analysis, event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
-            heavy=bool(_HEAVY & {*loader.dataset.work}) or _resizes(passed.value),
-            why_not=_why_not(analysis, loader, event, change or ""),
+            heavy=bool(_HEAVY & {*loader.dataset.work}) or any(_resizing(passed.value)),
+            why_not=_too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
         )
     if steps and not any(known[site].role in ("training", "both") for site in found):
         return ()
@@ -204,15 +206,28 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 
-def _resizes(value: Value | None, depth: int = 5) -> bool:
-    """Whether the transforms of a library's data resize each picture."""
-    inside = [each for each in flatten(value, 3) if isinstance(each, Made)] if depth else []
-    return any(
-        "Resize" in each.qualname
-        or (each.inner is not None and _resizes(each.inner, depth - 1))
-        or any(_resizes(given, depth - 1) for given in each.arguments.values())
-        for each in inside
-    )
+def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:
+    """The transforms of a library's data that resize each picture."""
+    for each in flatten(value, 3) if depth else ():
+        if isinstance(each, Made):
+            if "Resize" in each.qualname:
+                yield each
+            for given in (each.inner, *each.arguments.values()):
+                yield from _resizing(given, depth - 1)
+
+
+def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
+    """Why the pictures of a published data set are not kept: what they are resized to takes too much memory."""
+    name, pixels = loader.dataset.qualname or "", _SMALLEST
+    for each in _resizing(value):
+        size = each.arguments.get("size", 0)
+        sides = [settled(one) for one in flatten(size.value, 1)] if size is not None else []
+        numbers = [one for one in sides if isinstance(one, int)]
+        pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
+    taken = (samples(analysis, value) or 0) * pixels * (4 if name.endswith(("MNIST", "USPS")) else 12)
+    if not name.startswith("torchvision.") or taken <= _ROOM:
+        return None
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and two are kept at most: resize whole batches on the GPU"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:
