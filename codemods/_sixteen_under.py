@@ -84,8 +84,9 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
-        told = training.site in program.told_by  # a file cannot ask whether there is a GPU, and transformers raises
-        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *((ON_GPU,) if told else ()))
+        # a file cannot ask whether there is a GPU, without which transformers raises
+        in_a_file = (ON_GPU,) if training.site in program.told_by else ()
+        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file)
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
 
 
