@@ -35,7 +35,7 @@ ROWS = Path(__file__).with_name("overlooked.tsv")
 _WORKING = words("norm mul_ add_ copy_ lerp_ clamp_ div_ sub_ zero_ fill_ pow abs sum square")
 _PICTURES = words("savefig save_image imsave add_figure add_image add_images")
 _SHOWN = words("print log log_metric log_metrics line bar image images scatter heatmap text matplot histogram Image")
-_SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN
+_SHOWS = _PICTURES | SHOWING_METHODS | _SHOWN | {"log_dict"}
 _SENT = words("wandb.log mlflow.log_metric mlflow.log_metrics")
 _QUIET = words("torch.no_grad torch.inference_mode torch.set_grad_enabled torch.autograd.no_grad")
 _QUIETING = {each.rpartition(".")[2] for each in _QUIET}
@@ -221,6 +221,17 @@ def read_to_show(written: Written) -> Found:
                 yield call, module
 
 
+def shown_by_the_bar(written: Written) -> Found:
+    """``self.log("loss", loss, prog_bar=True)`` in a step of Lightning's, whose bar reads it when it moves on."""
+    told = {word.arg for module in written.modules for word in every(ast.keyword, module.tree)}
+    if told & {"refresh_rate", "enable_progress_bar", "progress_bar_refresh_rate"}:
+        return
+    for module, call, _, _ in _in_each_step(written):
+        said = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+        if last(call) in ("log", "log_dict") and said.get("prog_bar") is True and said.get("on_step") is not False:
+            yield call, module
+
+
 def _in_each_step(written: Written) -> Iterator[tuple[ModuleFile, ast.Call, str, str]]:
     """The calls that steps make under no condition, as ``named_calls`` does."""
     for module in written.modules:
@@ -260,6 +271,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
     for each in (
         drawn,
         read_to_show,
+        shown_by_the_bar,
         logs_each_step,
         one_by_one,
         averaged_one_by_one,
