@@ -30,11 +30,15 @@ class Copying:
     why_not: str = ""
     assumes: tuple[Assumption, ...] = ()
 
-    @property
-    def worth(self) -> Worth:
-        """Little, where nothing says that the batches are pinned."""
+    def worth(self, program: TrainingProgram) -> Worth:
+        """Little, where nothing says that the batches are pinned, or they are better taken whole from the GPU."""
         pins = self.loaders and all(pinning(loader) in ("pinned", "can be") for loader in self.loaders)
-        return Worth.SOME if pins else Worth.SMALL
+        return Worth.SOME if pins and not all(is_kept(program, loader) for loader in self.loaders) else Worth.SMALL
+
+
+def is_kept(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether ``preload-dataset`` is offered, after which nothing of a loader is copied in the loop."""
+    return any(each.loader == loader.site and not each.heavy and each.why_not is None for each in program.preloads)
 
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:

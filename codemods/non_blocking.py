@@ -126,7 +126,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 evidence=seen,
                 for_speed=timed,
                 assumes=copy.assumes,
-                worth=copy.worth,
+                worth=copy.worth(program),
             )
 
 

@@ -54,7 +54,7 @@ from turbofix.program.model import Evaluation, Framework, Loader, Step, Training
 from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
 
-from ._copies import Copying, eased, goes_to_gpu, wish_is_elsewhere
+from ._copies import Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
 from ._loaders import OWN_COPIES, called, is_timed
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
@@ -125,7 +125,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             plan = Plan(
                 loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to) if copy else None, loader.spelled_out
             )
-            worth = Worth.SMALL if BATCHES_ON_HOST in assumes else None
+            little = BATCHES_ON_HOST in assumes or is_kept(program, loader)
             yield codemod.finding(
                 plan.value or loader.site,
                 message,
@@ -133,7 +133,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 evidence=seen,
                 for_speed=timed,
                 assumes=assumes,
-                worth=worth,
+                worth=Worth.SMALL if little else None,
             )
 
 

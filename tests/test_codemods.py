@@ -41,7 +41,7 @@ class Case:
         """The values of the ``# key: value`` comments at the top of the entry."""
         found = []
         for line in self.texts()[ENTRY].splitlines():
-            match = re.match(r"# (refuse|options|assumes): (.*)", line)
+            match = re.match(r"# (refuse|options|assumes|worth): (.*)", line)
             if match is None:
                 break
             if match[1] == key:
@@ -107,6 +107,8 @@ def test_rewrites_as_expected_and_only_once(case: Case) -> None:
     assumed = {each.name for finding in rewriting.report.findings if finding.fixable for each in finding.assumes}
     declared = {name.strip() for line in case.header("assumes") for name in line.split(",")}
     assert assumed == declared, "a fixture says what its rewrite rests on, and only that (`# assumes: name, name`)"
+    worth = {each.worth.value for each in rewriting.report.findings if each.fixable and each.worth is not None}
+    assert case.header("worth") in ([], sorted(worth)), "a fixture may say what its rewrite is worth (`# worth: small`)"
     after = before | dict(rewriting.texts)
     assert after == expected, "\n" + "".join(differences(expected, after))
     assert after != before, "a rewriting fixture must rewrite"
