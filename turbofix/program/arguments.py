@@ -13,6 +13,7 @@ from dataclasses import field
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
+from turbofix.program.calls import fields_of
 from turbofix.program.config_files import HOW
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
@@ -21,7 +22,18 @@ from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted, parameters
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import Computed, Const, ModuleValue, Opaque, Option, Origin, Unknown, Value, members
+from turbofix.program.values import (
+    Computed,
+    Const,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Option,
+    Origin,
+    Unknown,
+    Value,
+    members,
+)
 from turbofix.records import dataclass
 
 _LONGEST = 60
@@ -143,8 +155,10 @@ class Reads:
         return met
 
     def _is_told(self, node: ast.AST, module: ModuleFile) -> bool:
-        """Whether a read goes into a line that is printed or logged, and nowhere else."""
+        """Whether a read goes into a line that is printed or logged, or tells of an object, and nowhere else."""
         parent = self.facts.places.parent(node, module)
+        if getattr(self.facts.places.scope(node, module), "name", "") in ("__str__", "__repr__"):
+            return True
         while isinstance(parent, _IN_A_LINE):
             node, parent = parent, self.facts.places.parent(parent, module)
         if not isinstance(parent, ast.Call) or node is parent.func:
@@ -217,12 +231,20 @@ class Reads:
             return
         if isinstance(call.func, ast.Name) and call.func.id in ("int", "float"):
             return
+        index = next((i for i, argument in enumerate(call.args) if argument is node), len(call.args))
         for scope, method in self._calls.get(id(call), []):
-            for index, argument in enumerate(call.args):
-                if argument is node:
-                    names = [each.arg for each in parameters(scope)]
-                    if index + method < len(names):
-                        yield ("name", scope, names[index + method])
+            names = [each.arg for each in parameters(scope)]
+            if index < len(call.args) and index + method < len(names):
+                yield ("name", scope, names[index + method])
+        for name in self._fields(call)[index : index + 1]:
+            yield ("attribute", None, name)
+
+    def _fields(self, call: ast.Call) -> list[str]:
+        """The fields of the dataclass that a call makes an object of."""
+        for event in self.facts.at(call):
+            if event.kind == "construct" and isinstance(event.result, Instance):
+                return [dotted(each.target) or "" for each, _ in fields_of(event.result.cls)]
+        return []
 
     def _target(self, target: ast.expr, module: ModuleFile) -> Iterator[Carrier]:
         if isinstance(target, ast.Name):
@@ -311,9 +333,10 @@ class Reads:
             return list(self.carriers(node, module))
         if isinstance(parent, ast.keyword):
             call = self.facts.places.parent(parent, module)
-            if isinstance(call, ast.Call) and (id(call) in self._calls or dotted(call.func) == "dict"):
+            known = isinstance(call, ast.Call) and (id(call) in self._calls or parent.arg in self._fields(call))
+            if known or (isinstance(call, ast.Call) and dotted(call.func) == "dict"):
                 return list(self.carriers(node, module))
-        if isinstance(parent, ast.Call) and parent.func is not node and id(parent) in self._calls:
+        if isinstance(parent, ast.Call) and parent.func is not node:
             return list(self._position(node, parent))
         return []
 
