@@ -35,13 +35,18 @@ Use instead
             "out", dataloader_num_workers=max(1, min(16, cpus)), dataloader_persistent_workers=True
         )
 
+    Where a worker could not be spawned (a data set that is defined in a notebook or in a function, a lambda, a script
+    that needs a guard around what it defines) there are workers only where processes are forked, and elsewhere it
+    stays as it is::
+
+        forks = multiprocessing.get_all_start_methods()[0] == "fork"
+        train_loader = DataLoader(train_set, 64, num_workers=min(16, cpus) if forks else 0, persistent_workers=forks)
 
 When refused
     What no run of the script would show: an ``IterableDataset`` that does not share its data between workers (each
     would yield all of it), samples drawn from a random generator of the dataset's own (each worker would draw the same
-    from its copy), files that forked workers would share, and what a spawned worker (macOS, Windows, Python 3.14)
-    cannot be sent or does not find: lambdas, local classes, closures given to ``set_transform``, globals that ``main``
-    sets, a script whose guard cannot be added. Work on the GPU in the dataset or collate function is refused, and so
+    from its copy), files that forked workers would share, and globals that ``main`` sets, which a spawned worker
+    (macOS, Windows, Python 3.14) does not find. Work on the GPU in the dataset or collate function is refused, and so
     are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
     user, read for something else, or explained by a comment, calls that unpack a mapping which is not written out in
     the same function or is read when the script runs, and scripts whose own processes may not start others. Nothing is
@@ -149,6 +154,7 @@ class Plan:
     ``epochs`` are the loops over epochs. ``told``: the option of the script that says how many there shall be, which is
     written instead of a count. ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many
     loaders, read by one loop, divide the number among them. ``prefix``: how the names of the arguments begin.
+    ``forked``: there are workers only where processes are forked; else the statements ``unguarded`` get a guard.
     """
 
     value: Site | None
@@ -159,6 +165,7 @@ class Plan:
     ranks: bool = False
     devices: bool = False
     unguarded: Region | None = None
+    forked: bool = False
     told: str | None = None
     share: int = 1
     prefix: str = ""
@@ -207,7 +214,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         anchors = tuple(sorted(other for other in fixable if other.path == site.path and told[other] is None))
         value = number_at(loaders[0])
         extras = tuple(extra(program, loader) for loader in loaders)
-        guard = None if is_startable(program, loaders[0]) else program.script.unguarded
+        forked = next((why for loader in loaders if (why := only_forked(program, loader)) is not None), None)
         shares = [
             len(set(loader.together) & {each.site for many in fixable.values() for each in many}) for loader in loaders
         ]
@@ -220,13 +227,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             epochs=epochs(program),
             ranks=is_shared(program),
             devices=by_devices(program),
-            unguarded=guard,
+            unguarded=None if is_startable(program, loaders[0]) else program.script.unguarded,
+            forked=forked is not None,
             told=told[site],
             share=shared,
         )
         yield codemod.finding(
             site,
-            message(loaders, told[site]),
+            message(loaders, told[site]) + said_of_forks(forked),
             plan=plan,
             evidence=evidence(program, loaders),
             assumes=(each for loader in loaders for each in open_ones(program, loader)),
@@ -257,11 +265,6 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         site, said = place(loader), message([loader])
         seen = (*settings(training, f"{TRAINERS}num_workers"), *of_data(loader))
         reason = why_not_setting(program, training, f"{TRAINERS}num_workers", "4") or why_not(program, loader)
-        if reason is None and not is_notebook(program) and (training.imported or not is_startable(program, loader)):
-            reason = (
-                "the script trains at module level, and every spawned worker would make the settings, which take the "
-                "GPU, and perhaps the model once more: put the set-up and the training into a function first"
-            )
         if reason is None and training.evaluated is not None:
             reason = why_not(program, replace(loader, dataset=training.evaluated))
         if reason is None and training.argument(f"{TRAINERS}persistent_workers").state != "absent":
@@ -269,6 +272,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if reason is not None:
             yield codemod.refuse(site, said, reason, evidence=seen)
             continue
+        forked = only_forked(program, loader)
+        if forked is None and (training.imported or not program.script.guarded) and not is_notebook(program):
+            forked = AT_MODULE_LEVEL
         only = Extra(training.site, None if inline else workers.site, False, training.again, False, "Trainer", True)
         plan = Plan(
             workers.edit_at,
@@ -276,12 +282,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             extras=(only,),
             anchors=(site,),
             ranks=True,
+            forked=forked is not None,
             prefix=TRAINERS,
         )
         heavy = any(kind in data.work for kind in (*HEAVY, "read"))
         yield codemod.finding(
             site,
-            said,
+            said + said_of_forks(forked),
             plan=plan,
             evidence=seen,
             assumes=open_ones(program, loader),
@@ -383,7 +390,8 @@ def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
     made = [each for each in (data, loader.collating) if each is not None]
     if data.kind == "unknown" or any(each.stateful is not None for each in made):
         yield SAME_ITEMS
-    if data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made):
+    unknown = data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made)
+    if unknown and only_forked(program, loader) is None:
         yield PICKLED
     if not waits and not reaches_gpu(program) and program.framework is Framework.PYTORCH:
         yield ON_GPU
@@ -557,7 +565,15 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
             return reason
     if is_built_each_time(loader):
         return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
-    return why_not_sent(program, loader) or why_not_started(program, loader) or why_not_changed(program, loader)
+    forked = only_forked(program, loader)
+    if forked is not None and (loader.argument("multiprocessing_context").state != "absent" or starts(program)):
+        return f"{forked}, and the program chooses how its processes start"
+    return why_not_started(program) or why_not_changed(program, loader)
+
+
+def starts(program: TrainingProgram) -> bool:
+    """Whether the program chooses how its processes start."""
+    return any(each.name.endswith("multiprocessing.set_start_method") for each in program.settings)
 
 
 def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> str | None:
@@ -569,9 +585,8 @@ def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> s
         )
     if data.shared is not None:
         return f"{data.shared}: all forked workers would share its place in the file"
-    region = program.script.unguarded
     for each in data.later:
-        if not is_notebook(program) and (each.guarded or (region is not None and each.top >= region.first)):
+        if not is_notebook(program) and (each.guarded or each.top.kind in ("For", "While")):
             return (
                 f"`{each.name}`, which makes its samples, is set on {each.where}, where a spawned worker "
                 "(macOS, Windows, Python 3.14) does not come: give it to the dataset"
@@ -581,7 +596,7 @@ def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> s
 
 def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, object]:
     """A reason, and what it is about: loaders that the same thing stands in the way of are told of together."""
-    if reason == why_not_started(program, loader):
+    if reason == why_not_started(program):
         return reason, None
     if reason == why_not_changed(program, loader):
         return reason, frozenset(loader.mapping_entries.values()) or loader.argument("num_workers").option or place(
@@ -590,9 +605,19 @@ def cause(program: TrainingProgram, loader: Loader, reason: str) -> tuple[str, o
     return reason, place(loader)
 
 
-def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
-    """What of a loader cannot be sent to a spawned worker."""
-    spawned = "cannot be sent to a spawned worker (macOS, Windows, Python 3.14)"
+def is_startable(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether workers can start as the script stands: it has a guard, needs none, or starts workers already."""
+    return program.script.guarded or is_notebook(program) or positive(loader.argument("num_workers"))
+
+
+AT_MODULE_LEVEL = "the script trains at module level, which every spawned worker would do once more"
+
+
+def only_forked(program: TrainingProgram, loader: Loader) -> str | None:
+    """What a spawned worker (macOS, Windows, Python 3.14) could not do, where a forked one can."""
+    if positive(loader.argument("num_workers")):
+        return None  # it starts them already
+    spawned = "cannot be sent to a spawned worker"
     if loader.collate == "lambda":
         return f"its collate_fn is a lambda, which {spawned}"
     if loader.collate == "local":
@@ -600,19 +625,30 @@ def why_not_sent(program: TrainingProgram, loader: Loader) -> str | None:
     for each in (loader.dataset, loader.collating):
         if each is not None and each.unpicklable is not None:
             return f"{each.unpicklable}, which {spawned}"
-    if is_notebook(program) and ("." not in (loader.dataset.qualname or ".") or loader.collate != "default"):
-        return f"its dataset or collate_fn is defined in the notebook and {spawned}"
     if "lambda" in (loader.argument("worker_init_fn").text or ""):
         return f"its worker_init_fn is a lambda, which {spawned}"
-    return None
+    if is_notebook(program):
+        own = "." not in (loader.dataset.qualname or ".") or loader.collate != "default"
+        return f"its dataset or collate_fn is defined in the notebook and {spawned}" if own else None
+    if program.script.on_gpu is not None:
+        line = program.script.on_gpu.line_from(program.entry)
+        return (
+            f"the script works on the GPU outside of its guard ({line}), which every spawned worker would do once more"
+        )
+    region, makers = program.script.unguarded, (loader.dataset, loader.collating)
+    later = [each for made in makers if made is not None for each in made.later]
+    moves = region is not None and not any(each.top >= region.first for each in later)
+    return None if program.script.guarded or moves else AT_MODULE_LEVEL
 
 
-def is_startable(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether workers can start as the script stands: it has a guard, needs none, or starts workers already."""
-    return program.script.guarded or is_notebook(program) or positive(loader.argument("num_workers"))
+def said_of_forks(forked: str | None) -> str:
+    """What a message adds where there are workers only on some machines."""
+    return (
+        f"; {forked}: it stays as it is where processes are not forked (macOS, Windows, Python 3.14)" if forked else ""
+    )
 
 
-def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
+def why_not_started(program: TrainingProgram) -> str | None:
     """What keeps the script from starting worker processes."""
     if "horovod" in program.libraries:
         return "Horovod starts the ranks, and how many of them share the CPUs is not known here"
@@ -621,17 +657,6 @@ def why_not_started(program: TrainingProgram, loader: Loader) -> str | None:
             return "the script starts its own processes, and how many of them share the CPUs is not known here"
         if not program.distributed:
             return "the script starts processes of its own, which may not be allowed to start workers in turn"
-    region, early = program.script.unguarded, program.script.on_gpu
-    if early is not None and not is_notebook(program) and not positive(loader.argument("num_workers")):
-        return (
-            f"the script works on the GPU outside of its guard ({early.line_from(program.entry)}), which every spawned "
-            "worker would do once more: move that under the guard first"
-        )
-    if not is_startable(program, loader) and region is not None and region.blockers:
-        return (
-            'the script trains at module level; workers need an `if __name__ == "__main__":` guard, '
-            f"which cannot be added by itself: {region.blockers[0]}"
-        )
     return None
 
 
@@ -759,26 +784,23 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     refuse_comments(edit, plan)
     refuse_changes(edit, plan)
     refuse_restarts(edit, plan)
-    if plan.unguarded is not None:
-        first = plan.unguarded.first
-        name, line = left_behind(whole(edit, first), first.line), on_gpu_above(whole(edit, first), first.line)
-        if name is not None:
-            raise Refuse(
-                f"spawned workers would not find `{name}`, which the samples need and which is set among the "
-                'statements that belong under an `if __name__ == "__main__":` guard'
-            )
-        if line is not None:
-            raise Refuse(
-                "the script trains at module level, and every spawned worker would put the model on the GPU once more "
-                f"({at(line)}): put the set-up and the training into a function first"
-            )
-        header = f"if __name__ == {edit.quoted('__main__', first)}:"
-        edit.wrap(first, plan.unguarded.last, header, above_comments=True)
-    if plan.counted:
-        number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
-        number = number or (
-            IN_A_FILE if edit.in_data(plan.value or finding.site) else count(edit, plan, plan.value or finding.site)
-        )
+    forked, unguarded = plan.forked, None if plan.forked else plan.unguarded
+    if unguarded is not None:
+        text, line = whole(edit, unguarded.first), unguarded.first.line
+        forked = left_behind(text, line) is not None or on_gpu_above(text, line) is not None
+        unguarded = None if forked else unguarded
+    if unguarded is not None:
+        header = f"if __name__ == {edit.quoted('__main__', unguarded.first)}:"
+        edit.wrap(unguarded.first, unguarded.last, header, above_comments=True)
+    where = plan.value or finding.site
+    if forked and edit.in_data(where):
+        raise Refuse(f"the number stands in {where.path.name}, and no worker could be spawned (macOS, Windows)")
+    forks = fork_test(edit, plan, where) if forked else ""
+    number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
+    if plan.counted and number is None:
+        number = IN_A_FILE if edit.in_data(where) else count(edit, plan, where, unguarded)
+    if number is not None:
+        number += f" if {forks} else 0" if forks else ""
         if plan.value is not None:
             edit.replace(plan.value, number)
             mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
@@ -786,9 +808,21 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             edit.argument(plan.extras[0].call, f"{plan.prefix}num_workers", number, spelled_out=plan.extras[0].closed)
     for each in plan.extras:
         if each.persistent:
-            keep(edit, each, plan)
-        if each.prefetch:
+            keep(edit, each, plan, forks)
+        if each.prefetch and not forks:
             edit.argument(each.call, "prefetch_factor", "4", spelled_out=each.closed)
+
+
+def fork_test(edit: Edit, plan: Plan, site: Site) -> str:
+    """A test of whether processes are forked here, by a name that is set above the places of the numbers."""
+    head = earlier_in_its_block(edit, plan.anchors, site)
+    methods = edit.name("multiprocessing.get_all_start_methods", head)
+    test = f"{methods}()[0] == {edit.quoted('fork', head)}"  # the first one is the platform's default
+    if is_in_class(edit, head):
+        return test
+    forks = edit.free_name("forks", head)
+    edit.before(head, f"{forks} = {test}", above_comments=True)
+    return forks
 
 
 def refuse_comments(edit: Edit, plan: Plan) -> None:
@@ -822,7 +856,7 @@ def refuse_changes(edit: Edit, plan: Plan) -> None:
             raise Refuse(f"the dataset is changed while training (`{change}`), which workers would not see")
 
 
-def count(edit: Edit, plan: Plan, site: Site) -> str:
+def count(edit: Edit, plan: Plan, site: Site, unguarded: Region | None) -> str:
     """The number of workers as an expression; a line above counts the CPUs that the process may use."""
     head = earlier_in_its_block(edit, plan.anchors, site)
     if is_in_class(edit, head):  # no place for a line of its own: it would become an attribute
@@ -837,7 +871,7 @@ def count(edit: Edit, plan: Plan, site: Site) -> str:
     elif plan.ranks:
         lines.append(f"{cpus} //= int({os}.environ.get({ranks}, 1))")
     begins = edit.statement(head)
-    if plan.unguarded is not None and begins == edit.statement(plan.unguarded.first):
+    if unguarded is not None and begins == edit.statement(unguarded.first):
         above = whole(edit, head).splitlines()[: begins.line - 1][-1:]
         lines += [""] if above and not above[0].strip() else []  # the guard follows
     edit.before(head, *lines, above_comments=True)
@@ -851,15 +885,15 @@ def is_in_class(edit: Edit, site: Site) -> bool:
     return statement.column > 0 and statement.kind in ("AnnAssign", "FunctionDef", "AsyncFunctionDef")
 
 
-def keep(edit: Edit, each: Extra, plan: Plan) -> None:
+def keep(edit: Edit, each: Extra, plan: Plan, forks: str) -> None:
     """Give the loader ``persistent_workers``: true, or as long as there are workers where the user says how many."""
-    value = kept_if(edit.text(each.number)) if each.number is not None else "True"
+    value = kept_if(edit.text(each.number)) if each.number is not None else forks or "True"
     if value is None and plan.counted:
         return
     if value is None:
         raise Refuse("the number comes from elsewhere than the call: add persistent_workers beside it")
     if plan.told is not None:
-        value = f"{plan.told} > {plan.share - 1}"
+        value = (f"{forks} and " if forks else "") + f"{plan.told} > {plan.share - 1}"
     if not each.entry:
         edit.argument(each.call, f"{plan.prefix}persistent_workers", value, spelled_out=each.closed)
         return

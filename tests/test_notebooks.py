@@ -362,7 +362,7 @@ def rewritten(data: bytes, folder: Path, chosen: Chosen = CHOSEN) -> tuple[bytes
             "loader-workers pin-memory non-blocking autocast fused-optimizer defer-item",
         ),
         ("names", "autocast fused-optimizer defer-item"),
-        ("dataset", "pin-memory"),
+        ("dataset", "loader-workers pin-memory"),
     ],
 )
 def test_fixtures_are_rewritten_as_expected_and_only_once(name: str, codemods: str, tmp_path: Path) -> None:
@@ -385,11 +385,11 @@ def test_twins_are_left_alone(name: str, tmp_path: Path) -> None:
     assert not [each for each in outcome.findings if each.fixable and each.certainty == "proven"]
 
 
-def test_a_dataset_of_the_notebook_s_own_is_not_sent_to_workers(tmp_path: Path) -> None:
+def test_a_dataset_of_the_notebook_s_own_is_not_sent_to_spawned_workers(tmp_path: Path) -> None:
     _, outcome = rewritten((FIXTURES / "dataset.in.ipynb").read_bytes(), tmp_path)
-    refusal = next(each for each in outcome.findings if each.codemod == "loader-workers")
-    assert "defined in the notebook" in (refusal.why_not or "")
-    assert (outcome.spot(refusal.site).cell, outcome.spot(refusal.site).line) == (3, 1)
+    finding = next(each for each in outcome.findings if each.codemod == "loader-workers")
+    assert "defined in the notebook" in finding.message
+    assert (outcome.spot(finding.site).cell, outcome.spot(finding.site).line) == (3, 1)
 
 
 # --- what results say -----------------------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ class Work:
     on_device: bool = False
     worker_aware: bool = False
     unpicklable: str | None = None
+    shared: str | None = None
     generator: str | None = None
     doubt: str | None = None
     sparse: str | None = None
@@ -361,7 +362,7 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         work.doubt = work.doubt or "it holds a network, whose results no worker can send with their graph"
     work.classes += [each for each in cls.mro() if isinstance(each, Class)]
     work.on_device = work.on_device or any(_keeps_on_gpu(each) for each in work.classes)
-    work.unpicklable = work.unpicklable or _held_back(work, value)
+    work.unpicklable = _held_back(work, value) or work.unpicklable
     if isinstance(analysis.facts.places.scope(cls.node, cls.module), FUNCTIONS):
         work.unpicklable = work.unpicklable or f"its class {cls.node.name} is defined inside a function"
     if get_item is not None and (keeps(get_item.node) or _may_have_made_them(get_item.node, cls)):
@@ -455,20 +456,23 @@ def _only_computes(call: ast.Call, function: Function, instance: Instance) -> bo
 
 
 def _held_back(work: Work, instance: Instance) -> str | None:
-    """What an object holds that cannot be sent to a spawned worker, or that forked ones must not share."""
+    """What an object holds that cannot be sent to a spawned worker; what forked ones must not share is noted."""
+    found = None
     for name, held in sorted(instance.attributes.items()):
         for each in flatten(held, 1):
             if isinstance(each, Function) and isinstance(each.node, ast.Lambda):
-                return f"its attribute {name} is a lambda"
+                found = found or f"its attribute {name} is a lambda"
             named = name in work.archives
             opened = (isinstance(each, Opaque) and _opened(instance, each, named)) or _open(each)
             if opened:
-                return f"its attribute {name} holds what {opened} opened"
-    return None
+                work.shared = work.shared or f"its attribute {name} holds what {opened} opened"
+    return found
 
 
 def _shared_file(work: Work) -> str | None:
-    """A file that a module of the program opened, and that samples are read from: forked workers share its offset."""
+    """An open file that samples are read from, of an object or a module: forked workers share its offset."""
+    if work.shared is not None:
+        return work.shared
     for module, name, part in sorted(work.globals, key=lambda each: (str(each[0].path), each[1], str(each[2]))):
         for each in members(module.scope.names.get(name)):
             if not isinstance(each, Opaque) or each.how != "call" or each.source is not None or each.origin is None:
@@ -1123,7 +1127,7 @@ def collating(analysis: Analysis, value: Value | None) -> Dataset | None:
             _scan(work, function, held, 3)
         if held is not None and function is not None:
             work.classes += [each for each in held.cls.mro() if isinstance(each, Class)]
-            work.unpicklable = work.unpicklable or _held_back(work, held)
+            work.unpicklable = _held_back(work, held) or work.unpicklable
         pins = pins or (function is not None and _pins(function))
     if not work.seen:
         return None

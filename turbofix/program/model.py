@@ -1692,12 +1692,12 @@ class Script:
     ``setup`` is the first statement of its set-up code that calls torch (seeding, choosing a device, building the
     model), where a person would put a global switch. ``guarded``: the training runs under ``__main__`` (or is only
     reached by a call from there). ``unguarded`` is the range of top-level statements that would have to move under a
-    guard, with its blockers; None when nothing runs at import. ``on_gpu`` is where a guarded script puts something on a
-    GPU above its guard, as every spawned worker would do once more. ``trains_at`` is the first statement of the set-up
-    in the process that trains, which is ``setup`` where the script's own does: else it stands in the function that the
-    others run. None where that is not known to be one place. ``starts``: the file may train when it is
-    run; False for one of definitions, which others import and call. ``trains_here``: it trains in its own process, too,
-    or in no other one.
+    guard; None when nothing runs at import, or when definitions would have to move, too. ``on_gpu`` is where a guarded
+    script puts something on a GPU above its guard, as every spawned worker would do once more. ``trains_at`` is the
+    first statement of the set-up in the process that trains, which is ``setup`` where the script's own does: else it
+    stands in the function that the others run. None where that is not known to be one place. ``starts``: the file may
+    train when it is run; False for one of definitions, which others import and call. ``trains_here``: it trains in its
+    own process, too, or in no other one.
     """
 
     setup: Site | None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, everything
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, unwrapped
 from turbofix.program.libraries import STARTERS, TRAINERS_START
 from turbofix.program.model import Region, Script
 from turbofix.program.names import is_main_test
-from turbofix.program.values import Class, External, Instance, Made, members
+from turbofix.program.values import External, Instance, Made, members
 
 _SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -115,7 +113,7 @@ def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> 
     """The top-level statements that would have to stand under a guard: all from the first that works on.
 
     What stands above the last function or class before the first loop over data may stay where it is, as long as it
-    does not work on a GPU.
+    does not work on a GPU. None where a function or class would come along.
     """
     body = module.tree.body
     busy: set[int] = set()
@@ -144,19 +142,10 @@ def _unguarded(analysis: Analysis, module: ModuleFile, working: list[Event]) -> 
         # every spawned worker would repeat what happens on the GPU: the definitions in between come along
         end = min(on_gpu | models)
     moving = body[first:]
-    blockers: list[str] = []
-    definitions = {each.name: each for each in moving if isinstance(each, _DEFINITIONS)}
-    sent = _sent_to_workers(analysis, module) if definitions else frozenset()
-    handed_on = _handed_on(analysis, module, definitions) if definitions else frozenset()
-    for name, definition in definitions.items():
-        why = _why_it_stays(analysis, module, definition, sent, handed_on)
-        if why is not None:
-            kind = "class" if isinstance(definition, ast.ClassDef) else "function"
-            blockers.append(f"the {kind} {name} is defined among the statements{why}")
-    if any(is_guard(statement) for statement in moving):
-        blockers.append("a guard stands among the statements already")
+    if any(isinstance(each, _DEFINITIONS) or is_guard(each) for each in moving):
+        return None  # a spawned worker, and who imports the script, may need what is defined there
     places = analysis.facts.places
-    return Region(places.site(moving[0], module), places.site(moving[-1], module), None, tuple(dict.fromkeys(blockers)))
+    return Region(places.site(moving[0], module), places.site(moving[-1], module), None)
 
 
 def _position(analysis: Analysis, event: Event, module: ModuleFile) -> int | None:
@@ -171,98 +160,6 @@ def _puts_on_gpu(analysis: Analysis, event: Event) -> bool:
     if event.kind != "transfer" or event.name == "cpu":
         return False
     return analysis.devices.of_transfer(event).where != "cpu"
-
-
-def _why_it_stays(
-    analysis: Analysis,
-    module: ModuleFile,
-    definition: _Definition,
-    sent: Collection[str],
-    handed_on: Collection[str],
-) -> str | None:
-    """Why a function or class cannot stand under the guard with the statements around it; None where it can.
-
-    There it is a global of the script still, but a spawned worker, and a module that imports the script, lack it.
-    """
-    if definition.name in sent:
-        return ", and the workers may need it"
-    if isinstance(definition, ast.ClassDef):
-        known = (each for each in members(module.scope.names.get(definition.name)) if isinstance(each, Class))
-        if not any("torch.nn.Module" in each.externals() for each in known):
-            return ""  # an object of it may be sent to the workers
-    importer = analysis.once("who imports the script", lambda: _importer(analysis, module))
-    if importer is not None:
-        return f", and {importer.path.name} imports the script"
-    return ", and it is handed on, perhaps to the workers" if definition.name in handed_on else None
-
-
-def _importer(analysis: Analysis, script: ModuleFile) -> ModuleFile | None:
-    """A file of the program that imports the script."""
-    for other in analysis.execution.modules.values():
-        imports = (*every(ast.Import, other.tree), *every(ast.ImportFrom, other.tree))
-        if other is not script and any(script.path.stem in _modules_of(each) for each in imports):
-            return other
-    return None
-
-
-def _handed_on(analysis: Analysis, module: ModuleFile, names: Collection[str]) -> frozenset[str]:
-    """Those of the names that are more than called or derived from."""
-    said = (each for each in every(ast.Name, module.tree) if each.id in names)
-    return frozenset(each.id for each in said if not _is_plain_use(analysis.facts.places.parent(each, module), each))
-
-
-def _modules_of(node: ast.AST) -> set[str]:
-    """The last names of the modules that an import names."""
-    if isinstance(node, ast.ImportFrom):
-        return {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
-    return {alias.name.rpartition(".")[2] for alias in node.names} if isinstance(node, ast.Import) else set()
-
-
-def _is_plain_use(parent: ast.AST | None, name: ast.AST) -> bool:
-    """Whether a function or class is called here, is a base, or is applied to a model's modules."""
-    if isinstance(parent, ast.ClassDef):
-        return True
-    if not isinstance(parent, ast.Call):
-        return False
-    if parent.func is name:
-        return True
-    called = parent.func.attr if isinstance(parent.func, ast.Attribute) else getattr(parent.func, "id", None)
-    return called in ("apply", "super", "isinstance")
-
-
-def _sent_to_workers(analysis: Analysis, module: ModuleFile) -> frozenset[str]:
-    """The names of the file that what a loader is given may lead to: what its workers may need is among them."""
-    waiting: list[str] = []
-    for event in analysis.facts.of("make"):
-        if any(isinstance(each, Made) and each.kind == "loader" for each in members(event.result)):
-            frame = _anchor_in_entry(analysis, event, module)
-            if frame is not None:
-                waiting += _names_in(_top_statement(analysis, frame.anchor, module) or module.tree)
-    given: dict[str, list[ast.AST]] = {}
-    for node in everything(module.tree):
-        if isinstance(node, _DEFINITIONS):
-            given.setdefault(node.name, []).append(node)
-        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for name in _names_in(target):
-                    given.setdefault(name, []).append(node.value)
-        elif isinstance(node, ast.Call):
-            # `steps.append(jitter)`, `setattr(photos, "mix", blend)`
-            base = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0] if node.args else None
-            is_set = isinstance(node.func, ast.Attribute) or getattr(node.func, "id", None) == "setattr"
-            for name in _names_in(base) if base is not None and is_set else ():
-                given.setdefault(name, []).extend([*node.args, *(each.value for each in node.keywords)])
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += [each for node in given.get(name, ()) for each in _names_in(node)]
-    return frozenset(seen)
-
-
-def _names_in(node: ast.AST) -> list[str]:
-    return [each.id for each in walk(node) if isinstance(each, ast.Name)]
 
 
 def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
