@@ -138,11 +138,11 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module)
         assumes = (
-            *(() if sure and not first else (LEARNS_IN_16_BITS,)),
+            *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
             *((OPTION_DEFAULT,) if training.parsed else ()),
         )
-        plan = Switch("precision", value)
+        plan = Switch("precision", value, given.edit_at if given.option is not None else None)
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -168,9 +168,9 @@ def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
     """What makes mixed precision unsafe for a module, or what decides over it."""
     given, module = training.argument("precision"), training.module
-    if given.option is not None:
+    if given.state == "option":
         return f"the script leaves it to {said(given)}: pass bf16-mixed"
-    if given.state == "value" and given.values != (None,):
+    if given.state == "value" and given.values != (None,) and given.option is None:
         return f"the script asks for precision={given.text} itself, on purpose as it seems"
     if module is not None and module.manual:
         return "the module steps its optimizers itself, and its backward passes would run under autocast too"

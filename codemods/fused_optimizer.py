@@ -304,7 +304,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, optimi
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's fused AdamW unsafe, or what decides over it."""
     optim, half = training.argument("optim"), training.argument("fp16")
-    if optim.option is not None and not training.parsed:
+    if optim.state == "option" and not training.parsed:
         return f"the script leaves it to {said(optim)}: pass {FUSED[0]}"
     if program.target.torch < IN_TRAINER:
         return f"the project serves torch {version(program.target.torch)}, where the trainer may not take a fused AdamW"

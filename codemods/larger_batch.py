@@ -176,7 +176,7 @@ def read_elsewhere(program: TrainingProgram, loader: Loader) -> str:
     given = [each.argument("batch_size").site for each in program.loaders]
     given += [each.mapping_entries.get("batch_size") for each in program.loaders]
     other = next((read for read in loader.argument("batch_size").reads if read not in given), None)
-    return f"; the number is read on {other.line_from(loader.site.path)}, too" if other is not None else ""
+    return f"; the number is read on {other.line_from(place(loader).path)}, too" if other is not None else ""
 
 
 def why_not_written(*values: Argument) -> str | None:

@@ -309,7 +309,8 @@ def place(loader: Loader) -> Site:
 def gets_its_own(loader: Loader) -> bool:
     """Whether a constant, which more than this call reads, is no wish of the user's: the call gets its own number."""
     workers = loader.argument("num_workers")
-    return workers.state == "value" and bool(workers.reads) and workers.site is not None
+    in_a_file = workers.edit_at is not None and is_data(workers.edit_at.path)
+    return workers.state == "value" and bool(workers.reads) and workers.site is not None and not in_a_file
 
 
 def number_at(loader: Loader) -> Site | None:
@@ -502,7 +503,8 @@ def kept_by_trainer(
     said = f"the trainer starts {numbers(workers)} anew in every epoch"
     seen = settings(training, f"{TRAINERS}num_workers")
     reason = why_not_setting(program, training, f"{TRAINERS}persistent_workers")
-    if reason is None and (workers.site is None or kept_if(workers.text or "f()") is None):
+    elsewhere = training.site not in program.told_by if workers.site is None else kept_if(workers.text or "f()") is None
+    if reason is None and elsewhere:
         reason = f"the number comes from elsewhere than the call: add {TRAINERS}persistent_workers beside it"
     if reason is not None:
         yield codemod.refuse(training.site, said, reason, evidence=seen)
@@ -671,7 +673,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     loaders = {each.argument("num_workers").site for each in program.loaders}
     entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
     others = [read for read in workers.reads if read not in loaders | entries]
-    if others and not gets_its_own(loader):
+    if others and not gets_its_own(loader) and not is_data(workers.edit_at.path):
         return f"the number is read for something else too ({at(others[0].line)})"
     return None
 

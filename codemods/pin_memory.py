@@ -177,7 +177,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         message = f"{who} keeps its loaders from pinning: copies to the GPU go through a buffer of the driver"
         seen = (of_value(SETTING, given, training.site), of_value("dataloader_num_workers", workers, training.site))
         reason = why_not_setting(program, training, SETTING)
-        if reason is None and given.option is not None:
+        if reason is None and given.state == "option":
             reason = f"the script has a switch for it: pass {given.option}"
         if reason is None and given.comment:
             reason = f"{SETTING} is off with a comment beside it, which may say why"

@@ -182,3 +182,92 @@ def test_a_trainers_section_gets_a_setting(tmp_path: Path, run: Run, way: str) -
     assert (tmp_path / "train.py").read_text() == TRAINERS[way]
     again = run("apply", "--likely", "--select", "autocast,cudnn-benchmark", "train.py")
     assert (again.code, again.out) == (0, "")
+
+
+def test_a_setting_that_is_said_to_be_the_default_is_changed_in_its_place(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "base.yaml").unlink()
+    (tmp_path / "lit.py").write_text(LIT)
+    (tmp_path / "train.py").write_text(TRAINERS["cli"])
+    text = "trainer:\n  precision: 32\n  max_epochs: 30\n  benchmark: null\nmodel: {}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    ran = run("apply", "--write", "--likely", "--select", "autocast,cudnn-benchmark", "train.py")
+    assert ran.code == 0, ran.err
+    expected = text.replace("32", "bf16-mixed").replace("null", "true")
+    assert (tmp_path / "config.yaml").read_text() == expected
+
+
+SETTINGS = """\
+import json
+
+import yaml
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+
+def main():
+    with open("FILE") as file:
+        config = LOAD(file)
+    model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased")
+    args = TrainingArguments(**config["training"])
+    Trainer(model, args, train_dataset=data()).train()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "text", "expected"),
+    [
+        (
+            "run.yaml",
+            "yaml.safe_load",
+            'training:\n  output_dir: "out"\n  optim: "adamw_torch"  # of torch\n',
+            'training:\n  output_dir: "out"\n  optim: "adamw_torch_fused"  # of torch\n  bf16: true\n',
+        ),
+        (
+            "run.json",
+            "json.load",
+            '{\n  "training": {\n    "output_dir": "o",\n    "optim": "adamw_torch"\n  }\n}\n',
+            '{\n  "training": {\n    "output_dir": "o",\n    "optim": "adamw_torch_fused",\n    "bf16": true\n  }\n}\n',
+        ),
+    ],
+)
+def test_settings_of_transformers(  # noqa: PLR0913
+    tmp_path: Path, run: Run, name: str, load: str, text: str, expected: str
+) -> None:
+    (tmp_path / "base.yaml").unlink()
+    (tmp_path / "train.py").write_text(SETTINGS.replace("FILE", name).replace("LOAD", load))
+    (tmp_path / name).write_text(text)
+    options = ("--likely", "--select", "autocast,fused-optimizer", "--torch-version", "2.6", "train.py")
+    ran = run("apply", "--write", *options)
+    assert ran.code == 0, ran.err
+    assert (tmp_path / name).read_text() == expected
+    assert (tmp_path / "train.py").read_text() == SETTINGS.replace("FILE", name).replace("LOAD", load)
+    again = run("apply", *options)
+    assert (again.code, again.out) == (0, "")
+
+
+def test_an_optimizer_and_a_batch_of_a_file(tmp_path: Path, run: Run) -> None:
+    text = TRAINING.replace("LOAD", NAMED).replace("lr=1e-4", '**cfg["optimizer"]').replace("SGD", "AdamW")
+    text = text.replace("nn.Linear(4, 1)", "nn.Linear(4, 1).cuda()").replace(
+        "model(inputs), targets", "model(inputs.cuda()), targets.cuda()"
+    )
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "base.yaml").write_text(CONFIG + "optimizer: {lr: 1.0e-4}\n")
+    ran = run("apply", "--write", "--select", "fused-optimizer", "train.py")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "base.yaml").read_text() == CONFIG + "optimizer: {lr: 1.0e-4, fused: true}\n"
+    assert (tmp_path / "train.py").read_text() == text
+
+
+def test_a_batch_of_a_file_is_enlarged_and_its_other_reads_are_told(tmp_path: Path, run: Run) -> None:
+    text = TRAINING.replace("LOAD", NAMED).replace("lr=1e-4", 'lr=1e-4 * cfg["batch_size"]')
+    text = text.replace("nn.Linear(4, 1)", "nn.Linear(4, 1).cuda()").replace("model(inputs)", "model(inputs.cuda())")
+    (tmp_path / "train.py").write_text(text)
+    options = ("--select", "larger-batch", "--risk", "recipe", "--likely")
+    ran = run("apply", *options, "train.py")
+    assert "-batch_size: 8\n+batch_size: 64\n" in ran.out, ran.err
+    (found,) = json.loads(run("analyze", *options, "--output-format", "json", "train.py").out)["findings"]
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "lr=" in each)
+    assert f"line {line} of train.py, too" in found["message"]

@@ -107,6 +107,10 @@ class DataText:
             if found is None:
                 return None
             node = found
+        return self.site_of(node)
+
+    def site_of(self, node: Node) -> Site:
+        """Where a value stands."""
         (line, column), (end_line, end_column) = self._place(node.start), self._place(node.end)
         return Site(self.path, line, column, end_line, end_column, node.kind)
 

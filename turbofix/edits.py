@@ -258,7 +258,7 @@ class Edit:
             return
         if (places := self._told.get(call)) is not None and is_literal(value):
             for place in places:
-                self.setting(place, name, value)
+                self.setting(place, name, value, instead=True)
             return
         layout.refuse_unpacking(node, name, keyword_only=keyword_only, spelled_out=spelled_out)
         self._add(tree, node, layout.before_unpacked(node), name, f"{name}{layout.equals_sign(node)}{value}")
@@ -292,14 +292,19 @@ class Edit:
         else:
             self._add(tree, node, _LAST, key, text)
 
-    def setting(self, place: Site, key: str, value: str, before: str | None = None) -> None:
+    def setting(self, place: Site, key: str, value: str, before: str | None = None, *, instead: bool = False) -> None:
         """Give a mapping of a configuration file the entry ``key``, with a value in Python's words, in its own layout.
 
         ``place`` is the mapping, or a value in it, behind which the entry goes; ``before`` the entry which it precedes.
-        Raises Refuse where the mapping has the key already, or the file cannot be edited.
+        Raises Refuse where the mapping has the key already (``instead``: with other entries under it), or the file
+        cannot be edited.
         """
         file, node, beside = self._value(place)
-        if any(name == key for _, name, _ in node.entries):
+        known = next((each for _, name, each in node.entries if name == key), None)
+        if known is not None and instead and known.kind == "value":
+            self.replace(file.site_of(known), value)
+            return
+        if known is not None:
             raise Refuse(f"{place.path.name} has {key} already on line {place.line}")
         added = file.entry(node, key, self._literal(place, value), before, beside)
         if added is None:

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 
+from turbofix.datafile import is_data
 from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
@@ -176,7 +177,10 @@ class Reads:
         """What carries a literal away from where it is written."""
         places = self.facts.places
         parent = places.parent(node, module)
-        if isinstance(parent, (ast.IfExp, ast.UnaryOp)):
+        if is_data(module.path) and isinstance(node, ast.Constant) and node.kind:
+            yield ("key", None, node.kind)
+            yield ("attribute", None, node.kind)
+        elif isinstance(parent, (ast.IfExp, ast.UnaryOp)):
             yield from self.carriers(parent, module)
         elif isinstance(parent, ast.Assign):
             for target in parent.targets:

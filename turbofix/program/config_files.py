@@ -82,11 +82,11 @@ class ConfigFile:
         """The names of its sections."""
         return [str(key.value) for key, _ in self.top.value]
 
-    def origin(self, node: yaml.Node) -> Origin:
-        """Where a node stands, as a constant of a program's text would."""
+    def origin(self, node: yaml.Node, name: str = "") -> Origin:
+        """Where a node stands, as a constant of a program's text would; its ``kind`` is the key before it."""
         start, end = node.start_mark, node.end_mark
         lines = self.module.text.split("\n")
-        constant = ast.Constant(node.value if isinstance(node.value, str) else None)
+        constant = ast.Constant(node.value if isinstance(node.value, str) else None, name.rpartition(".")[2])
         constant.lineno, constant.end_lineno = start.line + 1, end.line + 1
         constant.col_offset = len(lines[start.line][: start.column].encode()) if start.line < len(lines) else 0
         constant.end_col_offset = len(lines[end.line][: end.column].encode()) if end.line < len(lines) else 0
@@ -100,7 +100,7 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value
     """What a node of a file stands for; ``name`` is the way to it from the top."""
     import yaml
 
-    origin = file.origin(node)
+    origin = file.origin(node, name)
     if isinstance(node, yaml.MappingNode):
         try:
             file.loader.flatten_mapping(node)
@@ -110,7 +110,7 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value
         for key, value in node.value:
             word = _scalar(file, key)
             below = f"{name}.{word}" if name else str(word)
-            mapping.entries[word] = Entry(_value(interp, file, value, below), True, file.origin(value))
+            mapping.entries[word] = Entry(_value(interp, file, value, below), True, file.origin(value, below))
         return mapping
     if isinstance(node, yaml.SequenceNode):
         items = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]

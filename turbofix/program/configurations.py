@@ -99,7 +99,7 @@ def _constants(value: Value) -> object:
 
 def told_by(analysis: Analysis) -> dict[Site, tuple[Site, ...]]:
     """The constructions that unpack mappings of configuration files, each with the last value in these mappings."""
-    places, found = analysis.facts.places, dict[Site, dict[Site, None]]()
+    places, found = analysis.facts.places, dict[Site, dict[str, dict[Site, None]]]()
     for event in analysis.facts.of("make"):
         told = [
             places.site(each.entry, each.entry_module)
@@ -108,5 +108,7 @@ def told_by(analysis: Analysis) -> dict[Site, tuple[Site, ...]]:
             if each.entry_module is not None and is_data(each.entry_module.path)
         ]
         if told:
-            found.setdefault(analysis.facts.site(event), {})[max(told)] = None
-    return {site: tuple(values) for site, values in found.items()}
+            found.setdefault(analysis.facts.site(event), {}).setdefault(event.name, {})[max(told)] = None
+    # one call of Lightning's command line makes several things: it is the trainer that is asked for
+    made = {site: max(names, key=lambda name: name.endswith(".Trainer")) for site, names in found.items()}
+    return {site: tuple(found[site][name]) for site, name in made.items()}
