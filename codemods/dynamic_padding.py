@@ -23,7 +23,7 @@ Use instead
     (``group_by_length=True``) gain more, and are another order.
 
     A data set that pads each text by itself keeps doing so: its loaders get a ``collate_fn`` that cuts off the columns
-    in which the ``attention_mask`` of all texts of the batch is 0.
+    in which the attention mask of all texts of the batch is 0, whatever an item calls it.
 
 When refused
     Refused where the program compiles, as each length would be compiled anew; where the call says more than is written
@@ -130,7 +130,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 
 def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
     """Give the loaders of texts that are padded one by one a function that cuts off what is padding in all of them."""
-    name, mask = edit.free_name("without_padding", above), edit.quoted("attention_mask", above)
+    name, mask = edit.free_name("without_padding", above), edit.quoted(padding.mask or "", above)
     collate = edit.name("torch.utils.data.default_collate", above)
     put_above(
         edit,
@@ -144,4 +144,4 @@ def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
         "    return {key: part[..., used] if key in wide else part for key, part in batch.items()}",
     )
     for loader in padding.loaders:
-        edit.argument(loader, "collate_fn", name)
+        edit.argument(loader, "collate_fn", name, spelled_out=True)

@@ -1044,7 +1044,8 @@ class Padding:
     ``trainer`` of transformers makes, where the program calls the tokenizer ``tokenizer``, and ``imports`` is a
     statement of its file that brings names of transformers. ``value`` is the argument that says so, ``in_eights``: the
     fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but the program. ``loaders`` could cut
-    off what is padding in all texts of a batch, by a function in front of ``helper``. ``why_not`` speaks against it.
+    off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's ``mask``.
+    ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1058,6 +1059,7 @@ class Padding:
     by_hand: bool = False
     loaders: tuple[Site, ...] = ()
     helper: Site | None = None
+    mask: str | None = None
     why_not: str | None = None
 
 

@@ -51,10 +51,15 @@ def _said(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[Padding]:
         if _FIXED_LENGTH.search(module.text) is None:
             continue
         for call in every(ast.Call, module.tree):
-            told = {each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)}
-            fixed = told.get("padding") == "max_length" or told.get("pad_to_max_length") is True
-            if fixed and (analysis.facts.at(call) or _gives_items(analysis, call, module)):
+            if _is_fixed(call) and (analysis.facts.at(call) or _gives_items(analysis, call, module)):
                 yield _of_items(analysis, call, module)
+
+
+def _is_fixed(node: ast.AST) -> bool:
+    """Whether a call says that it pads to a fixed length."""
+    given = node.keywords if isinstance(node, ast.Call) else []
+    told = {each.arg: each.value.value for each in given if isinstance(each.value, ast.Constant)}
+    return told.get("padding") == "max_length" or told.get("pad_to_max_length") is True
 
 
 def _of_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Padding:
@@ -70,7 +75,10 @@ def _of_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Padding
         data = [each.cls.node for one in flatten(passed.value) for each in members(one) if isinstance(each, Instance)]
         if any(each in classes for each in data):
             found.append(event)
-    masked = any(map(_gives_mask, (each for one in classes for each in walk(one))))
+    mask = next((key for one in classes for key in _masks_in(one)), None)
+    alone = (
+        sum(_is_fixed(each) for one in classes for each in walk(one)) == 1
+    )  # of two, one would be cut like the other
     plain = all(
         event.arguments is not None
         and not event.arguments.open
@@ -78,23 +86,39 @@ def _of_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Padding
         and event.arguments.get("collate_fn", 7) is None
         for event in found
     )
-    if not (found and masked and plain) or len({event.module.path for event in found}) != 1:
+    if not (found and mask and plain and alone) or len({event.module.path for event in found}) != 1:
         return Padding(site, "item", why_not=one_by_one)
     if facts.of("compile"):
         return Padding(site, "item", why_not=_COMPILED)
     loaders = tuple(sorted({facts.site(event) for event in found}))
     helper = min(place_of_helper(analysis, event.node, event.module) for event in found)
-    return Padding(site, "item", loaders=loaders, helper=helper)
-
-
-def _gives_mask(node: ast.AST) -> bool:
-    """Whether an item may have an attention mask: by its name, or as one of all that a tokenizer gives."""
-    if isinstance(node, ast.Dict):
-        return any(isinstance(each, ast.Constant) and each.value == MASK for each in node.keys)
-    return isinstance(node, ast.DictComp) or (isinstance(node, ast.Attribute) and node.attr == "items")
+    return Padding(site, "item", loaders=loaders, helper=helper, mask=mask)
 
 
 MASK = "attention_mask"
+
+
+def _masks_in(cls: ast.ClassDef) -> Iterator[str]:
+    """The keys of attention masks in items: by what they are made of, or by name among all that a tokenizer gives."""
+    for node in walk(cls):
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and _reads_mask(value, cls):
+                yield key.value
+    if any(isinstance(each, ast.DictComp) or getattr(each, "attr", None) == "items" for each in walk(cls)):
+        yield MASK
+
+
+def _reads_mask(value: ast.expr, cls: ast.ClassDef, depth: int = 3) -> bool:
+    """Whether an expression reads the attention mask that a tokenizer gives, by names that its class sets, too."""
+    names: set[str] = set()
+    for each in walk(value):
+        if MASK in (getattr(each, "attr", None), getattr(each, "value", None), getattr(each, "id", None)):
+            return True
+        names |= {each.id} if isinstance(each, ast.Name) else set()
+    sets = [each for each in walk(cls) if isinstance(each, ast.Assign) and dotted(each.targets[0]) in names]
+    return bool(depth) and any(_reads_mask(each.value, cls, depth - 1) for each in sets)
+
+
 _COMPILED = "the model is compiled, which would happen anew for each length"
 
 
