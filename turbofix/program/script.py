@@ -255,13 +255,13 @@ def _leading_to(
 def _behind_imports(module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
     """The statement behind the first imports of torch and those that follow on them, where it defines nothing."""
     body = module.tree.body
-    first = next((i for i, each in enumerate(body) if "torch" in _imported(each)), len(body))
+    first = next((i for i, each in enumerate(body) if "torch" in imported_by(each)), len(body))
     rest = (each for each in body[first:] if not isinstance(each, (ast.Import, ast.ImportFrom)))
     statement = next(rest, None)
     return (statement, module.tree) if statement is not None and not isinstance(statement, _DEFINITIONS) else None
 
 
-def _imported(statement: ast.stmt) -> set[str]:
+def imported_by(statement: ast.stmt) -> set[str]:
     """The packages that a statement imports."""
     if isinstance(statement, ast.Import):
         return {alias.name.partition(".")[0] for alias in statement.names}

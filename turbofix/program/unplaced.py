@@ -22,6 +22,7 @@ from turbofix.program.model import Batch, Evaluation, Framework, Hazard, Model, 
 from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.objects import models_in
 from turbofix.program.placements import is_none
+from turbofix.program.script import imported_by
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.tensors import tensors_in
 from turbofix.program.values import Instance, Made, Opaque, Tensor, Value, flatten, members
@@ -239,8 +240,10 @@ class _Search:
         return "tensor"
 
     def _beside_model(self, node: ast.AST, module: ModuleFile) -> str:
-        """The device of the model that a loop of another file calls."""
-        for event in self.facts.events_in(node):
+        """The device of the model that a loop or function of another file calls."""
+        for event in (
+            self.facts.events_in_functions([node]) if isinstance(node, FUNCTIONS) else self.facts.events_in(node)
+        ):
             called = event.node.func if isinstance(event.node, ast.Call) and event.module is module else None
             name = dotted(called) if event.kind == "forward" and called is not None else None
             if name is not None and name.count(".") < 2:
@@ -281,9 +284,8 @@ class _Search:
             scope = self.places.scope(node, module)
             own = parameters(scope) if isinstance(scope, FUNCTIONS) else []
             cls = self.places.parent(scope, module)
-            if not own or not isinstance(cls, ast.ClassDef) or _name(scope) == "__init__":
-                raise _InTheWay(node, module, "a tensor is made in a file of its own, which other scripts may use")
-            text = f"next({own[0].arg}.parameters()).device"
+            of_model = own and isinstance(cls, ast.ClassDef) and _name(scope) != "__init__"
+            text = f"next({own[0].arg}.parameters()).device" if of_model else self._beside_model(scope, module)
         site = self.places.site(node, module)
         self.moves[site] = Moved(site, text)
 
@@ -431,12 +433,13 @@ class _Search:
         return True
 
     def _last_import(self) -> Site:
-        """The last of the imports with which the script begins."""
+        """The last of the imports that stand together with torch's, or with which the script begins."""
         found: ast.stmt | None = None
-        for number, statement in enumerate(self.entry.tree.body):
+        torch = [each for each in self.entry.tree.body if "torch" in imported_by(each)]
+        for statement in self.entry.tree.body:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 found = statement
-            elif not (number == 0 and isinstance(statement, ast.Expr)) and found is not None:
+            elif found is not None and (not torch or found.lineno >= torch[0].lineno):
                 break
         if found is None:
             raise _InTheWay(self.entry.tree, self.entry, "the file does not begin with its imports")
