@@ -94,8 +94,8 @@ CUTTING = ("swin", "vit", "maxvit")
 
 @dataclass(frozen=True)
 class Plan:
-    """The call that moves the model and its method, or the loop in front of which its name is ``text``; and the views
-    of what its layers compute."""
+    """The call that moves the model and its method, or the statement in front of which (``method``: behind which) its
+    name is ``text``; and the views of what its layers compute."""
 
     moved: Site
     method: str
@@ -154,7 +154,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The models in a module of Lightning's, which are put into the other order in front of its training."""
-    told: set[str] = set()
+    told: set[tuple[Site | None, str]] = set()
     for training in program.trainings:
         gpu = on_gpu(training)
         in_16 = training.argument("precision").known and set(training.argument("precision").values) <= set(MIXED)
@@ -162,11 +162,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         for text, model in training.parts:
             over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
-            if text in told or not over_pictures or model.compiled is not None or is_little(model):
+            key = (training.starts if training.inside else None, text)
+            if key in told or not over_pictures or model.compiled is not None or is_little(model):
                 continue
-            told.add(text)
+            told.add(key)
             message = f"the convolutions of `{text}` have their weights in the order for other kernels"
-            seen = (Evidence("Lightning trains it", training.starts),)
+            seen = (Evidence("Lightning trains it", training.site),)
             sharded = "a strategy or plugin of the trainer may lay the weights out itself"
             reason = sharded if is_sharded(training) else why_not(program, model)
             if reason is not None:
@@ -178,7 +179,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 *((NO_OLD_CHECKPOINT,) if training.resumes else ()),
                 LAYOUT_FREE,
             )
-            plan = Plan(training.starts, "", text, program.layouts.views)
+            plan = Plan(training.starts, "after" if training.inside else "", text, program.layouts.views)
             worth = worth_of(model, in_16)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
@@ -255,8 +256,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     order = edit.name("torch.channels_last", plan.moved)
     if plan.method == "to":
         edit.argument(plan.moved, "memory_format", order)
-    elif not plan.method:
-        edit.before(plan.moved, f"{plan.text}.to(memory_format={order})")
+    elif plan.method in ("", "after"):
+        put = edit.after if plan.method else edit.before
+        put(plan.moved, f"{plan.text}.to(memory_format={order})")
     else:
         edit.insert_after(plan.moved, f".to(memory_format={order})")
     for site, text in plan.views:

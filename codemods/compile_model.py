@@ -27,7 +27,8 @@ Use instead
     ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for measurements to say.
 
     The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``. Under Lightning
-    the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``).
+    the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``), or at
+    the end of its ``__init__`` where that has no one place (Lightning's command line, ``fit`` in two branches).
 
 When refused
     Compiling takes a minute or more, for training and once more for evaluation: it is refused for trainings that are
@@ -212,7 +213,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The models in a module of Lightning's, which are compiled in place in front of its training."""
-    told: set[str] = set()
+    told: set[tuple[Site | None, str]] = set()
     for training in program.trainings if program.target.capability >= VOLTA else ():
         gpu = trains_on_gpu(training)
         if training.starts is None or gpu is False or any(each.compiled is not None for _, each in training.parts):
@@ -220,11 +221,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         for text, model in training.parts:
             whole = any(layer.startswith(NETWORKS) for layer in model.layers)
             heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
-            if text in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
+            key = (training.starts if training.inside else None, text)
+            if key in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
                 continue
-            told.add(text)
+            told.add(key)
             message = f"`{text}` runs uncompiled, one kernel for each of its operations"
-            seen = (Evidence("Lightning trains it", training.starts),)
+            seen = (Evidence("Lightning trains it", training.site),)
             loaders = [each.site for each in program.loaders if each.fed != "no"]
             resized = training.module.resized if training.module is not None else None
             asked = next((site for _, site in asked_for_determinism(program)), None)
@@ -243,7 +245,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
             works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
             works = works or has_noticeable(model.products, None)
-            plan = Plan(training.starts, text, ASKED, before=True, dynamic=differ)
+            plan = Plan(training.starts, text, ASKED, before=not training.inside, dynamic=differ)
             worth = Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 

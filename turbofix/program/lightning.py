@@ -83,25 +83,36 @@ def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
 
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
     """Every training that is started by ``trainer.fit(module)``, or by Lightning's command line."""
-    found: dict[Site, Training] = {}
+    found: dict[Site, list[tuple[Training, Event, list[Value]]]] = {}
     parsed = {id(event.node) for event in analysis.facts.of("make") if event.name in _CLI}
     for event in analysis.facts.of("call", "make"):
-        if event.arguments is None:
+        if event.arguments is None or event.name not in _FITS:
             continue
-        if event.name in _FITS:
-            given = event.arguments.get("model", 0)
-            modules = list(members(given.value)) if given is not None else []
-            resumes = event.arguments.get("ckpt_path", 4) is not None
-            for trainer in members(event.receiver):
-                made = trainer.base if isinstance(trainer, Instance) else trainer
-                if isinstance(made, Made):
-                    training = _training(analysis, made, modules, resumes=resumes)
-                    if training is not None and id(made.origin.node) in parsed:
-                        training = replace(training, parsed="--trainer.")
-                    elif training is not None and _is_from_options(made.origin.node):
-                        training = replace(training, parsed="--")
-                    _add(found, training and _started(analysis, training, event, modules))
-    return tuple(found[site] for site in sorted(found))
+        given = event.arguments.get("model", 0)
+        modules = list(members(given.value)) if given is not None else []
+        resumes = event.arguments.get("ckpt_path", 4) is not None
+        for trainer in members(event.receiver):
+            made = trainer.base if isinstance(trainer, Instance) else trainer
+            training = _training(analysis, made, modules, resumes=resumes) if isinstance(made, Made) else None
+            if training is not None and isinstance(made, Made):
+                if id(made.origin.node) in parsed:
+                    training = replace(training, parsed="--trainer.")
+                elif _is_from_options(made.origin.node):
+                    training = replace(training, parsed="--")
+                found.setdefault(training.site, []).append((training, event, modules))
+    return tuple(_of_all(analysis, found[site]) for site in sorted(found))
+
+
+def _of_all(analysis: Analysis, fits: list[tuple[Training, Event, list[Value]]]) -> Training:
+    """The training of a trainer that is told to fit so many times, perhaps from a checkpoint in one branch."""
+    training, event, modules = fits[0]
+    steps = [each.module and replace(each.module, resumes=False) for each, _, _ in fits]
+    if any(each != steps[0] for each in steps):  # several modules: what holds for one need not for the other
+        return Training(training.site, training.qualname, training.arguments, training.open_mapping)
+    if training.module is not None:
+        resumes = any(each.module.resumes for each, _, _ in fits if each.module is not None)
+        training = replace(training, module=replace(training.module, resumes=resumes))
+    return _started(analysis, training, event if len(fits) == 1 else None, modules)
 
 
 def _is_from_options(call: ast.AST) -> bool:
@@ -109,36 +120,55 @@ def _is_from_options(call: ast.AST) -> bool:
     return isinstance(call, ast.Call) and (dotted(call.func) or "").endswith(".from_argparse_args")
 
 
-def _started(analysis: Analysis, training: Training, event: Event, modules: list[Value]) -> Training:
-    """A training with the statement that starts it, and what the models in its module are called there."""
+def _started(analysis: Analysis, training: Training, event: Event | None, modules: list[Value]) -> Training:
+    """A training with where the models in its module can be changed before it starts, and what they are called there.
+
+    That is the statement of the one call that starts it, where the module has a name, else the end of its ``__init__``.
+    """
     places = analysis.facts.places
-    given = event.arguments.get("model", 0) if event.arguments is not None else None
-    statement = places.statement(event.node, event.module)
+    given = event.arguments.get("model", 0) if event is not None and event.arguments is not None else None
+    statement = places.statement(event.node, event.module) if event is not None else None
     called = dotted(given.node) if given is not None and given.node is not None else None
-    if called is None or not isinstance(statement, (ast.Expr, ast.Assign)):
-        return training
+    starts = places.site(statement, event.module) if event is not None and statement is not None else None
+    inside = called is None or not isinstance(statement, (ast.Expr, ast.Assign))
+    if inside:
+        own = [each for module in modules if isinstance(module, Instance) for each in _inits(module)[:1]]
+        ends = {places.site(each.node.body[-1], each.module) for each in own if isinstance(each.node, ast.FunctionDef)}
+        called, starts = "self", ends.pop() if len(ends) == 1 else None
     parts: dict[tuple[str, Site], Model] = {}
     run = [each for event in analysis.facts.of("forward") for each in members(event.receiver)]
-    for module in modules:
+    for module in modules if starts is not None else ():
         if isinstance(module, Instance) and _has_own_layers(module):
             for model in models_given(analysis, [module]):
                 alone = Hazard(_ONE_BY_ONE, model.site) if not any(each is module for each in run) else None
-                parts[called, model.site] = replace(model, compiling=Compiling(barred=alone))
+                parts[called or "", model.site] = replace(model, compiling=Compiling(barred=alone))
         elif isinstance(module, Instance):
+            set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
+            filled = [node for node in set_up if not isinstance(getattr(node, "value", None), ast.Constant)]
+            there = {name for node in filled for name in written(node)}
             for name, value in module.attributes.items():
-                if name.isidentifier():
+                if f"self.{name}" in there:  # before `setup` and `configure_model`
                     for each in members(value):
                         if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
                             each.uses.add("parameters")  # its optimizer takes those of the whole module
                     parts |= {(f"{called}.{name}", each.site): each for each in models_given(analysis, [value])}
     named = tuple((name, each) for (name, _), each in parts.items())
-    return replace(training, starts=places.site(statement, event.module), called=called, parts=named)
+    return replace(training, starts=starts, inside=inside, parts=named)
+
+
+def _inits(module: Instance) -> list[Function]:
+    """The constructors of a module's class and of those that it derives from, its own first."""
+    found = [
+        value for cls in module.cls.mro() if isinstance(cls, Class) for value in members(cls.names.get("__init__"))
+    ]
+    return [each for each in found if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef)]
 
 
 def _has_own_layers(module: Instance) -> bool:
     """Whether a module computes with layers of torch that it holds itself: it is the model then."""
     held = [each for value in module.attributes.values() for each in members(value) if isinstance(each, Made)]
-    return any(each.kind == "module" and each.qualname.startswith("torch.nn.") for each in held)
+    named = {each.qualname for each in held if each.kind == "module"} - {"torch.nn.*"}  # (that may be a criterion)
+    return any(each.startswith("torch.nn.") for each in named)
 
 
 # --- the loaders that a trainer reads -----------------------------------------------------------------------------
@@ -206,14 +236,6 @@ def _is_fed_again(analysis: Analysis, event: Event) -> bool:
 
 
 # --- trainings ----------------------------------------------------------------------------------------------------
-
-
-def _add(found: dict[Site, Training], training: Training | None) -> None:
-    if training is not None and training.site not in found:
-        found[training.site] = training
-    elif training is not None and found[training.site].module != training.module:
-        del found[training.site]  # one trainer for several modules: what holds for one need not for the other
-        found[training.site] = Training(training.site, training.qualname, training.arguments, training.open_mapping)
 
 
 def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: bool) -> Training | None:

@@ -659,6 +659,8 @@ def _call_opaque(interp: Interpreter, receiver: Opaque, name: str, arguments: Ar
         parameter = Tensor(frozenset({"param"}), "unknown", interp.origin(node), receiver)
         element: Value = parameter if name == "parameters" else Sequence([UNKNOWN, parameter])
         return Iterated(element, receiver, name, interp.origin(node))
+    if name == "compile" and not arguments.keywords.keys() & {"optimizer", "loss"}:  # (as Keras has it)
+        interp.event("compile", node, name, receiver, arguments, receiver)
     if name == "step":
         for member in members(_argument(arguments)):
             if isinstance(member, (Function, Bound)):

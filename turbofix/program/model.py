@@ -1449,8 +1449,8 @@ class Training:
     resumes: bool = False  # it may go on from a checkpoint, with the state of the optimizer in it
     imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
-    starts: Site | None = None  # the statement that has Lightning train, where the module has the name ``called``
-    called: str | None = None
+    starts: Site | None = None  # the statement that has Lightning train a module of a name
+    inside: bool = False  # that is the last one of the module's ``__init__`` instead
     parts: tuple[tuple[str, Model], ...] = ()  # the models in the module that its steps call, by their names there
     configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
 
