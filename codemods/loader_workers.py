@@ -48,8 +48,8 @@ When refused
     from its copy), files that forked workers would share, and globals that ``main`` sets, which a spawned worker
     (macOS, Windows, Python 3.14) does not find. Work on the GPU in the dataset or collate function is refused, and so
     are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
-    user, read for something else, or explained by a comment, calls that unpack a mapping which is written
-    neither in the same function nor in a configuration file, and scripts whose own processes may not start others. Nothing is
+    user, read for something else, or explained by a comment, calls that unpack a mapping which is written neither
+    in the same function nor in a configuration file, and scripts whose own processes may not start others. Nothing is
     said of a handful of samples, and of loader classes of other libraries.
 
 Risk
