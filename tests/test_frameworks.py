@@ -257,9 +257,10 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
     assert found.framework == name.partition(",")[0]
     assert found.trains
     # The trainer of transformers has a switch for TF32; mixed precision is refused for the `compute_loss` of its own.
-    # Under Lightning the loaders are the script's.
+    # Under Lightning and Ignite the loaders are the script's.
     assert proven(found) == {
         "transformers": {"tf32"},
+        "ignite": {"loader-workers"},
         "lightning": {"fused-optimizer", "loader-workers", "pin-memory"},
     }.get(name, set())
 
