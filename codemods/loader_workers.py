@@ -107,6 +107,9 @@ codemod = Codemod(
 MOST = 16
 IN_A_FILE = "4"
 """How many a configuration file is told, which cannot count CPUs: as many as a small machine has."""
+PASSING_ON = ("torch_geometric.", "dgl.dataloading.")
+"""Libraries whose loaders give torch's the arguments that are not their own."""
+
 TRAINERS = "dataloader_"
 """How the settings of transformers' trainer for its loaders begin."""
 
@@ -478,7 +481,7 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every {when}"
     seen = evidence(program, loaders)
     reason = None
-    if first.subclass is not None:
+    if first.subclass is not None and not first.subclass.startswith(PASSING_ON):
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
     elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
