@@ -26,12 +26,12 @@ Use instead
 When refused
     Where the call unpacks a mapping that is written neither in the same function, for that alone, nor in a
     configuration file, where a batch holds sparse tensors (older versions of torch cannot pin them), where the batches
-    are objects of a class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an on/off option decides,
-    where the GPU is used only with an option that the place of the call does not tell, and where ``pin_memory=False``
-    stands with a comment. Nothing is said where the batches are on the GPU already, where ``collate_fn`` moves or pins
-    them itself, where every copy is of new memory (``torch.stack(x)``), where all its copies keep blocking
-    (``non-blocking`` refuses them), for an evaluation over a handful of batches, and where an unpacked mapping may set
-    ``pin_memory`` already.
+    are objects of a class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an
+    on/off option decides, where the GPU is used only with an option that the place of the call does not tell, and where
+    ``pin_memory=False`` stands with a comment. Nothing is said where the batches are on the GPU already, where
+    ``collate_fn`` moves or pins them itself, where every copy is of new memory (``torch.stack(x)``), where all its
+    copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful of batches, and where an
+    unpacked mapping may set ``pin_memory`` already.
 
 Risk
     exact: where the memory lies changes no number.
