@@ -10,11 +10,11 @@ from typing import Literal
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.arguments import argument_from, argument_of
+from turbofix.program.arguments import argument_of
 from turbofix.program.calls import is_module
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame, settled
-from turbofix.program.model import ABSENT, ALWAYS, Accumulation, Act, Argument, Guard
+from turbofix.program.model import ALWAYS, Accumulation, Act, Argument, Guard
 from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
 from turbofix.program.sites import LOOPS, contains
@@ -175,7 +175,6 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         scaled=is_scaled(event),
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and creates_graph(event),
-        max_norm=_max_norm(analysis, event) if event.kind == "clip" else ABSENT,
         concerns=_concerns(analysis, event) if event.kind == "step" else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
@@ -275,14 +274,6 @@ def keeps_graph(event: Event) -> bool:
     """Whether a backward pass, or ``torch.autograd.grad``, may leave the graph for another one."""
     passed = told_to_backward(event, "retain_graph")
     return creates_graph(event) or (passed is not None and settled(passed.value) is not False)
-
-
-def _max_norm(analysis: Analysis, event: Event) -> Argument:
-    arguments = event.arguments
-    if arguments is None:
-        return ABSENT
-    passed = arguments.get("max_norm", 1) or arguments.get("clip_value", 1)
-    return argument_from(passed, event.module, analysis.facts, analysis.reads)
 
 
 def acts(analysis: Analysis, events: Iterable[Event], loop: ast.AST | None) -> tuple[Act, ...]:

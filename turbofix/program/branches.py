@@ -11,7 +11,7 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.guards import Condition
-from turbofix.program.values import Opaque, Option, members
+from turbofix.program.values import Option, members
 
 Choices = dict[ast.AST, tuple[set[object], set[object]]]
 """For each option (where it is declared) the values that it has there, one or none, and those that it cannot have."""
@@ -65,31 +65,6 @@ def _of_event(analysis: Analysis, event: Event) -> Choices:
     if not frames:
         return {}
     return _choices(analysis, analysis.guards.tests_around(event.node, frames[-1].scope, frames, returns=False))
-
-
-def is_chosen_elsewhere(analysis: Analysis, events: list[Event]) -> bool:
-    """Whether what nobody here passes decides that this is made, and not something else: ``if args.task == "chat":``.
-
-    The function belongs to another program then, which may never want it where this one reads it.
-    """
-    return bool(events) and all(_is_chosen_elsewhere(analysis, event) for event in events)
-
-
-def _is_chosen_elsewhere(analysis: Analysis, event: Event) -> bool:
-    frames = analysis.facts.frames(event)
-    if not frames or isinstance(frames[0].scope, ast.Module):  # it runs as the script stands
-        return False
-    for condition in analysis.guards.tests_around(event.node, frames[-1].scope, frames, returns=False):
-        test = condition.test if not condition.early else None
-        if not isinstance(test, ast.Compare) or not isinstance(test.comparators[0], ast.Constant):
-            continue
-        asked = test.left
-        while isinstance(asked, (ast.Attribute, ast.Subscript)):
-            asked = asked.value
-        found = members(analysis.facts.evaluate(asked, condition.frames))
-        if found and all(isinstance(each, Opaque) and each.how == "parameter" for each in found):
-            return True
-    return False
 
 
 def _choices(analysis: Analysis, conditions: list[Condition]) -> Choices:

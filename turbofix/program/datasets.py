@@ -704,15 +704,6 @@ def _only_indexes(function: Function, instance: Instance) -> bool:
     return picked
 
 
-def _attribute_value(instance: Instance, node: ast.expr) -> Value | None:
-    if isinstance(node, ast.Constant):
-        return Const(node.value)
-    name = dotted(node)
-    if name is None or not name.startswith("self.") or name.count(".") != 1:
-        return None
-    return instance.attributes.get(name[5:])
-
-
 def _scan(work: Work, function: Function, instance: Instance | None, depth: int) -> None:
     """Note what a function of the project does for an item, through the functions and methods that it calls."""
     if depth < 0 or id(function.node) in work.seen:

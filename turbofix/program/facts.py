@@ -142,10 +142,6 @@ class Facts:
         """Where a value was written."""
         return self.places.site(origin.node, origin.module) if origin is not None else None
 
-    def origin_text(self, origin: Origin | None) -> str | None:
-        """The source of where a value was written."""
-        return self.places.text(origin.node, origin.module) if origin is not None else None
-
     def frames(self, event: Event) -> tuple[Frame, ...]:
         """The frames that an event happened in, outermost first."""
         found = self._frames.get(id(event))

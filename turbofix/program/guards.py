@@ -18,7 +18,7 @@ from turbofix.program.facts import Facts, Frame, argument_for, settled, stack_of
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
-from turbofix.program.values import External, Function, Host, Opaque, Option, Tensor, flatten, members
+from turbofix.program.values import External, Function, Opaque, Option, members
 from turbofix.records import dataclass
 
 _ORDER = ("always", "config", "rank", "every_n", "condition", "except")
@@ -509,8 +509,3 @@ def modulo_of(test: ast.expr) -> tuple[ast.BinOp, bool] | None:
 def _is_equality(node: ast.expr) -> bool:
     """A test that holds at single points (``i == last``)."""
     return isinstance(node, ast.Compare) and all(isinstance(op, ast.Eq) for op in node.ops)
-
-
-def reads_tensor(values: object) -> bool:
-    """Whether a value was read from a tensor, or is one."""
-    return any(isinstance(each, (Host, Tensor)) for each in flatten(values))  # type: ignore[arg-type]

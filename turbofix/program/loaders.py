@@ -10,7 +10,6 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, bound_arguments
-from turbofix.program.branches import is_chosen_elsewhere
 from turbofix.program.datasets import collating, dataset_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
@@ -149,7 +148,6 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
         built_in_loop=False,
         subclass=subclass,
         name=_name(analysis, events),
-        elsewhere=is_chosen_elsewhere(analysis, events),
         sizes=_sizes(made, passed, arguments, data),
         cut=_cut(analysis, passed, module),
         comments=facts.places.comments_at(node, module),

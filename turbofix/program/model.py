@@ -277,7 +277,6 @@ class Loader:
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
     unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
-    elsewhere: bool = False  # whether it is built at all is decided by what nobody here passes: `args.task == "..."`
     fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
@@ -308,7 +307,6 @@ class Transfer:
     loader: Site | None = None  # the loader whose batch it moves
     likely: Literal["batch", "output"] | None = None  # where `what` is unknown: what its use makes it, not its making
     in_step: bool = False
-    in_evaluation: bool = False
 
 
 @dataclass(frozen=True)
@@ -429,7 +427,6 @@ class Act:
     scaled: bool = False  # goes through a GradScaler
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
-    max_norm: Argument = ABSENT  # for clips
     concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
@@ -774,7 +771,6 @@ class Step:
     model: Known = Known()  # what its forward passes call
     data: Known = Known()  # where its data come from; ``source`` says the kind
     thrown_away: tuple[ThrownAway, ...] = ()  # backward passes that compute gradients which nothing uses
-    waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     zeroings: tuple[Zeroing, ...] = ()  # where it fills gradients with zeros
     late: Site | None = None  # SGD with momentum: what may give a parameter its first gradient after the first update
@@ -841,7 +837,6 @@ class Evaluation:
     copied_at_once: bool = (
         False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
     )
-    waits: tuple[Site, ...] = ()  # calls that wait for all the work of the GPU, in every iteration
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     graphs: KeptGraph | None = None  # what it builds for nothing
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once
@@ -961,7 +956,6 @@ class Products:
     of_graphs: bool = False
     embeds: bool = False
     channels: int | None = 0  # the most that a convolution takes or gives; None where no literal tells
-    grouped: int | None = 0  # the most that one with groups takes or gives
 
     @property
     def by_position(self) -> bool:
@@ -1160,7 +1154,6 @@ class Model:
     dtype: str | None = None  # "float64" where the program chose one
     compiled: Site | None = None
     wrapped: str | None = None  # torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
-    ends_in_sigmoid: bool = False
     products: Products = Products()
     convolutions: tuple[Convolution, ...] = ()
     compiling: Compiling | None = None  # None where no step calls it, or its framework compiles

@@ -270,10 +270,6 @@ class Bindings:
         """The nodes that write a dotted name in a scope itself, in source order."""
         return names_of(scope).writes.get(name, [])
 
-    def outer_names(self, scope: ast.AST) -> frozenset[str]:
-        """The names that a function declares ``global`` or ``nonlocal``."""
-        return names_of(scope).outer
-
     def captured(self, scope: ast.AST) -> frozenset[str]:
         """The names that functions nested in the scope read, or write by declaration."""
         return _captured(scope)

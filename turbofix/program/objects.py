@@ -237,62 +237,6 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
             layers_of(each, found, depth - 1)
 
 
-def ends_in_sigmoid(value: Made | Instance | Opaque) -> bool:
-    """Whether the last layer that a model applies is a sigmoid, by its ``forward`` or its container."""
-    if isinstance(value, Made):
-        if value.qualname == "torch.nn.Sigmoid":
-            return True
-        inner = [each.value for each in value.arguments.positions]
-        if value.qualname == "torch.nn.Sequential" and inner:
-            return any(
-                isinstance(member, (Made, Instance)) and ends_in_sigmoid(member) for member in members(inner[-1])
-            )
-        return False
-    if not isinstance(value, Instance):
-        return False
-    forward = value.cls.find("forward")
-    if not isinstance(forward, Function):
-        return False
-    for node in walk(forward.node):
-        if isinstance(node, ast.Return) and node.value is not None and _is_sigmoid(node.value, forward, value, 4):
-            return True
-    return False
-
-
-def _is_sigmoid(node: ast.expr, forward: Function, model: Instance, depth: int) -> bool:
-    if depth < 0:
-        return False
-    if isinstance(node, ast.Tuple):
-        return any(_is_sigmoid(each, forward, model, depth - 1) for each in node.elts)
-    if isinstance(node, ast.Name):
-        last: ast.expr | None = None
-        for each in walk(forward.node):
-            if isinstance(each, ast.Assign) and any(dotted(target) == node.id for target in each.targets):
-                last = each.value
-        return last is not None and _is_sigmoid(last, forward, model, depth - 1)
-    if not isinstance(node, ast.Call):
-        return False
-    name = dotted(node.func)
-    method = node.func.attr if isinstance(node.func, ast.Attribute) else name
-    shaping = method in ("view", "squeeze", "flatten", "reshape", "mean")
-    if shaping and isinstance(node.func, ast.Attribute) and dotted(node.func.value) not in ("torch", "F"):
-        return _is_sigmoid(node.func.value, forward, model, depth - 1)
-    if name is not None and name.startswith("self.") and name.count(".") == 1:
-        held = model.attributes.get(name[5:])
-        found = [each for each in members(held) if isinstance(each, (Made, Instance))]
-        if found:
-            return any(ends_in_sigmoid(each) for each in found)
-        called = model.cls.find(name[5:])
-        if isinstance(called, Function):
-            return any(
-                isinstance(each, ast.Return)
-                and each.value is not None
-                and _is_sigmoid(each.value, called, model, depth - 1)
-                for each in walk(called.node)
-            )
-    return method == "sigmoid"
-
-
 def models(analysis: Analysis) -> tuple[Model, ...]:
     """Every model that is called, trained, moved or wrapped."""
     facts = analysis.facts
@@ -396,7 +340,6 @@ def _described(
         dtype=dtype,
         compiled=compiled,
         wrapped=wrapped,
-        ends_in_sigmoid=any(ends_in_sigmoid(value) for value in values),
         products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
         convolutions=convolutions_of(layers.parts, layers.bases),
         numbers=numbers_of(analysis, layers.parts, values),

@@ -197,27 +197,6 @@ class Devices:
                 return replace(placement, where=where)
         return Placement(where, needs=next(filter(None, (self._needed(move, to) for move, to in moves)), None))
 
-    def device_for(self, event: Event, moves: Iterable[tuple[Event, Placement]]) -> str | None:
-        """How to write, at an event, the one device that all of some transfers go to; None where that is not known."""
-        found: set[str | None] = set()
-        for move, placement in moves:
-            text = placement.text
-            if text is None and placement.where == "cuda" and not placement.tests:
-                found.add("cuda")  # `.cuda()`
-            elif text is None or placement.text_kind not in ("device", "string", "index"):
-                return None
-            elif _NAME.fullmatch(text):
-                here, there = self._value_of(text, event, before=True), self._value_of(text, move)
-                known = here is not None and not any(isinstance(each, (Unknown, Opaque)) for each in members(here))
-                if not known or set(map(identity, members(here))) != set(map(identity, members(there))):
-                    return None
-                found.add(text)
-            elif placement.where == "cuda" and text[0] in "'\"0123456789":
-                found.add(text)
-            else:
-                return None
-        return found.pop() if len(found) == 1 else None
-
     def named(self, words: str, event: Event) -> Value | None:
         """What a name (``device``, ``args.device``) stands for at an event."""
         return self._value_of(words, event)

@@ -143,7 +143,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
     """
     found: dict[Product, None] = {}
     channels: list[int | None] = [0]
-    grouped: list[int | None] = [0]
     names = set(bases)
     beside_network = False
     idle = {id(each) for part in parts for each in _never_called(part)}
@@ -164,7 +163,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
         names.add(qualname)
         if qualname.startswith(_CONVOLUTIONS):
             channels += _channels(part)
-            grouped += _channels(part) if _has_groups(part) else ()
         if qualname in _LAYERS:
             found[_product(qualname, part.arguments)] = None
         elif qualname in _ATTENTION:
@@ -195,7 +193,6 @@ def products_of(parts: Sequence[Made], bases: Iterable[str], *, whole: Sequence[
         embeds="torch.nn.Embedding" in bases
         or any(part.qualname == "torch.nn.Embedding" and not _is_of_labels(part) for part in parts),
         channels=_most(None if any(name.startswith(_CONVOLUTIONS) for name in bases) else 0, *channels),
-        grouped=_most(*grouped),
     )
 
 
@@ -212,12 +209,6 @@ def _is_of_labels(part: Made) -> bool:
     """Whether an embedding is of a few classes, one for each sample, and not of the tokens of a text."""
     known = _width(part.arguments.get("num_embeddings", 0))
     return known is not None and known <= _LABELS
-
-
-def _has_groups(part: Made) -> bool:
-    """Whether a convolution may have groups (depthwise ones have as many as channels)."""
-    passed = part.arguments.get("groups", _GROUPS)
-    return passed is not None and _width(passed) != 1
 
 
 def _channels(part: Made) -> tuple[int | None, int | None]:

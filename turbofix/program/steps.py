@@ -498,7 +498,6 @@ def _step(
         model=model_known(analysis, training, updates, loop),
         data=data_known(analysis, sources, found_loaders, kind),
         thrown_away=thrown_away(analysis, record, backwards),
-        waits=_waits(analysis, training, loop),
         chores=chores(analysis, training, record),
         zeroings=zeroings(analysis, training, record),
         late=late(analysis, training, record),
@@ -1141,7 +1140,6 @@ def _evaluation(
         calls=called_in(analysis, events),
         epoch_loop=_repeating_loop(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
-        waits=_waits(analysis, events, loop),
         chores=chores(analysis, events, record),
         graphs=kept_graph(analysis, record, events, steps),
         creations=() if _waits_for_a_person(analysis, record) else creations(analysis, events, loop),
@@ -1159,18 +1157,6 @@ def _waits_for_a_person(analysis: Analysis, record: LoopRecord) -> bool:
         and not bindings.writes(bindings.owner("input", each.func, record.module), "input")
         for each in walk(record.node)
     )
-
-
-def _waits(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Site, ...]:
-    """The calls that wait for all the work of the GPU, in every iteration where there is one."""
-    found = {
-        analysis.facts.site(event)
-        for event in events
-        if event.kind == "call"
-        and event.name in ("torch.cuda.synchronize", "torch.accelerator.synchronize")
-        and analysis.guards.guard(event, loop).kind in ("always", "config")
-    }
-    return tuple(sorted(found))
 
 
 def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, moved: tuple[Transfer, ...]) -> bool:

@@ -196,7 +196,6 @@ def transfer_of(
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
-        in_evaluation=not in_step,
     )
 
 
