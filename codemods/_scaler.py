@@ -144,6 +144,8 @@ def companion_names(optimizer: Optimizer, update: Act, word: str) -> tuple[str, 
         raise lost
     holder = optimizer.function
     for hop in optimizer.passes:
+        if hop.outside is not None:
+            raise Refuse(f"{hop.outside.name} calls the function of the step, too, and would hand it no {word}")
         same_file = holder is None and hop.call.path == optimizer.site.path
         if not same_file and (holder is None or not holds(holder, hop.call)):
             raise lost

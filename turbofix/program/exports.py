@@ -61,6 +61,15 @@ def takers_outside(analysis: Analysis, module: ModuleFile, names: Set[str]) -> I
             yield node, path
 
 
+def called_outside(analysis: Analysis, module: ModuleFile, function: ast.AST) -> Path | None:
+    """A file of the project that this program does not import, and that calls a function, or a method of a class."""
+    above = (function, *analysis.facts.places.ancestors(function, module))
+    names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    called = re.compile(rf"\b{re.escape(names[0])}\(")
+    outside = takers_outside(analysis, module, {names[-1]})
+    return next((path for _, path in outside if called.search(analysis.execution.read(path) or "")), None)
+
+
 def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names: Set[str]) -> Iterator[ast.AST]:
     """Where a file takes these names of another one."""
     holding: set[str] = set()

@@ -1162,12 +1162,16 @@ class Model:
 
 @dataclass(frozen=True)
 class Passing:
-    """One hop that an object makes as an argument: the call, the argument in it, the function and its parameter."""
+    """One hop that an object makes as an argument: the call, the argument in it, the function and its parameter.
+
+    ``outside``: a file of the project that is no part of the program, and calls the function, too.
+    """
 
     call: Site
     argument: Site
     function: Site
     parameter: str
+    outside: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from turbofix.program.complexes import has_complex_weights
 from turbofix.program.convolutions import convolutions_of
 from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.execution import ModuleFile
+from turbofix.program.exports import called_outside
 from turbofix.program.frameworks import takes_loss
 from turbofix.program.frozen import all_but_a_head
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
@@ -776,6 +777,7 @@ def _passes(analysis: Analysis, made: list[Made], node: ast.AST) -> tuple[tuple[
                 facts.places.site(argument, caller.module),
                 facts.places.site(frame.scope, frame.module),
                 expression.id,
+                called_outside(analysis, frame.module, frame.scope),
             )
             hops.setdefault(hop.argument, hop)
             expression = argument
