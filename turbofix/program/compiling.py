@@ -137,13 +137,13 @@ def _compiling(
     ]
     hazard = next(_hazards(analysis, forwards, inside), None)
     barred = None
-    if not values or not all(_has_own_forward(each) for each in values):
+    if not all(_has_own_forward(each) for each in values):
         barred = Hazard(
             "`model.compile()` compiles nothing where the model is one of torch.nn's own classes", model.site
         )
     elif all(_calls_method(event) or called_through(analysis, event, None) is not None for event in forwards):
         other = "the model is called by another method than as `model(x)`"
-        barred = Hazard(other, analysis.facts.site(forwards[0]))
+        barred = Hazard(other, analysis.facts.site(forwards[0]) if forwards else model.site)
     last = _last_of_set_up(analysis, set_up.all_of(values))
     if last is None:
         return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
@@ -163,7 +163,7 @@ def _compiling(
 def _before_training(analysis: Analysis, compiling: Compiling, model: Model, forwards: list[Event]) -> Compiling:
     """The same with the outermost loop of a training, in front of which the model has a name of its own."""
     facts = analysis.facts
-    for event in forwards:
+    for event in forwards or facts.of("backward"):
         if not any(level.kind == "no_grad" for level in event.control.upwards()):
             frames = facts.frames(event)
             for count, frame in enumerate(frames, 1):
