@@ -45,7 +45,10 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             raise Refuse(f"its value decides on line {look.site.line} what the program does next")
         if look.kind != "shown" and (look.kind not in KEEPING or not look.plain):
             raise Refuse(f"line {look.site.line} does more with the number than to keep it")
+    renewed: list[Action] = []
     for look in used:
+        if look.kind == "summed":
+            renewed += summed_anew(pages(look.site), pages(look.site).node(look.site))
         if look.kind in ("stored", "returned") and look.grown:
             raise Refuse(f"line {look.site.line} keeps the sum, which goes on growing")
     refuse_timing(page, read, pages(loop.loop.site).node(loop.loop.site))
@@ -61,10 +64,10 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     if not seen and shown is None:
         raise Refuse("what looks at it is not seen")
     likely = not is_handed_over(page, sync)
-    plan = Deferral([*kept(pages, page, loop, sync, base), *promised], too_early=shown, likely=likely)
+    plan = Deferral([*kept(pages, page, loop, sync, base), *promised, *renewed], too_early=shown, likely=likely)
     # what is converted once may be a number already, and so may what has no float64
     again = lacks_float64(sync, loop) or any(look.holds in ("list", "dict", "lists") for look in seen)
-    before: list[ast.stmt] = []
+    before: list[tuple[list[str], ast.stmt]] = []
     for look in seen:
         page = pages(look.site)
         node = page.node(look.site)
@@ -73,10 +76,23 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
             continue
         statement = page.statement(node)
         lines = read_before(page, look, node, statement)
-        if not any(each is one for each in earlier(page, statement) for one in before):
+        if not any(lines == same and each is one for each in earlier(page, statement) for same, one in before):
             plan.actions += [adding_before(look.statement, line) for line in lines]
-        before.append(statement)
+        before.append((lines, statement))
     return plan
+
+
+def summed_anew(page: Page, update: ast.AST) -> list[Action]:
+    """``total = total + x`` for ``total += x``, where the sum may begin as a tensor that is kept. Raises ``Refuse``."""
+    assert isinstance(update, ast.AugAssign)
+    text = page.text(update.target)
+    given = (each for each in everything(page.module.tree) if isinstance(each, ast.Assign))
+    same = [each.value for each in given if any(page.text(target) == text for target in each.targets)]
+    if not any(isinstance(each, (ast.Name, ast.Attribute, ast.Subscript, ast.IfExp)) for each in same):
+        return []
+    if not isinstance(update.op, ast.Add) or "\n" in page.text(update):
+        raise Refuse(f"line {update.lineno} changes in place what may be kept elsewhere")
+    return [replacing(page.site(update), f"{text} = {text} + {page.operand(update.value)}")]
 
 
 def is_handed_over(page: Page, sync: Sync) -> bool:
@@ -109,7 +125,9 @@ def kept(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, base: ast.expr) 
     """The tensor without its graph: in float64 where Python computes with the number, else in memory of its own."""
     if any(look.kind == "summed" or not look.untouched for look in sync.looks):
         read = page.node(sync.site)
-        return kept_on_device(page, loop, sync, read, number_of(pages, page, sync, read, likely=True))
+        computed = any(look.kind in KEEPING and not (look.untouched or look.grown) for look in sync.looks)
+        kind = number_of(pages, page, sync, read, likely=True)
+        return kept_on_device(page, loop, sync, read, "float" if computed else kind)
     text = page.text(base) if sync.no_grad or is_detached(base) else f"{page.operand(base)}.detach()"
     closed = text if text.endswith(")") else page.operand(base)
     owns = isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and base.func.attr in OWN_STORAGE
@@ -142,6 +160,9 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
     plain = all(PLAIN_KEY.fullmatch(key) for key in look.keys)
+    if look.holds in ("dict", "lists") and not look.keys:
+        again = "float(each)" if look.holds == "dict" else "[*map(float, each)]"
+        return [f"{text}.update({{key: {again} for key, each in {text}.items()}})"]
     if look.holds == "lists" and plain:
         return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
     if look.holds == "dict" and plain:

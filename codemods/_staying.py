@@ -13,6 +13,7 @@ from turbofix.records import dataclass
 
 from ._carrying import carried
 from ._deferring import Deferral, deferral
+from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
 from ._throttling import Throttling, throttling
@@ -33,20 +34,16 @@ def within(waiting: Waiting, sync: Sync) -> Waiting:
     The read is taken out of that loop, whatever waits once a step beside it.
     """
     total, loop = sync.accumulator, waiting.loop.loop
-    if total is None or total.loop == loop.site or total.loop not in sync.loops or total.loop.path != loop.site.path:
+    if total is None or total.loop == loop.site or total.loop not in sync.loops or not total.inits:
         return waiting
     groups = waiting.loop.accumulation if isinstance(waiting.loop, Step) else None
     if groups is not None and groups.guard == total.loop and groups.steps.values == (1,):
         return waiting  # one micro-batch a step, unless somebody asks for more
-    if not total.inits or not all(is_inside(each, loop.site) for each in total.inits):
+    apart = not is_inside(total.loop, loop.site) and not is_inside(loop.site, total.loop)  # in a function of its own
+    if not ("." not in total.text if apart else all(is_inside(each, loop.site) for each in total.inits)):
         return waiting
     inner = replace(waiting.loop, loop=replace(loop, site=total.loop))
     return Waiting(inner, tuple(each for each in waiting.syncs if total.loop in each.loops), None)
-
-
-def is_inside(inner: Site, outer: Site) -> bool:
-    """Whether a place lies in another one."""
-    return inner.path == outer.path and outer.line <= inner.line and inner.end_line <= outer.end_line
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,10 @@ class Outlook:
     def put_off(self, sync: Sync) -> Deferral | str:
         """How a read is put off; the reason why it is not."""
         return self.reads[sync.site]
+
+    def is_put_off(self, site: Site) -> bool:
+        """Whether a place is a read that can be put off."""
+        return isinstance(self.reads.get(site), Deferral)
 
     def staying(self, but: Iterable[Site] = ()) -> Iterator[tuple[Sync, str]]:
         """The other reads of the step that stay, whatever is done about these, and why."""

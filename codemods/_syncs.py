@@ -10,9 +10,10 @@ from typing import TypeAlias
 from turbofix.assumptions import ON_GPU, Assumption
 from turbofix.edits import Edit
 from turbofix.findings import Gain, Site
-from turbofix.program.model import Evaluation, Guard, Loader, Show, Step, Sync, TrainingProgram
+from turbofix.program.model import Evaluation, Guard, Loader, Look, Show, Step, Sync, TrainingProgram
 
 from ._frameworks import LEFT, NAMES
+from ._loaders import is_inside
 
 BatchLoop: TypeAlias = Step | Evaluation
 Action: TypeAlias = Callable[[Edit], None]
@@ -56,7 +57,21 @@ def runs_each_time(guard: Guard) -> bool:
 
 def waits(loop: BatchLoop, program: TrainingProgram) -> tuple[Sync, ...]:
     """The reads that make the host wait for a GPU in every iteration, in the order of the source."""
-    return tuple(s for s in loop.syncs if runs_each_time(s.guard) and on_gpu(s, loop, program) is not None)
+    found = (s for s in loop.syncs if runs_each_time(s.guard) and on_gpu(s, loop, program) is not None)
+    return tuple(replace(sync, looks=tuple(looks_at(sync, program))) if sync.looks else sync for sync in found)
+
+
+def looks_at(sync: Sync, program: TrainingProgram) -> Iterator[Look]:
+    """What becomes of a number in all loops that it is read in: what looks at it in one may be a step of another."""
+    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
+    reading = {each.loop.site: one.looks for each in loops for one in each.syncs if one.site == sync.site}
+    told: set[tuple[str, Site]] = set()
+    for place, looks in reading.items():
+        for look in looks:
+            elsewhere = any(is_inside(look.site, other) for other in reading if not is_inside(place, other))
+            if (look.kind, look.site) not in told and not (look.kind == "seen" and elsewhere):
+                told.add((look.kind, look.site))
+                yield look
 
 
 def on_gpu(sync: Sync, loop: BatchLoop, program: TrainingProgram) -> tuple[Assumption, ...] | None:

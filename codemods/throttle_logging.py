@@ -129,7 +129,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
                 told.add(place)
-                own = reason or view.shown.refused.get(place)
+                # a read that cannot move into its message may be put off once that is shown less often
+                own = reason or (None if view.is_put_off(place) else view.shown.refused.get(place))
                 if unknown is not None:
                     shared.add(unknown, place, message, seen)
                 elif own is not None:

@@ -25,6 +25,7 @@ from turbofix.program.values import (
     Const,
     Host,
     Instance,
+    Iterated,
     Made,
     Mapping,
     Namespace,
@@ -47,6 +48,9 @@ _PASSING = frozenset(
         "argmax", "floor", "ceil", "enumerate", "items", "values", "get", "copy", "reversed", "set",
     }
 )  # fmt: skip
+_TAKING = frozenset({"items", "values", "get", "pop", "copy"})
+"""Methods of a dict that give what is in it, as it is."""
+
 _CHOOSING = frozenset({"max", "min", "sorted"})
 _ASKING = frozenset({"len", "isinstance", "type", "hasattr", "callable", "id", "is_tensor"})
 """What tells nothing of a number."""
@@ -155,7 +159,8 @@ class Flow:
                         if isinstance(member, _HOLDERS):
                             self._held[id(member)].append((frame, node))
                         if isinstance(member, Mapping):
-                            for inner in (each for entry in member.entries.values() for each in members(entry.value)):
+                            kept = (*(entry.value for entry in member.entries.values()), member.element)
+                            for inner in (each for one in kept for each in members(one)):
                                 self._dicts[id(inner)][id(member)] = member
         return self._held.get(id(holder), [])
 
@@ -224,6 +229,11 @@ class _Following:
     def _is_read(self, hosts: Iterable[Value]) -> bool:
         return any(o.node in self.origins for host in hosts if type(host) is Host for o in host.syncs)
 
+    def _is(self, node: ast.AST, *kinds: type[Value]) -> bool:
+        """Whether an expression is nothing but one of these."""
+        found = members(self.frame.values.get(node))
+        return bool(found) and all(isinstance(each, kinds) for each in found)
+
     def _holds(self, item: ast.Subscript) -> bool:
         """Whether an item of a container may be the value: not where the container has it under another key."""
         for holder in members(self.frame.values.get(item.value)):
@@ -244,20 +254,25 @@ class _Following:
             return [(frame, parent)] if node is parent.func else self._argument(parent)
         if isinstance(parent, (ast.Tuple, ast.List)) and (unpacked := self._unpacked(parent)) is not None:
             return unpacked
-        if isinstance(parent, ast.Compare) and all(isinstance(each, (ast.Is, ast.IsNot)) for each in parent.ops):
+        if isinstance(parent, ast.Compare) and (
+            all(isinstance(each, (ast.Is, ast.IsNot)) for each in parent.ops)
+            or (isinstance(parent.ops[-1], (ast.In, ast.NotIn)) and self._is(node, Mapping))  # asks for a key
+        ):
             return []
         if isinstance(parent, _AROUND):
             kept = isinstance(getattr(parent, "op", ast.Add()), _EXACT)
-            display = isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Starred, ast.BinOp, ast.UnaryOp))
-            self.plain = self.plain and kept and display
-            self.untouched = self.untouched and isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set))
+            display = isinstance(parent, (ast.Tuple, ast.List, ast.Dict, ast.Set, *COMPREHENSIONS))
+            computed = isinstance(parent, (ast.BinOp, ast.UnaryOp))
+            self.plain = self.plain and kept and (display or computed or isinstance(parent, ast.Starred))
+            self.untouched = self.untouched and display
+            self.grown = self.grown and not computed
             return [(frame, parent)]
         if isinstance(parent, ast.Attribute):
             return self._looked_into(parent)
         if isinstance(parent, ast.Subscript):
             if node is not parent.value:
                 return self._use("other", parent)
-            self.plain = False
+            self.plain = self.plain and not is_part(parent) and self._is(node, Mapping, Sequence)
             return [(frame, parent)] if isinstance(parent.ctx, ast.Load) and self._holds(parent) else []
         if isinstance(parent, ast.IfExp) and node is not parent.test:
             return [(frame, parent)]
@@ -266,8 +281,12 @@ class _Following:
         if isinstance(parent, ast.comprehension) and node is not parent.iter:
             return self._use("control", parent)
         if isinstance(parent, (ast.comprehension, ast.For, ast.AsyncFor)):
-            self.plain = False
-            return [place for each in targets(parent.target) for place in self._read_by(each)]
+            if self._is(node, Mapping):
+                return []  # its keys
+            self.plain = self.plain and self._is(node, Mapping, Sequence, Iterated)
+            pair = isinstance(parent.target, ast.Tuple) and called(node) in ("items", "enumerate")
+            target = parent.target.elts[-1] if pair else parent.target  # type: ignore[attr-defined]
+            return [place for each in targets(target) for place in self._read_by(each)]
         if isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom, ast.Lambda)):
             return self._returned(parent)
         if isinstance(parent, ast.AugAssign):
@@ -320,18 +339,27 @@ class _Following:
 
     def _whole(self, holder: ast.AST) -> list[Place]:
         """The reads of a container that the value was put into."""
-        kept = members(self.frame.values.get(holder))
-        found = [place for each in kept for place in (*self.flow.holding(each), *self.flow.around(each))]
+        found: list[Place] = []
+        for each in members(self.frame.values.get(holder)):
+            own = self.flow.holding(each)
+            around = self.flow.around(each)
+            found += [*around, *(place for place in own if not around or not self._is_local(place))]
         return [
             place
             for place in found
             if isinstance(place[1], (ast.Name, ast.Attribute, ast.Subscript)) and not is_part(place[1])
         ]
 
+    def _is_local(self, place: Place) -> bool:
+        """Whether a name belongs to a comprehension, which takes its values out of something that holds them."""
+        frame, node = place
+        bindings = self.flow.facts.bindings
+        return isinstance(node, ast.Name) and isinstance(bindings.owner(node.id, node, frame.module), COMPREHENSIONS)
+
     def _looked_into(self, attribute: ast.Attribute) -> list[Place]:
         """``value.attribute`` and ``value.method()``."""
         call = self.flow.facts.places.parent(attribute, self.frame.module)
-        self.plain = False
+        self.plain = self.plain and attribute.attr in _TAKING and self._is(attribute.value, Mapping)
         if not isinstance(call, ast.Call) or call.func is not attribute:
             reads = isinstance(attribute.ctx, ast.Load) and self._may_be((self.frame, attribute))
             return [(self.frame, attribute)] if reads else []
@@ -405,7 +433,7 @@ class _Following:
         callees = self.flow.callees(self.frame, call)
         if callees:
             return self._entered(call, callees)
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = called(call)
         if name in _ASKING and isinstance(call.func, ast.Name):
             return []
         if name == "float" and isinstance(call.func, ast.Name) and len(call.args) == 1:
@@ -456,6 +484,12 @@ class _Following:
         starred = isinstance(self.node, ast.Starred) or (isinstance(above, ast.keyword) and above.arg is None)
         known = [name for name, nodes in given.items() if self.node in nodes or (starred and not nodes)]
         return [each for each in parameters(callee.function.node) if each.arg in known]
+
+
+def called(node: ast.AST) -> str:
+    """The last name of what an expression calls."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
 
 
 def is_part(node: ast.AST) -> bool:

@@ -780,7 +780,19 @@ def _ordered_dict(interp: Interpreter, qualname: str, arguments: Arguments, node
     return result
 
 
+def _default_dict(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
+    made = arguments.get("default_factory", 0)
+    passed = Arguments(arguments.positions[1:], arguments.keywords, arguments.open, arguments.star, arguments.rest)
+    result = _ordered_dict(interp, qualname, passed, node)
+    if isinstance(result, Mapping):
+        result.open = True
+        if made is not None and isinstance(made.node, ast.Name) and made.node.id == "list":
+            result.element = join(result.element, Sequence(None, interp.control, kind="list"))
+    return result
+
+
 _HANDLERS: dict[str, Handler] = {
+    "collections.defaultdict": _default_dict,
     "collections.OrderedDict": _ordered_dict,
     "torch.autograd.backward": _backward,
     "torch.autograd.grad": _grad,

@@ -84,13 +84,14 @@ class Guards:
 
     def guard_of(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> Guard:
         """The guard of a node in the innermost of the frames, inside a loop of theirs."""
-        return self.judge_all(self._conditions(node, frames, loop), loop)
+        return self.judge_all(self.conditions_of(node, frames, loop), loop)
 
     def conditions(self, event: Event, loop: ast.AST) -> list[Condition]:
         """The tests between a loop and an event in it, outermost first."""
-        return self._conditions(event.node, self.facts.frames(event), loop)
+        return self.conditions_of(event.node, self.facts.frames(event), loop)
 
-    def _conditions(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> list[Condition]:
+    def conditions_of(self, node: ast.AST, frames: tuple[Frame, ...], loop: ast.AST) -> list[Condition]:
+        """The tests between a loop and a node in the innermost of the frames, outermost first."""
         start = next((i for i, frame in enumerate(frames) if any(loop is each for each in frame.loops)), None)
         if start is None:
             return []

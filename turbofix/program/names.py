@@ -254,7 +254,7 @@ def _captured(scope: ast.AST) -> frozenset[str]:
     for statement in body_of(scope):
         for each in walk_here(statement):
             if isinstance(each, FUNCTIONS):
-                found |= loaded(each) - {parameter.arg for parameter in parameters(each)}
+                found |= {name for name in loaded(each) if not names_of(each).holds(name)}
                 found |= {name for inner in body_of(each) for name, _ in stores(inner)} & _declared(each)
     return frozenset(found)
 

@@ -19,7 +19,7 @@ from turbofix.program.dataflow import Use
 from turbofix.program.events import Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.guards import modulo_of
+from turbofix.program.guards import Condition, modulo_of
 from turbofix.program.meters import harmful_methods
 from turbofix.program.model import Accumulator, Argument, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
@@ -44,11 +44,13 @@ from turbofix.program.values import (
     Value,
     flatten,
     is_number,
+    join_all,
     members,
 )
 
 _HOWS = ("item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric")
 _NUMBERS = ("item", "float", "int")
+_KEYS = (ast.In, ast.NotIn)
 _SETTLED = ("control",)
 _TRACKERS = ("wandb", "mlflow", "neptune", "comet_ml", "swanlab", "trackio")
 _ROLES = ("loss", "grad", "param", "output", "prediction", "batch")
@@ -479,8 +481,15 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         frames = facts.frames_at(node, flow.opener(frame), frame.module)
         if not any(loop is each for one in frames for each in one.loops):
             return True
-        guard = analysis.guards.guard_of(node, frames, loop)
+        tests = (each for each in analysis.guards.conditions_of(node, frames, loop) if not is_key_known(each))
+        guard = analysis.guards.judge_all([*tests], loop)
         return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
+
+    def is_key_known(condition: Condition) -> bool:  # `name not in totals`, on both sides of which it is kept there
+        test = condition.test
+        asked = test.comparators[-1] if isinstance(test, ast.Compare) and isinstance(test.ops[-1], _KEYS) else None
+        held = members(facts.evaluate(asked, condition.frames)) if asked is not None else ()
+        return bool(held) and all(isinstance(each, Mapping) for each in held)
 
     def is_read(value: Value) -> bool:
         return isinstance(value, Host) and any(origin.node is event.node for origin in value.syncs)
@@ -493,15 +502,22 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         told.add((use.kind, place))
         held = members(use.frame.values.get(place))
         entries = [each for one in held if isinstance(one, Mapping) for each in one.entries.items()]
-        ours = {str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))}
+        ours: dict[str, Value | None] = {
+            str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))
+        }
         holds: Literal["number", "list", "dict", "lists", "other"] = "other"
         if held and all(isinstance(each, (Host, Const)) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             holds = "list"
-        elif held and ours and all(isinstance(each, Mapping) for each in held):
-            lists = (type(each) is Sequence for value in ours.values() for each in members(value))
-            holds = "lists" if all(lists) else "dict"
+        elif held and all(isinstance(each, Mapping) for each in held):
+            whole = not ours  # under keys that are not known: everything in it has to be a number
+            ours = dict.fromkeys(("",), join_all(map(_contents, held))) if whole else ours
+            values = [each for value in ours.values() for each in members(value)]
+            lists = bool(values) and all(type(each) is Sequence for each in values)
+            numbers = members(join_all(map(_contents, values))) if lists else values
+            if not whole or all(type(each) is Host or is_number(each) for each in numbers):
+                holds = "lists" if lists else "dict"
         elif use.plain and not use.untouched:  # Python computed it
             holds = "number"
         yield Look(
@@ -509,12 +525,19 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             facts.places.site(place, module),
             facts.places.site(facts.places.statement(place, module) or place, module),
             holds,
-            tuple(sorted(ours)),
+            tuple(sorted({*ours} - {""})),
             use.frame is here and all(map(is_read, held)),
             use.plain,
             use.untouched,
             use.grown,
         )
+
+
+def _contents(held: Value) -> Value | None:
+    """All that a dict or list may hold."""
+    entries = [each.value for each in held.entries.values()] if isinstance(held, Mapping) else []
+    items = (held.items or []) if isinstance(held, Sequence) else []
+    return join_all([*entries, *items, getattr(held, "element", None)])
 
 
 def _is_shared(analysis: Analysis, event: Event) -> bool:
