@@ -33,7 +33,9 @@ Use instead
         )
 
     (``False`` would also switch off torch's ``foreach`` kernels there, which are chosen only where neither is said.)
-    Without the second half where the script itself asks for another precision than fp16. DeepSpeed, FSDP (1 and 2,
+    Without the second half where the script itself asks for another precision than fp16, or sets no name for the object
+    before the optimizer is built (``fused=torch.cuda.is_available() or None``: that nobody asks for fp16 when the
+    program is started is assumed then). DeepSpeed, FSDP (1 and 2,
     whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
 
     The ``Trainer`` of transformers makes the optimizer itself. Its own default is the fused AdamW with torch 2.8 and
@@ -58,12 +60,12 @@ When refused
     raise, for parameters that are given twice, those of a module in two models, and such that several processes update
     without a lock, and before torch 2.4 where the model is moved to the GPU after the optimizer was built.
 
-    Under Accelerate and Fabric also where no name for their object is set before the optimizer is built, where the
-    script asks for fp16, before torch 2.4 (they place the parameters afterwards), for SGD and Adagrad where parameters
-    may become DTensors (FSDP2), which have no rule for these, and under tensor parallelism. Under the ``Trainer`` of
-    transformers where the command line decides (pass ``--optim adamw_torch_fused``), and where the plain AdamW is asked
-    for by name beside ``fp16``. Under Lightning beside mixed precision where it clips gradients (it raises) or fp16;
-    nothing is said beside its sharding strategies. Nor is anything under other frameworks.
+    Under Accelerate and Fabric also where the script asks for fp16, before torch 2.4 (they place the parameters
+    afterwards), for SGD and Adagrad where parameters may become DTensors (FSDP2), which have no rule for these, and
+    under tensor parallelism. Under the ``Trainer`` of transformers where the command line decides (pass ``--optim
+    adamw_torch_fused``), and where the plain AdamW is asked for by name beside ``fp16``. Under Lightning beside mixed
+    precision where it clips gradients (it raises) or fp16; nothing is said beside its sharding strategies. Nor is
+    anything under other frameworks.
 
 Risk
     equivalent: the same update, with other rounding. Beside ``fp16`` the schedule of transformers' ``Trainer`` also
@@ -205,6 +207,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         value = fused_where(program, optimizer)
         if program.framework in NAMES:
             value = fused_under(program, optimizer)
+        unasked = program.framework in NAMES and optimizer.owner is None and may_scale_under(program)
         scaled = optimizer.state_loads and any(part.kind == "scaler" for part in program.precision)
         open_ones = (
             *assumes,
@@ -213,6 +216,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((READ_WHOLE,) if optimizer.open_mapping else ()),
             *((RECENT_TORCH,) if optimizer.lazy and program.target.torch < ON_LAZY else ()),
             *((NO_OLD_CHECKPOINT,) if scaled else ()),
+            *((OPTION_DEFAULT,) if unasked else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
         yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=open_ones, worth=worth)
@@ -415,8 +419,6 @@ def why_not_under(program: TrainingProgram, optimizer: Optimizer) -> str | None:
             f"{framework} places the parameters after it was built, and before torch {version(ON_CPU)} "
             "fused needs them on the GPU by then"
         )
-    if optimizer.owner is None:
-        return f"no name for {framework}'s object is set here, which would tell whether it trains on a GPU"
     if any(named(each) <= SCALED for each in precisions(program)):
         return f"the script asks {framework} for fp16, whose GradScaler cannot skip a fused step as {framework} expects"
     for owner in program.owners:
@@ -440,12 +442,19 @@ def may_be_dtensors(program: TrainingProgram) -> bool:
     )
 
 
+def may_scale_under(program: TrainingProgram) -> bool:
+    """Whether whoever starts a framework's program may choose fp16, which brings a GradScaler."""
+    return is_open(program) or any(named(each) - UNSCALED for each in precisions(program))
+
+
 def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
     """The value of ``fused`` under a framework: on a CUDA GPU, and without a GradScaler where there may be one.
 
     None beside a GradScaler, not False: torch chooses ``foreach`` only where both are None (``torch/optim/adam.py``).
     """
-    may_scale = is_open(program) or any(named(each) - UNSCALED for each in precisions(program))
+    may_scale = may_scale_under(program)
+    if optimizer.owner is None:
+        return f"{AVAILABLE} or None"
     if program.framework is Framework.ACCELERATE:
         value = f'{optimizer.owner}.device.type == "cuda"'
         return f"({value} and {optimizer.owner}.scaler is None) or None" if may_scale else value

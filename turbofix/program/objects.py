@@ -445,6 +445,17 @@ def optimizers(analysis: Analysis, steps: tuple[Step, ...], known: tuple[Model, 
     return tuple(sorted(found, key=lambda each: each.site))
 
 
+def _made_as_well(analysis: Analysis, node: ast.AST) -> Iterator[str]:
+    """What else a call makes that makes an optimizer: ``cls(**params)`` of a helper for all that a file names."""
+    for event in analysis.facts.at(node):
+        for each in members(event.result) if event.kind in ("make", "construct") else ():
+            made = each.base if isinstance(each, Instance) and each.base is not None else each
+            if isinstance(made, Made) and made.kind != "optimizer":
+                yield made.qualname
+            elif isinstance(made, Instance):
+                yield made.cls.node.name
+
+
 def _optimizer(
     analysis: Analysis, events: list[Event], used: set[Site], known: tuple[Model, ...], taken: frozenset[Site]
 ) -> Optimizer:
@@ -490,7 +501,7 @@ def _optimizer(
     return Optimizer(
         site=site,
         qualname=qualname,
-        qualnames=tuple(sorted(names)),
+        qualnames=tuple(sorted(names.union(_made_as_well(analysis, node)))),
         arguments=arguments,
         open_mapping=any(each.open or each.star for each in all_arguments),
         statement=facts.places.site(statement, module),
