@@ -16,6 +16,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.model import TrainingProgram
 from turbofix.program.names import Bindings, dotted, reads_of
 from turbofix.program.sites import LOOPS, Places
+from turbofix.program.written import calls_by_name
 
 BOM = "\ufeff"
 
@@ -150,11 +151,11 @@ class Page:
 
     def line_of_all_names(self, scope: ast.AST) -> int | None:
         """The line of a scope that takes all of its names at once: ``"...".format(**locals())``."""
-        for node in walk(scope):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args or node.keywords:
-                continue
-            if node.func.id in ("locals", "vars") and self.scope(node) is scope:
-                return node.lineno
+        for name in ("locals", "vars"):
+            for node in calls_by_name(self.module.tree).get(name, ()):
+                plain = isinstance(node.func, ast.Name) and not node.args and not node.keywords
+                if plain and self.scope(node) is scope:
+                    return node.lineno
         return None
 
     def maker(self, name: str, node: ast.AST) -> ast.AST:

@@ -460,6 +460,19 @@ class Edit:
         del self._steps[mark:]
         self._changes = None
 
+    def keep_apart(self, marks: Sequence[int]) -> list[int]:
+        """Forget those of several parts of the edit, told by where they begin, that meet one before them: which."""
+        steps, self._steps = self._steps, []
+        dropped = []
+        for number, (start, end) in enumerate(itertools.pairwise((*marks, len(steps)))):
+            try:
+                with self.attempt():
+                    self._steps += steps[start:end]
+                    self._changes = None
+            except Conflict:
+                dropped.append(number)
+        return dropped
+
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """Keep what is asked for inside only if it raises nothing and overlaps with nothing; the exception goes on."""

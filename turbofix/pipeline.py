@@ -348,12 +348,19 @@ class Analysis:
         # Nearly always all edits of all codemods pass together, which saves an edit for each codemod. What the program
         # is after them is looked at when they are applied: a second analysis costs as much as the first.
         turn = self._together(dict(enumerate(findings)), look_again=False)
-        if turn is not None and not any(reason == COLLIDES for reason in turn.refused.values()):
-            examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(findings)]
-        else:
+        alone = {finding.codemod for finding in findings}
+        if turn is not None:
+            reasons = turn.refused if COLLIDES in turn.refused.values() else {}
+            alone = {findings[number].codemod for number in reasons}  # the others' edits were made beside them
+            examined += [
+                judged(finding, turn.refused.get(number))
+                for number, finding in enumerate(findings)
+                if finding.codemod not in alone
+            ]
+        if alone:
             del self.notes[told:]
             for codemod in self.codemods:
-                own = [finding for finding in findings if finding.codemod == codemod.name]
+                own = [finding for finding in findings if finding.codemod == codemod.name and codemod.name in alone]
                 turn = self.attempt(own, look_again=False)
                 examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(own)]
         return FileReport(
@@ -462,8 +469,10 @@ class Analysis:
         edit = Edit(self.workspace.read, names, told=self.program.told_by if self.program is not None else None)
         refused: dict[int, str] = {}
         done: list[Finding] = []
+        marks: dict[str, int] = {}  # where the edits of each codemod begin
         for number, finding in candidates.items():
             mark = edit.mark()
+            marks.setdefault(finding.codemod, mark)
             reason = self._prepare(finding, edit)
             if reason is None:
                 done.append(finding)
@@ -475,7 +484,13 @@ class Analysis:
         try:
             texts = edit.apply()
         except Conflict:
-            return None
+            if len(marks) == 1:
+                return None
+            dropped = edit.keep_apart([*marks.values()])
+            lost = {name for number, name in enumerate(marks) if number in dropped}
+            refused |= {number: COLLIDES for number, finding in candidates.items() if finding.codemod in lost}
+            done = [finding for finding in done if finding.codemod not in lost]
+            texts = edit.apply()
         problem, after = check(edit), None
         more: dict[str, int] = {}
         if problem is None and look_again:

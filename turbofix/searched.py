@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from turbofix.nodes import parse
+from turbofix.nodes import parse, walk
 
 _ADDING = frozenset(("append", "insert", "extend", "addsitedir"))
 _SAME = frozenset(("abspath", "realpath", "normpath", "expanduser", "fspath", "str", "Path"))
@@ -15,7 +16,8 @@ _KEPT = frozenset(("resolve", "absolute", "as_posix", "expanduser"))
 _DEEPEST = 8
 
 
-def added_folders(text: str, file: Path, root: Path) -> list[Path]:
+@lru_cache(maxsize=256)
+def added_folders(text: str, file: Path, root: Path) -> Sequence[Path]:
     """The folders below ``root`` that a file puts on ``sys.path``; relative ones are tried from there and from here."""
     if "sys.path" not in text and "addsitedir" not in text:
         return []
@@ -25,17 +27,24 @@ def added_folders(text: str, file: Path, root: Path) -> list[Path]:
         return []
     names: dict[str, ast.expr] = {}
     given: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             names[node.targets[0].id] = node.value
-        elif isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "sys.path":
+        elif isinstance(node, ast.AugAssign) and _is_path(node.target):
             given.append(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING:
-            given += node.args[-1:] if ast.unparse(node.func.value) in ("sys.path", "site") else []
+            given += node.args[-1:] if _is_path(node.func.value) else []
     parts = [each for one in given for each in (one.elts if isinstance(one, (ast.List, ast.Tuple)) else (one,))]
     paths = _Paths(names, file, root)
     folders = [Path(os.path.normpath(path)) for part in parts for path in paths.of(part)]
     return [folder for folder in dict.fromkeys(folders) if folder == root or root in folder.parents]
+
+
+def _is_path(node: ast.AST) -> bool:
+    """``sys.path``, or ``site``."""
+    if isinstance(node, ast.Attribute) and node.attr == "path":
+        return isinstance(node.value, ast.Name) and node.value.id == "sys"
+    return isinstance(node, ast.Name) and node.id == "site"
 
 
 class _Paths:

@@ -132,12 +132,14 @@ def _lost_between(
     for first, last in places:
         grown = sum(len(each.text) - (each.end - each.start) for each in changes if first <= each.start <= last)
         before, after = words(old[first:last]), words(new[first + moved : last + moved + grown])
+        here = [each for each in rewritten if first <= each[1] and each[0] <= last]
+        put_here = [each for each in replaced if first <= each[1] and each[0] <= last]
         moved += grown
         remaining = iter([each.text for each in after if not each.is_comment])
         for word in before:
             if word.is_comment:
-                comments[word.text] += not _meet(word, first, rewritten)
-            elif not _meet(word, first, replaced) and word.text not in remaining:  # consumes what stands before it
+                comments[word.text] += not _meet(word, first, here)
+            elif not _meet(word, first, put_here) and word.text not in remaining:  # consumes what stands before it
                 what = "a string" if word.is_string else "code"
                 return f"{what} of {path.name} is not what it was: {word.text[:40]}"
         comments.subtract(each.text for each in after if each.is_comment)

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def _scalar(file: ConfigFile, node: Any) -> Any:
 
     if not isinstance(node, yaml.ScalarNode):
         return None
-    if node.style is None and _NUMBER.fullmatch(node.value):
+    if not node.style and _NUMBER.fullmatch(node.value):
         return float(node.value)  # for YAML 1.1, `3e-4` is a text
     try:
         return file.loader.construct_object(node)
@@ -168,7 +169,7 @@ def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
     if text is None or len(text) > _LONGEST:
         return None
     try:
-        loader = yaml.SafeLoader(text.replace("\t", " "))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text.replace("\t", " "))
         top = loader.get_node() if loader.check_node() else None
     except (yaml.YAMLError, RecursionError, ValueError):
         return None
@@ -208,7 +209,12 @@ def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
             return _parsed(interp, tail[0])
     if names:
         return None
-    return _fitting(interp, files, set(re.findall(r"\w+", interp.frame.module.text + interp.entry_text)))
+    return _fitting(interp, files, _words_of(interp.frame.module.text) | _words_of(interp.entry_text))
+
+
+@lru_cache(maxsize=64)
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
 
 
 def _fitting(interp: Interpreter, files: list[Path], words: AbstractSet[str]) -> ConfigFile | None:

@@ -31,6 +31,8 @@ from turbofix.program.values import (
     Namespace,
     Opaque,
     Sequence,
+    Tensor,
+    Unknown,
     Value,
     flatten,
     members,
@@ -64,6 +66,7 @@ _AROUND = (
 
 _DECIDING = (ast.If, ast.While, ast.Assert, ast.Match, ast.Raise, ast.match_case)
 _HOLDERS = (Instance, Namespace, Mapping, Sequence, Opaque, Made)
+_NO_HOLDERS = frozenset((Const, Tensor, Host, Unknown))
 _MOST = 3000
 """So many expressions are followed; beyond them a value is used for anything."""
 
@@ -155,7 +158,7 @@ class Flow:
             self._held = defaultdict(list)
             for frame in self.execution.frames.values():
                 for node, value in frame.values.items():
-                    for member in members(value):
+                    for member in members(value) if type(value) not in _NO_HOLDERS else ():
                         if isinstance(member, _HOLDERS):
                             self._held[id(member)].append((frame, node))
                         if isinstance(member, Mapping):

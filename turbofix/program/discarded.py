@@ -22,7 +22,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.lost import Unread, parts
 from turbofix.program.model import ThrownAway
-from turbofix.program.names import body_of, dotted, stored
+from turbofix.program.names import body_of, dotted, stores
 from turbofix.program.objects import parameter_owners
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
@@ -285,12 +285,10 @@ class _Way:
         scope = self.places.scope(node, self.module)
         found: list[ast.expr] = []
         for each in _statements(scope):
-            if each.lineno >= node.lineno and not isinstance(each, ast.AugAssign):
+            if not isinstance(each, (ast.Assign, ast.AugAssign)) or each.lineno >= node.lineno:
                 continue
-            if isinstance(each, ast.Assign) and name in stored([each]):
-                found = [each.value]
-            elif isinstance(each, ast.AugAssign) and name in stored([each]) and each.lineno < node.lineno:
-                found.append(each.value)
+            if any(target == name for target, _ in stores(each)):
+                found = [each.value] if isinstance(each, ast.Assign) else [*found, each.value]
         return found
 
     def _is_computed(self, name: str) -> bool:

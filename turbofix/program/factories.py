@@ -298,6 +298,7 @@ class _Making:
         facts, module = self.analysis.facts, self.frame.module
         scope = facts.places.scope(node, module)
         found = [each for each, reads in readers(scope).items() if node in reads]
+        found.sort(key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0)))
         for each in found:
             if each in self.names:
                 continue

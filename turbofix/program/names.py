@@ -173,14 +173,15 @@ def loaded(node: ast.AST) -> frozenset[str]:
 
 
 @once_per_node
-def _said(node: ast.AST) -> list[tuple[ast.Name | ast.Attribute, str]]:
+def said(node: ast.AST) -> list[tuple[ast.Name | ast.Attribute, str]]:
+    """What ``loads`` gives, with the names."""
     return [(each, dotted(each) or "") for each in loads(node)]
 
 
 def reads_of(name: str, node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     """The nodes in ``node`` that read exactly this dotted name (also as the beginning of a longer one)."""
     size = name.count(".") + 1
-    for each, text in _said(node):
+    for each, text in said(node):
         if text == name:
             yield each
         elif text.startswith(name + "."):

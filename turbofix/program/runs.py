@@ -18,7 +18,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
 from turbofix.program.lasting import PUBLISHED
 from turbofix.program.model import Loader, Parser, Part, Run, Step
-from turbofix.program.names import dotted, loads, parameters, stored, targets, walk_here
+from turbofix.program.names import dotted, loads, parameters, said, stored, targets, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.switches import switch_of
@@ -265,7 +265,10 @@ def _candidates(scope: ast.AST, loop: ast.For) -> Iterator[ast.Name | ast.Attrib
     """
     seen: set[str] = set()
     for part in (loop, scope):
-        for each in loads(part):
+        for each, whole in said(part):
+            head = whole.split(".", 2)[:2]
+            if head[0] in seen and ".".join(head) in seen:
+                continue
             chain: list[ast.Name | ast.Attribute] = [each]
             while isinstance(chain[-1], ast.Attribute) and isinstance(chain[-1].value, (ast.Name, ast.Attribute)):
                 chain.append(chain[-1].value)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
-from turbofix.nodes import walk
+from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
 from turbofix.program.execution import ModuleFile
@@ -105,12 +105,13 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
     for module in analysis.execution.modules.values():
         for top in module.tree.body:
             is_function = isinstance(top, FUNCTIONS) and top.name not in parts
-            if not is_function and not _is_guard(top) and (guarded or module is not entry):
+            is_guard = not is_function and _is_guard(top)
+            if not is_function and not is_guard and (guarded or module is not entry):
                 continue  # a worker comes there
             where = "" if module is entry else f" of {module.path.name}"
             for write in _writes(top):
                 read_parts = parts.get(write.name, ())
-                if write.first and not is_function and not _is_guard(top):
+                if write.first and not is_function and not is_guard:
                     continue
                 if write.part is not None and _is_library(module, write.name):
                     continue  # a switch of torch makes no samples
@@ -135,14 +136,20 @@ def _is_guard(top: ast.stmt) -> bool:
 @once_per_node
 def _writes(top: ast.stmt) -> tuple[Write, ...]:
     """What a statement of a file's top level, or the function that it defines, sets of the names of its file."""
-    functions = [each for each in walk(top) if isinstance(each, FUNCTIONS)]
-    own = {id(node): _own(function) for function in functions for node in walk(function)}
-    return tuple(
-        Write(name, part, getattr(node, "lineno", 0), isinstance(node, ast.Name) and not isinstance(top, LOOPS))
-        for node in walk(top)
-        for name, part in _targets(node)
-        if name not in own.get(id(node), ())
-    )
+    found: list[Write] = []
+    nothing: frozenset[str] = frozenset()
+    waiting: list[tuple[ast.AST, frozenset[str]]] = [(top, nothing)]
+    for node, around in waiting:  # grows meanwhile
+        own = _own(node) if isinstance(node, FUNCTIONS) else around
+        if isinstance(node, _CHANGING):
+            is_first = isinstance(node, ast.Name) and not isinstance(top, LOOPS)
+            told = ((name, part) for name, part in _targets(node) if name not in own)
+            found += (Write(name, part, getattr(node, "lineno", 0), is_first) for name, part in told)
+        waiting += [(each, own) for each in children(node)]
+    return tuple(found)
+
+
+_CHANGING = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[str, object]]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every, everything, once_per_node, parents_in
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -91,20 +92,32 @@ def _knows_of_devices(tree: ast.Module) -> bool:
 
     What goes where its input lies (``device = x.device`` in a ``forward``) chooses none.
     """
-    documents = {id(each.value) for each in walk(tree) if isinstance(each, ast.Expr)}
-    for function in every(ast.FunctionDef, tree):
-        documents |= _following(function)
-    for node in walk(tree):
-        if id(node) in documents:
+    parents = parents_in(tree)
+    for node in everything(tree):
+        if not any(isinstance(each, str) and _speaks_of_devices(each) for each in _said(node)):
             continue
-        said = [getattr(node, name, None) for name in ("id", "attr", "arg")]
-        if isinstance(node, ast.Constant) and len(str(node.value)) < 40:
-            said.append(node.value)
-        if any(isinstance(each, str) and _PLACES.search(each) for each in said):
+        above = parents.get(node)
+        is_document = isinstance(above, ast.Expr)
+        while above is not None and not is_document:
+            is_document = isinstance(above, ast.FunctionDef) and id(node) in _following(above)
+            above = parents.get(above)
+        if not is_document:
             return True
     return False
 
 
+def _said(node: ast.AST) -> list[object]:
+    if isinstance(node, ast.Constant):
+        return [node.value] if len(str(node.value)) < 40 else []
+    return [getattr(node, name, None) for name in ("id", "attr", "arg")]
+
+
+@lru_cache(maxsize=4096)
+def _speaks_of_devices(word: str) -> bool:
+    return _PLACES.search(word) is not None
+
+
+@once_per_node
 def _following(function: ast.FunctionDef) -> set[int]:
     """The nodes, by ids, by which a function makes tensors where those are that it is given.
 

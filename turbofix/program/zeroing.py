@@ -14,7 +14,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_model, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, every
+from turbofix.program.answers import by_type, every, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
@@ -356,11 +356,16 @@ def _goes_through_all(analysis: Analysis, call: ast.AST | None, module: ModuleFi
         if isinstance(above, FUNCTIONS):
             return False
         if isinstance(above, ast.For):
-            named = {each.id for each in ast.walk(above.target) if isinstance(each, ast.Name)}
-            leaves = any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(above))
-            cut = any(isinstance(each, (ast.Subscript, ast.Slice)) for each in ast.walk(above.iter))
-            return call.func.id in named and not leaves and not cut
+            return call.func.id in _each_in_turn(above)
     return False
+
+
+@once_per_node
+def _each_in_turn(loop: ast.For) -> frozenset[str]:
+    """The names that a loop gives what it goes through, if it goes through all of it."""
+    leaves = any(isinstance(each, (ast.Break, ast.Return)) for each in walk(loop))
+    cut = any(isinstance(each, (ast.Subscript, ast.Slice)) for each in walk(loop.iter))
+    return frozenset(each.id for each in walk(loop.target) if isinstance(each, ast.Name) and not leaves and not cut)
 
 
 def _may_be_module(value: Value) -> bool:
