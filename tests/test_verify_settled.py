@@ -220,8 +220,43 @@ def test_what_holds_is_observed_and_kept(assumption: Assumption, tmp_path: Path)
 
 def test_every_compared_assumption_has_scripts() -> None:
     compared = {each.name for each in assumptions.ALL if each.check.kind == "compare"}
-    # (what stops the script today is mended before a run could compare anything: see test_modern_api)
-    assert compared - {"script-mended"} == COMPARED.keys()
+    assert compared == {*COMPARED, assumptions.SCRIPT_MENDED.name}
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_what_stops_a_script_is_mended_before_the_rest_is_compared(enough: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    stopping = READ.replace("EPOCHS", "9").replace("loss.item()", "loss.data[0]")
+    mended = stopping.replace("loss.data[0]", "loss.item()")
+    script.write_text(stopping, encoding="utf-8")
+    if not enough:
+        script.write_text(stopping.replace("print(seen)", "print(seen.missing)"), encoding="utf-8")
+        mended = mended.replace("print(seen)", "print(seen.missing)")
+    resting = (assumptions.SCRIPT_MENDED,)
+    stages = (
+        Stage("mend", Risk.EXACT, {script: mended.encode()}, mends=True),
+        Stage("change", Risk.EXACT, {script: mended.replace("64", "32 * 2").encode()}, assumes=resting),
+    )
+    found = verify(Request(script, (), stages, Options(timeout=120), lambda without: stages))
+    if not enough:
+        assert found.verdict == "inconclusive"
+        assert "`script-mended` is refuted" in found.reason and "missing" in found.reason
+        assert not found.kept
+        return
+    mend, change = found.codemods
+    assert (found.verdict, mend.verdict, change.verdict) == ("pass", "kept", "kept"), found.reason
+    assert "without it the script stopped" in mend.reason and "invalid index" in mend.reason
+    assert [(one.assumption.name, one.how) for one in change.assumes] == [("script-mended", "compared")]
+    assert found.kept == {script: stages[-1].files[script]}
+
+
+def test_a_script_that_is_only_mended_is_kept_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(READ.replace("EPOCHS", "9").replace("loss.item()", "loss.data[0]"), encoding="utf-8")
+    mended = script.read_text(encoding="utf-8").replace("loss.data[0]", "loss.item()").encode()
+    stages = (Stage("mend", Risk.EXACT, {script: mended}, mends=True),)
+    found = verify(Request(script, (), stages, Options(timeout=120), lambda without: stages))
+    assert (found.verdict, found.kept) == ("pass", {script: mended}), found.reason
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["holds", "false"])

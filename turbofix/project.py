@@ -645,6 +645,7 @@ def plan_verification(
                         assumes=tuple(dict.fromkeys(each for f in applied.findings for each in f.assumes)),
                         proven=not all(finding.assumes for finding in applied.findings),
                         void=tuple(made_void(rewriting)),
+                        mends=codemod.mends,
                     )
                 )
         return tuple(made)

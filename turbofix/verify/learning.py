@@ -14,7 +14,7 @@ from turbofix.verify.late import late
 from turbofix.verify.probe.levels import DENIALS, OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
 from turbofix.verify.request import LIKELY, Progress, Request, Stage
-from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement
+from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement, Stopped
 from turbofix.verify.runner import IDLE, Child, Ended
 from turbofix.verify.scratch import Scratch
 
@@ -201,7 +201,8 @@ class Original:
         steps = len(ended.rows)
         if ended.complaint:
             when = f"after {steps} optimizer steps" if steps else "before its first optimizer step"
-            raise Inconclusive(f"the script {self.ending(ended)} {when}{_pretended(ended)}")
+            kind = Stopped if ended.how == "crashed" else Inconclusive
+            raise kind(f"the script {self.ending(ended)} {when}{_pretended(ended)}")
         if ended.how == "waiting" and steps < FEWEST_STEPS:
             raise Inconclusive(f"the script asks for input{_at(ended.log)}, and a verification has none to give")
         if not steps:

@@ -41,7 +41,8 @@ class Stage:
     ``codemod`` is None for a candidate that the user gave. Of one, ``gain`` is the largest that is claimed for what it
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
-    ``proven`` whether it has others, too. ``void`` tells of findings that the stages have made void.
+    ``proven`` whether it has others, too. ``void`` tells of findings that the stages have made void. ``mends``: the
+    script stops without it.
     """
 
     codemod: str | None
@@ -54,8 +55,10 @@ class Stage:
     assumes: tuple[Assumption, ...] = ()
     proven: bool = True
     void: tuple[str, ...] = ()
+    mends: bool = False
 
 
+NOTEBOOK = ".ipynb"
 LIKELY, ASSUMPTION = "likely:", "assumption:"
 """Before the name of a codemod whose likely findings are left out, and of an assumption whose findings are."""
 
@@ -65,9 +68,9 @@ class Request:
     """Verify ``script`` with ``args`` against its ``stages``.
 
     ``rebuild`` runs the pipeline again without the given codemods (``LIKELY`` and ``ASSUMPTION`` stand before names of
-    what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are
-    the Python of files that are none themselves (a notebook), which is run in their place, as the stages' is; ``told``
-    says where a line of such a text is, in words behind the file's name.
+    what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
+    in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
+    where a line of a notebook is, in words behind the file's name.
     """
 
     script: Path
@@ -87,7 +90,7 @@ class Request:
 
     def place(self, path: Path, content: bytes, line: int) -> str:
         """Where a line of what is run from a file is, in words."""
-        told = self.told if path in self.texts else None
+        told = self.told if path.suffix == NOTEBOOK and path in self.texts else None
         return f"{path.name}, {told(content, line) if told else f'line {line}'}"
 
     def rebuilt(self, without: Iterable[str] = ()) -> tuple[Stage, ...]:
@@ -98,6 +101,19 @@ class Request:
         """The same request with more left out for good."""
         fewer = replace(self, without=self.without.union(names))
         return fewer if fewer.without == self.without else replace(fewer, stages=fewer.rebuilt())
+
+    def mended(self) -> Request | None:
+        """The same request of the script as mended, without the stages that mend it; None where there are none."""
+        mending = [stage for stage in self.stages if stage.mends]
+        if self.rebuild is None or not mending:
+            return None
+        rebuild = self.rebuild
+
+        def rest(without: frozenset[str]) -> tuple[Stage, ...]:
+            return tuple(stage for stage in rebuild(without) if not stage.mends)
+
+        texts = {**self.texts, **mending[-1].files}
+        return replace(self, texts=texts, rebuild=rest, stages=rest(self.without))
 
     def only(self, names: frozenset[str]) -> tuple[Stage, ...]:
         """The stages of these codemods, as far as there are any without the others; none for a candidate."""

@@ -118,6 +118,10 @@ class Inconclusive(Exception):  # noqa: N818 (a verdict, not a failure of ours)
     """There can be no verdict; the message is one sentence for the user."""
 
 
+class Stopped(Inconclusive):
+    """The script as it is stops with an error."""
+
+
 def all_of(names: Sequence[str]) -> str:
     """Several codemods as a sentence calls them."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

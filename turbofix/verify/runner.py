@@ -24,7 +24,7 @@ from turbofix.verify.isolation import PROBE
 from turbofix.verify.limits import PAUSE, Watch, limits_for
 from turbofix.verify.probe import processes
 from turbofix.verify.probe.warden import RELEASE, forget_shared_memory
-from turbofix.verify.request import Options
+from turbofix.verify.request import NOTEBOOK, Options
 from turbofix.verify.result import Inconclusive
 from turbofix.verify.scratch import Scratch
 
@@ -118,7 +118,7 @@ class Child:
         texts: Mapping[Path, bytes] | None = None,
     ) -> None:
         self._scratch, self._script, self._args, self._cwd, self._options = scratch, script, args, cwd, options
-        self._texts = texts or {}
+        self.texts = texts or {}  # run in place of the files as they are
         self._forks = FORKS
         self._process: subprocess.Popen[bytes] | None = None
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -241,7 +241,7 @@ class Child:
         if self._process is None or self._process.poll() is not None or self._lifeline < 0:
             self.start()
         assert self._process is not None and self._process.stdin is not None
-        self._scratch.populate({**self._texts, **files})
+        self._scratch.populate({**self.texts, **files})
         logs = self._scratch.root / "logs"
         log = logs / "log.json"
         log.unlink(missing_ok=True)
@@ -285,7 +285,7 @@ class Child:
             "layers": [layer.places() for layer in scratch.held.layers],
             "memory": self.limits.memory,
             "patience": IDLE,
-            "mark": MARK if self._script in self._texts else None,
+            "mark": MARK if self._script.suffix == NOTEBOOK else None,
             # one file, be it the script's or the probe's; what all of the script's come to is watched from outside
             "file_size": max(self.limits.disk, tensor_bytes),
             "environment": {"PWD": str(scratch.mirror(self._cwd)), **self._python_path(mirrored=True)},

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from turbofix.assumptions import SCRIPT_MENDED
 from turbofix.findings import Risk
 from turbofix.verify import isolation, settle, signals, speed
 from turbofix.verify.learning import Blame, Elsewhere, Learned, Original
 from turbofix.verify.lease import Lease, scratch_folder
 from turbofix.verify.probe.levels import GUARD
 from turbofix.verify.recipes import Recipes
-from turbofix.verify.request import ASSUMPTION, Progress, Request, names_of
+from turbofix.verify.request import ASSUMPTION, NOTEBOOK, Progress, Request, names_of
 from turbofix.verify.result import (
     DROPPED,
     FAIL,
@@ -24,6 +25,7 @@ from turbofix.verify.result import (
     UNVERIFIED,
     Inconclusive,
     Judgement,
+    Stopped,
     Verification,
     all_of,
 )
@@ -129,7 +131,22 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         raise Inconclusive("--device cuda was asked for, and torch sees no CUDA device here")
     remap = not cuda and _mentions_cuda(request)
     original = Original(child, scratch, request, remap=remap, tell=tell)
-    original.watch()
+    mending: tuple[Judgement, ...] = ()
+    try:
+        original.watch()
+    except Stopped as why:
+        mended = request.mended()
+        if mended is None:
+            raise
+        names = tuple(dict.fromkeys(stage.codemod for stage in request.stages if stage.codemod and stage.mends))
+        mending = tuple(Judgement(name, KEPT, f"without it {why}") for name in names)
+        request, child.texts = mended, mended.texts
+        original = Original(child, scratch, request, remap=remap, tell=tell)
+        try:
+            original.watch()
+        except Inconclusive as still:
+            refuted = f"`{SCRIPT_MENDED.name}` is refuted: with {all_of(names)} {still}"
+            raise Inconclusive(f"{why}; {refuted}") from still
     open_ones = {each.name: each for stage in request.stages for each in stage.assumes}
     seen = {**original.log, "arguments": request.args, "shortened": original.shortened}
     settled = settle.observed(open_ones.values(), seen)
@@ -148,7 +165,7 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     steady = request.rebuild is not None and any(stage.risk is not Risk.RECIPE for stage in request.stages)
     compared = steady or not learned.steps
     notes = [*original.notes(compared=compared), *learned.notes]
-    if request.script in request.texts:
+    if request.script.suffix == NOTEBOOK and request.script in request.texts:
         notes.append("the notebook ran as a script, cell after cell, without magics and shell lines")
     if learned.outcome and learned.outcome.log.get("rounded"):
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
@@ -159,6 +176,11 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
     if learned.recipes and selected.speedup is not None:
         notes.append(f"speed was measured without {all_of(learned.recipes)}")
     verdict, reason = conclude(learned, request, len(rows), original.log["epochs_ended"])
+    kept = dict(learned.stages[-1].files) if learned.stages else {}
+    if mending:
+        runs = f"it stopped, and with {all_of([one.codemod for one in mending])} it runs"
+        reason = f"{runs}; mended, {reason}" if learned.stages else runs
+        verdict, kept = PASS, kept or dict(request.texts)
     return Verification(
         verdict,
         reason,
@@ -167,10 +189,10 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         speedup=selected.speedup,
         baseline=dataclasses.replace(selected.baseline, losses=_losses(rows)),
         candidate=dataclasses.replace(selected.candidate, losses=_losses(rewritten)),
-        codemods=learned.judgements if request.rebuild is not None else (),
+        codemods=(*mending, *learned.judgements) if request.rebuild is not None else (),
         isolation=child.isolation,
         notes=tuple(notes),
-        kept=dict(learned.stages[-1].files) if verdict == PASS and learned.stages else {},
+        kept=kept if verdict == PASS else {},
     )
 
 
