@@ -27,20 +27,6 @@ Use instead
     copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``. Where ``if use_cuda:`` decides over
     the copy, it chooses the device: ``torch.rand(n, device="cuda" if use_cuda else "cpu")``.
 
-    Numbers that are picked out of a short table of the host (the noise schedule of a diffusion) are picked on the
-    device, where the indices are, instead of waiting for these to come to the host. ::
-
-        out = a.gather(-1, t.cpu())
-        return out.reshape(batch_size, 1, 1, 1).to(t.device)
-
-    becomes ::
-
-        out = a.to(t.device, non_blocking=True).gather(-1, t)
-        return out.reshape(batch_size, 1, 1, 1)
-
-    The table itself stays on the host for all others that read it: its copy is so short that the driver takes it at
-    once, and nobody waits.
-
 When refused
     In set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a
     loop that waits for what somebody types (``input()``). Nothing is said of what holds data of the host
@@ -50,10 +36,6 @@ When refused
     tensor), where a generator of the host's draws it, where ``.cuda(gpu)`` may be given None (the current GPU to it,
     the host to a factory), where the device is known only below, and where the call unpacks a mapping that may hold the
     device already.
-
-    A look-up is known where ``gather``, ``index_select`` or an index takes ``t.cpu()``, and what it gives goes to the
-    device through views alone, as the type that it is. It is refused where the table is long (more than 64 KB), or its
-    length is not known from the text: it would be copied in every step.
 
 Risk
     exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than
@@ -74,8 +56,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Guard, Lookup, Step, TrainingProgram
-from turbofix.records import dataclass
+from turbofix.program.model import Creation, Evaluation, Guard, Step, TrainingProgram
 
 from ._copies import goes_to_gpu
 
@@ -89,14 +70,6 @@ codemod = Codemod(
 
 OFTEN = 10
 """A test that lets every tenth step by, or fewer, is no matter of every step."""
-
-
-@dataclass(frozen=True)
-class Picked:
-    """Numbers to be picked on the device, and whether this may be neither the CPU nor a CUDA GPU."""
-
-    lookup: Lookup
-    may_be_another: bool
 
 
 @codemod.find
@@ -135,24 +108,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if made.guard.kind == "condition" else None,
                 )
-    for each in program.lookups:
-        if is_seldom(each.guard):
-            continue
-        message = f"the host waits for `{each.name}` in every training step, to pick numbers on the host by it"
-        loop_seen = Evidence("the training loop", each.loop.site)
-        there = of_device(each.to, each.back or each.site)
-        seen = (loop_seen, Evidence("brought to the host", each.brought), *there)
-        if each.why_not is not None:
-            yield codemod.refuse(each.site, message, each.why_not, evidence=seen)
-        else:
-            yield codemod.finding(each.site, message, plan=Picked(each, may_be_another(program, each)), evidence=seen)
-
-
-def may_be_another(program: TrainingProgram, each: Lookup) -> bool:
-    """Whether the step may run on a device that is neither the CPU nor a CUDA GPU."""
-    places = [model.device for model in program.models]
-    known = bool(places) and all(place.reaches_cuda and not place.mps for place in places)
-    return each.names_another or not known
 
 
 def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
@@ -166,15 +121,6 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
-    if isinstance(plan, Picked):
-        at = plan.lookup
-        # On Apple's GPUs a copy that does not block may be read too early.
-        late = f"{at.name}.is_cuda" if plan.may_be_another else "True"
-        edit.insert_after(at.table, f".to({at.name}.device, non_blocking={late})")
-        edit.cut(at.brought, at.index)
-        if at.back is not None and at.moved is not None:
-            edit.cut(at.back, at.moved)
-        return
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)

@@ -1457,30 +1457,6 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """Numbers that a training step picks on the host, by indices of the device, and sends to the device.
-
-    ``site`` is the picking (``table.gather(-1, t.cpu())``), ``brought`` the copy of the indices in it, ``name`` what
-    they are called. ``back`` is the copy of what was picked and ``moved`` what it is called on, where it goes once the
-    table comes to the indices; ``to`` is where it leads. ``names_another``: the program names a device that is neither
-    the CPU nor a CUDA GPU. ``why_not`` says why the table should stay where it is.
-    """
-
-    site: Site
-    table: Site
-    index: Site
-    brought: Site
-    name: str
-    back: Site | None
-    moved: Site | None
-    loop: Loop
-    to: Placement
-    names_another: bool = False
-    guard: Guard = ALWAYS
-    why_not: str | None = None
-
-
-@dataclass(frozen=True)
 class Averaging:
     """A loop over parameters in a training step: ``base`` becomes ``base * scale + other * weight``.
 
@@ -1800,7 +1776,6 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
-    lookups: tuple[Lookup, ...] = ()  # in tables of the host, by indices of the device, in training steps
     averagings: tuple[Averaging, ...] = ()  # loops over the parameters of two models, in training steps
     repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end

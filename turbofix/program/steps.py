@@ -43,7 +43,6 @@ from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
 from turbofix.program.loaders import loader_sites, loaders, with_use
-from turbofix.program.lookups import lookups
 from turbofix.program.losses import called_in, loss_of, qualname_of
 from turbofix.program.model import (
     Biases,
@@ -194,7 +193,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis),
         scalings=scalings(analysis),
-        lookups=lookups(analysis, steps),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH
