@@ -154,7 +154,9 @@ class Page:
         for name in ("locals", "vars"):
             for node in calls_by_name(self.module.tree).get(name, ()):
                 plain = isinstance(node.func, ast.Name) and not node.args and not node.keywords
-                if plain and self.scope(node) is scope:
+                above = self.parent(node)  # `"x" in locals()` asks for a name alone
+                asks = isinstance(above, ast.Compare) and isinstance(above.ops[-1], (ast.In, ast.NotIn))
+                if plain and not asks and self.scope(node) is scope:
                     return node.lineno
         return None
 

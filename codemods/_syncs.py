@@ -52,7 +52,7 @@ def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
 
 def runs_each_time(guard: Guard) -> bool:
     """Whether something happens in every iteration: what a flag decides does, and so does `step % 1`."""
-    return guard.kind in ("always", "config", "rank") or (guard.kind == "every_n" and guard.every == 1)
+    return guard.kind in ("always", "config", "rank", "step") or (guard.kind == "every_n" and guard.every == 1)
 
 
 def waits(loop: BatchLoop, program: TrainingProgram) -> tuple[Sync, ...]:

@@ -64,6 +64,14 @@ class Throttling:
         """Whether a node is part of a message that is shown less often, or is read for nothing else."""
         return any(page.holds(statement, node) for group in self.groups for statement in group)
 
+    def lines_with(self, message: Site) -> range:
+        """The lines of a message, and of what moves under its condition with it."""
+        for group in self.groups:
+            lines = range(begun(group[0]), ended(group[-1]) + 1)
+            if message.line in lines:
+                return lines
+        return range(message.line, message.line + 1)
+
 
 def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: int | None) -> Throttling:
     """Plan for all messages of a loop at once; nothing is edited yet."""
@@ -89,6 +97,7 @@ def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: 
         for statement in statements:
             plan.refused[page.site(statement)] = str(refuse)
         return plan
+    plan.lossy = plan.lossy or any(each.guard.kind == "step" for each in shows_in(loop, waiting))
     plan.groups = grouped(page, statements)
     for sync in waiting:
         if sync.use == "shown" and sync.site.path == loop.loop.site.path:

@@ -175,7 +175,7 @@ def reads_stay(view: Outlook, show: Show) -> str | None:
 def reads_of(view: Outlook, show: Show) -> list[tuple[Sync, Deferral | str]]:
     """The reads that a message shows, each with what becomes of it."""
     found = ((sync, view.put_off(sync)) for sync in view.waiting.syncs)
-    return [(sync, outcome) for sync, outcome in found if is_shown_by(sync, show) or is_first(show, outcome)]
+    return [(sync, outcome) for sync, outcome in found if is_shown_by(sync, show) or is_first(view, show, outcome)]
 
 
 def is_shown_by(sync: Sync, show: Show) -> bool:
@@ -184,9 +184,9 @@ def is_shown_by(sync: Sync, show: Show) -> bool:
     return sync.site in show.syncs or any((each.show or each.statement) == show.statement for each in sums)
 
 
-def is_first(show: Show, outcome: Deferral | str) -> bool:
+def is_first(view: Outlook, show: Show, outcome: Deferral | str) -> bool:
     """Whether a read can be put off once a message is shown less often."""
-    return isinstance(outcome, Deferral) and outcome.too_early == show.statement.line
+    return isinstance(outcome, Deferral) and outcome.too_early in view.shown.lines_with(show.statement)
 
 
 def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
@@ -237,12 +237,12 @@ def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Itera
     words = ", ".join(dict.fromkeys(read_text(sync) for sync in told)) or "a sum that could stay on the GPU"
     if not (refused and reads and len(apart) == len(reads)):
         yield show.statement, f"the host waits for the GPU {how_often} to show {words}"
-    where = f"only to show it on line {show.statement.line}"
     for sync in apart:
+        where = f"only to show it on {show.statement.line_from(sync.site.path)}"
         yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {where}"
     for sync, outcome in reads_of(view, show) if not refused else ():
-        if sync.use != "shown" and is_first(show, outcome) and sync.site.path == show.statement.path:
-            also = f"which line {show.statement.line} looks at"
+        if sync.use != "shown" and is_first(view, show, outcome):
+            also = f"which {show.statement.line_from(sync.site.path)} looks at"
             yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {also}"
 
 

@@ -150,7 +150,9 @@ class Summing:
             return "condition"
         if not any(self.loop is each for each in self.frames[-1].loops):
             return "condition"
-        guard = self.analysis.guards.guard_of(node, self.frames, self.loop)
+        guards = self.analysis.guards
+        conditions = (guards.conditions_of(each, self.frames, self.loop) for each in (node, self.update))
+        guard = guards.beside(*conditions, self.loop)
         if guard.kind == "every_n" and guard.every == 1:
             return "every_step"  # every step passes `step % 1 == 0`, unless somebody asks for another interval
         return _SEEN_IN_LOOP.get(guard.kind, "every_step")

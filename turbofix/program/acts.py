@@ -14,6 +14,7 @@ from turbofix.program.arguments import argument_of
 from turbofix.program.calls import is_module
 from turbofix.program.events import Event, Passed
 from turbofix.program.facts import Frame, settled
+from turbofix.program.guards import ORDER
 from turbofix.program.model import ALWAYS, Accumulation, Act, Argument, Guard
 from turbofix.program.names import dotted, loads
 from turbofix.program.regions import loss_expression
@@ -304,8 +305,7 @@ def _merged(first: Act, second: Act) -> Act:
 
 def wider(first: Guard, second: Guard) -> Guard:
     """The guard of an act that is reached under two guards: the one that holds more often."""
-    order = ("always", "config", "rank", "every_n", "condition", "except")
-    return min(first, second, key=lambda guard: (order.index(guard.kind), guard.tests))
+    return min(first, second, key=lambda guard: (ORDER.index(guard.kind), guard.tests))
 
 
 # --- accumulation -------------------------------------------------------------------------------------------------

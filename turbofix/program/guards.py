@@ -7,8 +7,8 @@ the same for each call on the way in from the loop. What does not change while t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import field
+from collections.abc import Iterable, Iterator
+from dataclasses import field, replace
 
 from turbofix.nodes import walk
 from turbofix.program.answers import every, once_per_node
@@ -21,7 +21,7 @@ from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blo
 from turbofix.program.values import External, Function, Opaque, Option, members
 from turbofix.records import dataclass
 
-_ORDER = ("always", "config", "rank", "every_n", "condition", "except")
+ORDER = ("always", "config", "rank", "step", "every_n", "condition", "except")
 _UNCHANGING = {
     "builtins.len",
     "builtins.isinstance",
@@ -192,6 +192,20 @@ class Guards:
         inner = continues and not isinstance(statement, LOOPS)
         return any(self._skips(each, returns, inner) for block in blocks(statement) for each in block)
 
+    def beside(self, conditions: list[Condition], others: Iterable[Condition], loop: ast.AST) -> Guard:
+        """The guard that the tests make together that are none of the ``others``."""
+        known = {(each.test or each.node, each.holds) for each in others}
+        return self.judge_all([each for each in conditions if (each.test or each.node, each.holds) not in known], loop)
+
+    def in_steps(self, event: Event, loop: ast.AST, steps: list[Condition]) -> Guard:
+        """The guard of an event, where a loop's steps happen under the tests ``steps``: ``step`` under no others."""
+        conditions = self.conditions(event, loop)
+        whole = self.judge_all(conditions, loop)
+        rest = self.beside(conditions, steps, loop)
+        if rest.kind == whole.kind or rest.kind not in ("always", "config", "rank"):
+            return whole if rest.kind == whole.kind else rest
+        return replace(whole, kind="step", every=None) if whole.kind not in ("config", "rank") else whole
+
     # --- judging ------------------------------------------------------------------------------------------------
 
     def judge_all(self, conditions: list[Condition], loop: ast.AST) -> Guard:
@@ -204,7 +218,7 @@ class Guards:
             tests.append(self.facts.places.site(condition.test or condition.node, condition.frames[-1].module))
             if one == "every_n" and (kind != "every_n" or every is None):
                 every = count
-            if _ORDER.index(one) > _ORDER.index(kind):
+            if ORDER.index(one) > ORDER.index(kind):
                 kind = one
         if not tests:
             return ALWAYS
@@ -239,7 +253,7 @@ class Guards:
                 return counted[0]
             if counted:
                 return "condition", None
-            return max((part[0] for part in parts), key=_ORDER.index), None
+            return max((part[0] for part in parts), key=ORDER.index), None
         modulo = modulo_of(test)
         if modulo is not None and self.varies(modulo[0].left, frames) and not self.varies(modulo[0].right, frames):
             if modulo[1] == holds and self.counts(modulo[0].left, frames, loop):

@@ -87,11 +87,12 @@ class Guard:
     """Under which condition something inside a loop runs.
 
     ``always``: in every iteration. ``every_n``: under ``step % n``-like tests (``every`` is n where known). ``rank``:
-    on one process only. ``config``: under a test that does not change during the run (a flag). ``condition``: any other
-    test. ``except``: in an exception handler. ``tests`` are the sites of the tests, outermost first.
+    on one process only. ``config``: under a test that does not change during the run (a flag). ``step``: under tests
+    that decide over the loop's backward passes as well. ``condition``: any other test. ``except``: in an exception
+    handler. ``tests`` are the sites of the tests, outermost first.
     """
 
-    kind: Literal["always", "every_n", "rank", "config", "condition", "except"] = "always"
+    kind: Literal["always", "every_n", "rank", "config", "step", "condition", "except"] = "always"
     tests: tuple[Site, ...] = ()
     every: int | None = None
 

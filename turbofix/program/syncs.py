@@ -21,7 +21,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.guards import Condition, modulo_of
 from turbofix.program.meters import harmful_methods
-from turbofix.program.model import Accumulator, Argument, Look, Meter, Placement, Show, Sync
+from turbofix.program.model import ALWAYS, Accumulator, Argument, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
 from turbofix.program.picks import picked
@@ -41,6 +41,7 @@ from turbofix.program.values import (
     Option,
     Sequence,
     Tensor,
+    Unknown,
     Value,
     flatten,
     is_number,
@@ -80,7 +81,7 @@ def show_kind(event: Event) -> str:
     return "tracker" if name == "log" else "other"
 
 
-def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show, ...]:
+def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Condition]) -> tuple[Show, ...]:
     """The statements in a loop that show values, one for each statement, in the order of the text."""
     places = analysis.facts.places
     reading = [event for event in events if event.kind == "sync"]
@@ -106,7 +107,7 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Show,
         show = Show(
             places.site(statement, module),
             show_kind(event),  # type: ignore[arg-type]
-            analysis.guards.guard(event, loop),
+            analysis.guards.in_steps(event, loop, steps),
             tuple(sorted(syncs)),
             isinstance(parent, ast.Expr) or isinstance(node, ast.Assign),
             tuple(places.site(call, module) for call in _reading_calls(analysis, event, node, statement, frames)),
@@ -181,7 +182,8 @@ def syncs_and_shows(
 ) -> tuple[tuple[Sync, ...], tuple[Show, ...]]:
     """The places in a loop where the host reads a tensor, and those that show something, in the order of the text."""
     facts = analysis.facts
-    known_shows = {show.statement: show for show in shows(analysis, events, loop)}
+    steps = _steps(analysis, events, loop)
+    known_shows = {show.statement: show for show in shows(analysis, events, loop, steps)}
     tested = _tested(events)
     nodes = {id(event.node) for event in events if event.kind == "sync"}
     found: dict[Site, Sync] = {}
@@ -198,6 +200,7 @@ def syncs_and_shows(
             continue
         uses = analysis.flow.uses(event.node, event.control)
         sync = _sync(analysis, event, loop, where, uses, decides=id(event.node) in tested)
+        sync = replace(sync, guard=analysis.guards.in_steps(event, loop, steps))
         if in_evaluation:
             sync = replace(sync, picked=picked(analysis, event, loop, events))
         named = _named(analysis, event, sync.of_text)
@@ -245,6 +248,17 @@ def syncs_and_shows(
             sync = replace(sync, show=own[0] if own else None)
         result.append(sync)
     return tuple(result), tuple(known_shows[site] for site in sorted(known_shows))
+
+
+def _steps(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Condition]:
+    """The tests under which a loop's steps happen: those of all its backward passes; of an evaluation, those that ask
+    whether there is a result at all, and go on with the next batch."""
+    conditions = [analysis.guards.conditions(each, loop) for each in events if each.kind == "backward"]
+    if conditions:
+        keys = [{(each.test, each.holds) for each in one} for one in conditions]
+        return [each for each in conditions[0] if all((each.test, each.holds) in one for one in keys)]
+    reads = (each for event in events if event.kind == "sync" for each in analysis.guards.conditions(event, loop))
+    return [each for each in reads if each.early and isinstance(each.test, ast.Compare) and _is_none_test(each.test)]
 
 
 def _site(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site:
@@ -453,7 +467,7 @@ def _sync(  # noqa: PLR0913
         of=_of(event),  # type: ignore[arg-type]
         of_text=_of_text(analysis, event),
         statement=places.site(statement, event.module),
-        guard=analysis.guards.guard(event, loop),
+        guard=ALWAYS,
         asked=_is_asked(analysis, event, loop),
         use=use,  # type: ignore[arg-type]
         accumulator=accumulator,
@@ -476,13 +490,14 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
     """What becomes of a number that is read in a loop, up to where it is looked at now and then or after the loop."""
     facts, flow = analysis.facts, analysis.flow
     here = flow.frame_at(event.control)
+    read_under = analysis.guards.conditions(event, loop)
 
     def is_seldom(frame: Executed, node: ast.AST) -> bool:
         frames = facts.frames_at(node, flow.opener(frame), frame.module)
         if not any(loop is each for one in frames for each in one.loops):
             return True
-        tests = (each for each in analysis.guards.conditions_of(node, frames, loop) if not is_key_known(each))
-        guard = analysis.guards.judge_all([*tests], loop)
+        tests = [each for each in analysis.guards.conditions_of(node, frames, loop) if not is_key_known(each)]
+        guard = analysis.guards.beside(tests, read_under, loop)
         return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
 
     def is_key_known(condition: Condition) -> bool:  # `name not in totals`, on both sides of which it is kept there
@@ -506,7 +521,7 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))
         }
         holds: Literal["number", "list", "dict", "lists", "other"] = "other"
-        if held and all(isinstance(each, (Host, Const)) for each in held):
+        if any(map(is_read, held)) and all(type(each) in (Host, Unknown) or is_number(each) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             holds = "list"
@@ -584,11 +599,10 @@ def _is_asked(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
     judged = [
         each.test
         for each in analysis.guards.conditions(event, loop)
-        if each.test is not None and analysis.guards.judge(each, loop)[0] == "condition"
+        if each.test is not None and analysis.guards.judge(each, loop)[0] in ("every_n", "condition")
     ]
-    guards = analysis.guards.guard(event, loop).kind
     frames = analysis.facts.frames(event)
-    return guards == "condition" and bool(judged) and all(_asks_what(analysis, test, root, frames) for test in judged)
+    return bool(judged) and all(_asks_what(analysis, test, root, frames) for test in judged)
 
 
 def _asks_what(analysis: Analysis, test: ast.expr, name: str, frames: tuple[Frame, ...]) -> bool:
