@@ -151,8 +151,8 @@ class Summing:
         if not any(self.loop is each for each in self.frames[-1].loops):
             return "condition"
         guards = self.analysis.guards
-        conditions = (guards.conditions_of(each, self.frames, self.loop) for each in (node, self.update))
-        guard = guards.beside(*conditions, self.loop)
+        here, summed = (guards.conditions_of(each, self.frames, self.loop) for each in (node, self.update))
+        guard = guards.beside(here, summed, self.loop)
         if guard.kind == "every_n" and guard.every == 1:
             return "every_step"  # every step passes `step % 1 == 0`, unless somebody asks for another interval
         return _SEEN_IN_LOOP.get(guard.kind, "every_step")
