@@ -375,7 +375,7 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
     if data.kind == "map" and (is_handful or is_free):
         return None
     if not waits and not reaches_gpu(program):
-        return Worth.SMALL if program.framework is Framework.PYTORCH else None
+        return Worth.SMALL if may_reach_gpu(program) else None
     cheap = data.kind == "map" and not waits and "transform" not in data.work and data.qualname not in SMALL_IMAGES
     if loader.role == "evaluation" or cheap or has_too_few(loader):
         return Worth.SOME
@@ -385,6 +385,12 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
 def reaches_gpu(program: TrainingProgram) -> bool:
     """Whether the training runs on a GPU where there is one."""
     return program.device.reaches_cuda or any(on_gpu(each) for each in under_lightning(program))
+
+
+def may_reach_gpu(program: TrainingProgram) -> bool:
+    """Whether it may be brought to a GPU: by the script, or by what its configuration says."""
+    told = under_lightning(program)
+    return any(on_gpu(each) is None for each in told) if told else program.framework is Framework.PYTORCH
 
 
 def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
@@ -397,7 +403,7 @@ def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
     unknown = data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made)
     if unknown and only_forked(program, loader) is None:
         yield PICKLED
-    if not waits and not reaches_gpu(program) and program.framework is Framework.PYTORCH:
+    if not waits and not reaches_gpu(program) and may_reach_gpu(program):
         yield ON_GPU
 
 

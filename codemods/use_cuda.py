@@ -30,7 +30,8 @@ Use instead
 
     Where the script moves models and batches by a device already, and only a constant or the default of an option keeps
     it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed. A flag that asks
-    for the GPU becomes ``action=argparse.BooleanOptionalAction, default=torch.cuda.is_available()``.
+    for the GPU becomes ``action=argparse.BooleanOptionalAction, default=torch.cuda.is_available()``, and Lightning's
+    ``accelerator="cpu"`` becomes ``"auto"``.
 
 When refused
     Where a comment says why the CPU is used; where a sequence is packed by its lengths,
@@ -62,6 +63,7 @@ from turbofix.records import dataclass
 
 from ._loaders import gives_reason, mend_help
 from ._options import TurnedOn, turn_on
+from ._trainers import evidence, why_not
 
 codemod = Codemod(
     __name__,
@@ -82,6 +84,9 @@ FEW_SAMPLES = 1000
 FEW_STEPS = 100
 LONGEST = 100
 
+NAMED = frozenset(("cpu", "debug"))
+"""What configurations are called that are meant for the CPU."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -94,6 +99,8 @@ class Plan:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The models of a training that never reaches a GPU."""
+    if program.framework is Framework.LIGHTNING:
+        yield from under_lightning(program)
     if program.framework is not Framework.PYTORCH or program.distributed or program.processes:
         return
     found = program.unplaced
@@ -112,6 +119,28 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     else:
         worth = Worth.HIGH if is_worth else Worth.SMALL
         yield codemod.finding(site, message, plan=Plan(found), evidence=seen, assumes=(ALL_MOVED,), worth=worth)
+
+
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+    """Trainings of Lightning whose trainer is told to leave the GPU alone."""
+    for training in program.trainings:
+        given = training.argument("accelerator")
+        site = given.edit_at
+        if given.values != ("cpu",) or site is None:
+            continue
+        message = "Lightning's trainer is told to train on the CPU"
+        reason = why_not(program, training, "accelerator", "auto")
+        if not NAMED.isdisjoint(site.path.stem.split("_")):
+            reason = f"{site.path.name} is meant for it: choose another one of its group when you start the script"
+        if given.comment is not None and gives_reason(given.comment):
+            reason = f"the comment may say why it is so: {given.comment}"
+        if reason is not None:
+            yield codemod.refuse(site, message, reason, evidence=evidence(training, "accelerator"))
+            continue
+        plan = Plan(None, (Held(site, "auto", given.option, quoted=True),))
+        yield codemod.finding(
+            site, message, plan=plan, evidence=evidence(training, "accelerator"), assumes=(ALL_MOVED,)
+        )
 
 
 def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
@@ -166,6 +195,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
             continue
         old = edit.text(held.site).strip("'\"")
         edit.replace(held.site, switched(edit, held))
+        if edit.in_data(held.site):
+            continue
         mend_help(edit, held.site, old, f"{held.wanted or True} where there is a GPU")
     found = plan.all_of_it
     if found is None:
@@ -191,7 +222,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 
 
 def switched(edit: Edit, held: Held) -> str:
-    """The literal where there is no GPU, and what it should be where there is one."""
+    """The literal where there is no GPU, and what it should be where there is one.
+
+    A configuration file cannot ask for a GPU, and Lightning asks for it by itself.
+    """
+    if held.wanted == "auto" or edit.in_data(held.site):
+        return edit.quoted(held.wanted or "", held.site) if held.quoted else held.wanted or "True"
     there = f"{edit.name('torch.cuda.is_available', held.site)}()"
     if not held.wanted:
         return there

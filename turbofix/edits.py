@@ -412,7 +412,7 @@ class Edit:
 
     def quoted(self, word: str, site: Site) -> str:
         """``word`` as a string literal, in the kind of quotes that the file of ``site`` uses more."""
-        text = self._tree(site).text
+        text = self._tree(site).text if not is_data(site.path) else ""
         mark = "'" if text.count("'") > text.count('"') else '"'
         return f"{mark}{word}{mark}"
 

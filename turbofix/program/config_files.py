@@ -34,7 +34,9 @@ from turbofix.program.values import (
     Origin,
     Partial,
     Sequence,
+    Union,
     Value,
+    join,
     join_all,
     members,
 )
@@ -55,6 +57,9 @@ _SHORT, _FEW = 20_000, 12
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _GLOBAL = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
+_MISSING = "???"
+"""What a group of a list of defaults is by default where the user has to choose."""
+
 _CONTROLS = frozenset({"_target_", "class_path", "_recursive_", "_convert_", "_partial_", "_args_", "_self_"})
 
 _MAIN, _COMPOSE = "hydra.main", "hydra.compose"
@@ -135,6 +140,8 @@ def _scalar(file: ConfigFile, node: Any) -> Any:
 
 def _resolved(value: Value, top: Value, depth: int = 4) -> Value:
     """A value with the references in it looked up: ``${model.width}``."""
+    if type(value) is Union:
+        return join_all(_resolved(each, top, depth) for each in value.values) or UNKNOWN
     if isinstance(value, Mapping):
         for entry in value.entries.values():
             entry.value = _resolved(entry.value, top, depth)
@@ -256,11 +263,13 @@ def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
             continue
         callee = calls.default_value(interp, function, node.func)
         if isinstance(callee, External) and callee.qualname == _MAIN:
-            told = {each.arg: calls.default_value(interp, function, each.value) for each in node.keywords if each.arg}
-            positions = [calls.default_value(interp, function, each) for each in node.args]
-            path = told.get("config_path") or (positions[0] if positions else None)
-            name = told.get("config_name") or (positions[1] if len(positions) > 1 else None)
-            value = _composed(interp, function.module.folder, _text(path) or ".", _text(name))
+            told = {each.arg: each.value for each in node.keywords if each.arg}
+            told |= dict(zip(("config_path", "config_name"), node.args, strict=False))
+            path, name = told.get("config_path"), told.get("config_name")
+            known = _text(calls.default_value(interp, function, path)) if path is not None else "."
+            text = _text(calls.default_value(interp, function, name)) if name is not None else None
+            value = _composed(interp, function.module.folder / known, text) if known is not None else None
+            value = value or _composed_somewhere(interp, text, path)
             return calls.positional(value) if value is not None else Arguments()
     return Arguments()
 
@@ -270,14 +279,23 @@ def _text(value: Value | None) -> str | None:
     return default.value if type(default) is Const and isinstance(default.value, str) else None
 
 
-def _composed(interp: Interpreter, folder: Path, path: str, name: str | None) -> Value | None:
+def _composed(interp: Interpreter, folder: Path, name: str | None) -> Value | None:
     """The configuration of that name, with those that its list of defaults names."""
-    top = (folder / path).resolve()
     if name is None:
         return None
     merged = Mapping(interp.control)
-    _compose(interp, top, name.removesuffix(".yaml"), merged, [], 6)
+    _compose(interp, folder.resolve(), name, merged, [], 6)
     return _resolved(merged, merged) if merged.entries else None
+
+
+def _composed_somewhere(interp: Interpreter, name: str | None, folder: ast.AST | None) -> Value | None:
+    """The same, where the folder is put together by the program: the first that is called as it and has the file."""
+    for path in interp.config_paths:
+        called = {*_named(interp, None, folder)} & {*path.parts[:-1]} or folder is None
+        found = _composed(interp, path.parent, name) if called and path.stem == Path(name or "").stem else None
+        if found is not None:
+            return found
+    return None
 
 
 def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package: list[str], depth: int) -> None:  # noqa: PLR0913
@@ -306,7 +324,16 @@ def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package
         inner = package if key is None else [*([] if absolute else package), *where.strip("/").split("/")]
         if told:
             inner = [] if told == "_global_" else [*package, *told.split(".")]
-        _compose(interp, top, below if absolute or not group else f"{group}/{below}", merged, inner, depth - 1)
+        below = below if absolute or not group else f"{group}/{below}"
+        if choice != _MISSING:
+            _compose(interp, top, below, merged, inner, depth - 1)
+            continue
+        for path in interp.config_paths:  # the user has to choose one
+            if path.parent == (top / below).parent and path.suffix != ".json":
+                one = Mapping(interp.control)
+                _compose(interp, top, path.relative_to(top).as_posix(), one, inner, depth - 1)
+                _merge(interp, merged, one, [], either=True)
+                interp.guessed.add(path)
 
 
 def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
@@ -321,15 +348,20 @@ def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
             yield None, alone
 
 
-def _merge(interp: Interpreter, into: Mapping, other: Mapping, package: list[str]) -> None:
-    """Put sections under a place, over those that are there."""
+def _merge(interp: Interpreter, into: Mapping, other: Mapping, package: list[str], *, either: bool = False) -> None:
+    """Put sections under a place, over those that are there, or beside them (``either``)."""
     for word in package:
         entry = into.entries.get(word)
         if entry is None or not isinstance(entry.value, Mapping):
             entry = into.entries[word] = Entry(Mapping(interp.control), True)
         assert isinstance(entry.value, Mapping)
         into = entry.value
-    overlay(into, other)
+    if either:
+        for key, entry in other.entries.items():
+            known = into.entries.get(key)
+            into.entries[key] = Entry(join(known.value if known else None, entry.value) or UNKNOWN, True, entry.origin)
+    else:
+        overlay(into, other)
 
 
 def overlay(into: Mapping, other: Mapping) -> None:
@@ -348,12 +380,7 @@ def compose(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.
     """``hydra.compose(config_name=...)``; the folder is the one that has such a file."""
     name = arguments.get("config_name", 0)
     text = _text(name.value) if name is not None else None
-    for path in interp.config_paths:
-        if text is not None and path.stem == text.removesuffix(".yaml"):
-            found = _composed(interp, path.parent, ".", text)
-            if found is not None:
-                return found
-    return externals.call_unknown(interp, qualname, arguments, node)
+    return _composed_somewhere(interp, text, None) or externals.call_unknown(interp, qualname, arguments, node)
 
 
 def merge(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

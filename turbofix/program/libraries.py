@@ -707,6 +707,7 @@ _OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
     ("torchtext.datasets.", "any", "dataset"),
     ("torch_geometric.datasets.", "Upper", "dataset"),
     ("torch_geometric.nn.", "Upper", "module"),
+    ("torchmetrics.", "Upper", "meter"),
     ("timm.loss.", "Upper", "criterion"),
     ("timm.models.layers.", "Upper", "module"),
     ("timm.layers.", "Upper", "module"),

@@ -293,6 +293,9 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
             if type(key) is Const and isinstance(key.value, str):
                 access.write_attribute(interp, instance, key.value, arguments.positions[1].value, node)
             return NONE
+    if name == "save_hyperparameters":
+        access.write_attribute(interp, instance, "hparams", _hyperparameters(interp, arguments), node)
+        return NONE
     if instance.base is not None:
         return _call_made(interp, instance.base, name, arguments, node)
     if calls.is_module(instance):
@@ -312,6 +315,26 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
     if kinds & {"trainer"}:
         return _call_trainer(interp, instance, name, arguments, node)
     return _call_anything(interp, instance, name, arguments, node)
+
+
+def _hyperparameters(interp: Interpreter, arguments: Arguments) -> Value:
+    """What ``self.save_hyperparameters()`` keeps: what the method was given that calls it, or the settings it names."""
+    given = [each.value for each in arguments.positions]
+    if len(given) == 1 and not isinstance(given[0], (Const, Option)):
+        return given[0]
+    if interp.frame.function is None:
+        return UNKNOWN
+    declared = interp.frame.function.node.args
+    names = interp.frame.scope.names
+    kept = {each.arg for each in (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)} & names.keys()
+    if given:
+        kept &= {each.value for each in given if type(each) is Const}
+    held = Namespace(interp.control, {name: names[name] for name in sorted(kept)}, bool(given))
+    for each in members(names.get(declared.kwarg.arg)) if declared.kwarg is not None else ():
+        if isinstance(each, Mapping):
+            held.attributes |= {name: entry.value for name, entry in each.entries.items() if isinstance(name, str)}
+            held.open = held.open or each.open
+    return held
 
 
 def _call_model(interp: Interpreter, model: Instance | Made, name: str, arguments: Arguments, node: ast.AST) -> Value:
