@@ -18,21 +18,19 @@ Use instead
                              return_tensors="pt")
 
     Lengths are multiples of eight, as the tensor cores like them, where the fixed length is one: no batch is longer
-    than it was. For the ``Trainer`` of transformers the padding leaves the function that tokenizes, and its batches are
-    put together by ``DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)``. Batches of texts of like length
-    (``group_by_length=True``) gain more, and are another order.
+    than it was. Batches of texts of like length (``group_by_length=True``) gain more, and are another order.
 
-    A data set that pads each text by itself keeps doing so: its loaders get a ``collate_fn`` that cuts off the columns
-    in which the attention mask of all texts of the batch is 0, whatever an item calls it.
+    Texts that are padded before there are batches (by a data set, one by one or all at once, or by ``map``) stay as
+    they are. What makes batches of them, loaders or a trainer of transformers, gets a function that cuts off the
+    columns in which the attention mask of all texts of the batch is 0, whatever an item calls it. A collate function
+    that is there already goes on to make the batch.
 
 When refused
     Refused where the program compiles, as each length would be compiled anew; where the call says more than is written
-    in it; where only some batches are padded; where the trainer has a collator, cuts no texts, or keeps columns that
-    have no common length; where the loaders have a ``collate_fn`` already, or no mask tells what is padding: there the
-    padding belongs into it, as in ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``. So are samples that a
-    data set or a collate function pads by hand to a length that is written down or an option (``ids + [0] * (length -
-    len(ids))``). Nothing is said of programs for TPUs, of exported models, of streams, and where ``padding_side`` is
-    chosen: positions count from the front.
+    in it; where only some batches are padded; where a trainer makes batches in its own way; and where no mask tells
+    what is padding, or texts of two kinds are padded (a text and its summary): there the padding belongs into the
+    collate function, as in ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``. Nothing is said of programs for
+    TPUs, of exported models, and of streams.
 
 Risk
     equivalent: masked positions count for nothing, so that losses differ by rounding, and dropout draws for fewer
@@ -49,10 +47,9 @@ from collections.abc import Iterator
 
 from turbofix.assumptions import PADDING_UNREAD
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
+from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.model import Framework, Padding, TrainingProgram
-from turbofix.records import dataclass
 
 from ._loaders import put_above
 
@@ -64,18 +61,10 @@ codemod = Codemod(
     assumes=(PADDING_UNREAD,),
 )
 
-COLLATOR = "DataCollatorWithPadding"
 BY_HAND = (
     "leave the padding to the loader, as in `collate_fn=DataCollatorWithPadding(tokenizer)`, "
     "where the model and its loss leave padding out"
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The call that pads."""
-
-    padding: Padding
 
 
 @codemod.find
@@ -88,39 +77,27 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.in_place(padding.site, "batches are padded to their own longest text")
             continue
         what = "every batch of texts" if padding.of == "batch" else "every text"
-        message = f"{what} is padded to a fixed length, and the model computes for the padding, too"
+        length = "the longest of many" if padding.of == "all" else "a fixed length"
+        message = f"{what} is padded to {length}, and the model computes for the padding, too"
         if padding.by_hand:
             message = "every sample is padded to a fixed length, however short all samples of its batch are"
         seen = (Evidence("padded here", padding.site),)
         if padding.why_not is not None:
-            one_by_one = padding.of == "item" and padding.why_not.startswith(("it pads", "the samples"))
+            one_by_one = padding.of == "item" and padding.why_not.startswith("it pads")
             reason = f"{padding.why_not}: {BY_HAND}" if one_by_one else padding.why_not
             yield codemod.refuse(padding.site, message, reason, evidence=seen)
         else:
             rests = (PADDING_UNREAD,)
-            yield codemod.finding(padding.site, message, plan=Plan(padding), evidence=seen, assumes=rests)
+            yield codemod.finding(padding.site, message, plan=padding, evidence=seen, assumes=rests)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Pad to the longest; beside a trainer, where it puts batches together."""
-    plan = finding.plan
-    assert isinstance(plan, Plan)
-    padding = plan.padding
+    padding = finding.plan
+    assert isinstance(padding, Padding)
     if padding.helper is not None:
         cut_off(padding, edit, padding.helper)
-        return
-    if padding.trainer is not None:
-        edit.drop_argument(padding.site, "padding")
-        eights = ", pad_to_multiple_of=8" if padding.in_eights else ""
-        collator = COLLATOR
-        if padding.imports is None:
-            collator = edit.name(f"transformers.{COLLATOR}", padding.trainer)
-        elif not edit.is_bound(COLLATOR, padding.trainer):
-            edit.also_import(padding.imports, COLLATOR)
-        elif edit.name(f"transformers.{COLLATOR}", padding.trainer) != COLLATOR:
-            raise Refuse(f"`{COLLATOR}` means something else here")
-        edit.argument(padding.trainer, "data_collator", f"{collator}({padding.tokenizer}{eights})")
         return
     assert padding.value is not None
     edit.replace(padding.value, edit.text(padding.value).replace("max_length", "longest"))
@@ -129,19 +106,25 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 
 
 def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
-    """Give the loaders of texts that are padded one by one a function that cuts off what is padding in all of them."""
+    """Give what makes batches of padded texts a function that cuts off what is padding in all of them."""
     name, mask = edit.free_name("without_padding", above), edit.quoted(padding.mask or "", above)
-    collate = edit.name("torch.utils.data.default_collate", above)
+    made = "transformers.default_data_collator" if padding.trainer else "torch.utils.data.default_collate"
     put_above(
         edit,
         above,
-        f"def {name}(texts):",
+        f"def {name}(texts, collate={edit.name(made, above)}):",
         '    """A batch of texts, without the columns that are padding in all of them."""',
-        f"    batch = {collate}(texts)",
+        "    batch = collate(texts)",
         f"    used = batch[{mask}].flatten(0, -2).any(0)",
-        '    tensors = {key: part for key, part in batch.items() if hasattr(part, "shape")}',
-        "    wide = {key for key, part in tensors.items() if part.dim() > 1 and part.shape[-1] == len(used)}",
-        "    return {key: part[..., used] if key in wide else part for key, part in batch.items()}",
+        "    for key, part in batch.items():",
+        '        if hasattr(part, "dim") and part.dim() > 1 and part.shape[-1] == len(used):',
+        "            batch[key] = part[..., used]",
+        "    return batch",
     )
-    for loader in padding.loaders:
-        edit.argument(loader, "collate_fn", name, spelled_out=True)
+    keyword = "data_collator" if padding.trainer else "collate_fn"
+    for reader, collate in padding.readers:
+        if collate is None:
+            edit.argument(reader, keyword, name, spelled_out=True)
+        else:
+            partial = edit.name("functools.partial", collate)
+            edit.replace(collate, f"{partial}({name}, collate={edit.text(collate)})")

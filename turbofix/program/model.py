@@ -1035,24 +1035,21 @@ class Biases:
 class Padding:
     """One call of a tokenizer that pads texts of a training: to a fixed length, or (``dynamic``) to the longest.
 
-    ``of``: the texts of one ``batch``, of one ``item`` at a time, or (``map``) of a data set whose batches the
-    ``trainer`` of transformers makes, where the program calls the tokenizer ``tokenizer``, and ``imports`` is a
-    statement of its file that brings names of transformers. ``value`` is the argument that says so, ``in_eights``: the
-    fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but the program. ``loaders`` could cut
-    off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's ``mask``.
-    ``why_not`` speaks against it.
+    ``of``: the texts of one ``batch``, or, before there are batches, of one ``item`` or of ``all``. ``value`` is what
+    says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
+    the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
+    could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
+    ``mask``. ``why_not`` speaks against it.
     """
 
     site: Site
-    of: Literal["batch", "item", "map"]
+    of: Literal["batch", "item", "all"]
     value: Site | None = None
     in_eights: bool = False
     dynamic: bool = False
-    trainer: Site | None = None
-    tokenizer: str | None = None
-    imports: Site | None = None
+    trainer: bool = False
     by_hand: bool = False
-    loaders: tuple[Site, ...] = ()
+    readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None
     mask: str | None = None
     why_not: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
@@ -17,19 +18,19 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Padding, Step
 from turbofix.program.names import dotted
 from turbofix.program.preloading import place_of_helper
+from turbofix.program.same_items import datasets_in
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
-from turbofix.program.values import Bound, Const, Function, Instance, Made, Value, flatten, members
+from turbofix.program.values import Bound, Class, Const, Function, Instance, Made, Value, members
 from turbofix.program.wording import Wording
 
-_WORD = re.compile(r"\bpadding\b")
-_FIXED_LENGTH = re.compile(r"\bmax_length\b|\bpad_to_max_length\b")
-_FIXED = ("tpu", "xla", "torch_xla", "padding_side", "onnx", "torchscript", "jit")
+_WORD = re.compile(r"\bpadding\b|\bpad_to_max_length\b")
+_FIXED = ("tpu", "xla", "torch_xla", "onnx", "torchscript", "jit")
 _JOINED = ("dispatch_batches", "split_batches", "streaming")
 _FIXED_SHAPES = Wording((*_FIXED, *_JOINED), re.compile(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
-"""Words of programs that want shapes which stay, or pad in front, where positions count from, or join batches."""
-
-_KEEPING = {"remove_unused_columns", "torch_compile", "include_inputs_for_metrics", "include_for_metrics"}
-_ELSEWHERE = re.compile(r"\b(save_to_disk|to_parquet|to_json|to_csv|push_to_hub|to_tf_dataset)\b")
+"""Words of programs that want shapes which stay, or join batches."""
+_LOADER, _TRAINER = "torch.utils.data.DataLoader", "transformers.Trainer"
+_LONGEST = frozenset(("longest", True))
+MASK = "attention_mask"
 
 
 def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]:
@@ -37,65 +38,23 @@ def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]
     modules = list(analysis.execution.modules.values())
     if any(_FIXED_SHAPES.is_in(module.text) for module in modules):
         return ()
-    found = {each.site: each for each in _by_hand(analysis, steps)}
-    if any(map(_pads, modules)):
-        found.update((each.site, each) for each in _Search(analysis, steps).found())
-    for each in _said(analysis, steps):
-        found.setdefault(each.site, each)
+    search = _Search(analysis, steps)
+    found = {each.site: each for each in search.by_hand()}
+    for module in modules:
+        found.update((each.site, each) for each in search.in_file(module) if _pads(module))
     return tuple(found[site] for site in sorted(found))
 
 
-def _said(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[Padding]:
-    """The calls of a training program that say they pad to a fixed length, whatever it is that they call."""
-    for module in analysis.execution.modules.values() if steps else ():
-        if _FIXED_LENGTH.search(module.text) is None:
-            continue
-        for call in every(ast.Call, module.tree):
-            if _is_fixed(call) and (analysis.facts.at(call) or _gives_items(analysis, call, module)):
-                yield _of_items(analysis, call, module)
+def _pads(module: ModuleFile) -> bool:
+    return kept(module.tree, "pads", lambda: _WORD.search(module.text) is not None)
 
 
-def _is_fixed(node: ast.AST) -> bool:
-    """Whether a call says that it pads to a fixed length."""
-    given = node.keywords if isinstance(node, ast.Call) else []
-    told = {each.arg: each.value.value for each in given if isinstance(each.value, ast.Constant)}
-    return told.get("padding") == "max_length" or told.get("pad_to_max_length") is True
-
-
-def _of_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Padding:
-    """A call that pads the texts of a data set each by itself, with the loaders that could cut off what none needs."""
-    facts, places = analysis.facts, analysis.facts.places
-    site, one_by_one = places.site(call, module), "it pads each text by itself"
-    classes = [each for each in places.ancestors(call, module) if isinstance(each, ast.ClassDef)]
-    found: list[Event] = []
-    for event in facts.of("make"):
-        passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
-        if event.name != "torch.utils.data.DataLoader" or passed is None:
-            continue
-        data = [each.cls.node for one in flatten(passed.value) for each in members(one) if isinstance(each, Instance)]
-        if any(each in classes for each in data):
-            found.append(event)
-    mask = next((key for one in classes for key in _masks_in(one)), None)
-    alone = (
-        sum(_is_fixed(each) for one in classes for each in walk(one)) == 1
-    )  # of two, one would be cut like the other
-    plain = all(
-        event.arguments is not None
-        and not event.arguments.open
-        and not event.arguments.star
-        and event.arguments.get("collate_fn", 7) is None
-        for event in found
-    )
-    if not (found and mask and plain and alone) or len({event.module.path for event in found}) != 1:
-        return Padding(site, "item", why_not=one_by_one)
-    if facts.of("compile"):
-        return Padding(site, "item", why_not=_COMPILED)
-    loaders = tuple(sorted({facts.site(event) for event in found}))
-    helper = min(place_of_helper(analysis, event.node, event.module) for event in found)
-    return Padding(site, "item", loaders=loaders, helper=helper, mask=mask)
-
-
-MASK = "attention_mask"
+def _said(call: ast.Call) -> set[object]:
+    """What a call says of its padding, as it is written."""
+    told: dict[str | None, object] = {
+        each.arg: each.value.value for each in call.keywords if isinstance(each.value, ast.Constant)
+    }
+    return {"max_length"} if told.get("pad_to_max_length") is True else {told.get("padding")} - {None, False}
 
 
 def _masks_in(cls: ast.ClassDef) -> Iterator[str]:
@@ -109,10 +68,13 @@ def _masks_in(cls: ast.ClassDef) -> Iterator[str]:
 
 
 def _reads_mask(value: ast.expr, cls: ast.ClassDef, depth: int = 3) -> bool:
-    """Whether an expression reads the attention mask that a tokenizer gives, by names that its class sets, too."""
+    """Whether an expression is a tokenizer's attention mask, or a one for each token, by names that its class sets."""
     names: set[str] = set()
     for each in walk(value):
         if MASK in (getattr(each, "attr", None), getattr(each, "value", None), getattr(each, "id", None)):
+            return True
+        ones = each.left if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) else None
+        if isinstance(ones, ast.List) and [getattr(one, "value", None) for one in ones.elts] == [1]:
             return True
         names |= {each.id} if isinstance(each, ast.Name) else set()
     sets = [each for each in walk(cls) if isinstance(each, ast.Assign) and dotted(each.targets[0]) in names]
@@ -120,18 +82,7 @@ def _reads_mask(value: ast.expr, cls: ast.ClassDef, depth: int = 3) -> bool:
 
 
 _COMPILED = "the model is compiled, which would happen anew for each length"
-
-
-def _gives_items(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
-    """Whether a call stands in a class of samples."""
-    above = [each for each in analysis.facts.places.ancestors(call, module) if isinstance(each, ast.ClassDef)]
-    return any(isinstance(each, FUNCTIONS) and each.name == "__getitem__" for one in above for each in one.body)
-
-
-def _pads(module: ModuleFile) -> bool:
-    return kept(module.tree, "pads", lambda: _WORD.search(module.text) is not None)
-
-
+_ONE_BY_ONE = "it pads each text by itself"
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
 _PADDED = "torch.nn.functional.pad"
 _FILLED = frozenset(words("zeros ones full empty"))
@@ -139,35 +90,6 @@ _BY_HAND = (
     "it is written out, and what the model and its loss make of padding is not known: where they leave it out, "
     "pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
 )
-
-
-def _by_hand(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[Padding]:
-    """What a training's loaders pad without a tokenizer: to the longest of a batch, or sample by sample."""
-    facts, places = analysis.facts, analysis.facts.places
-    trained = {site for step in steps for site in step.loaders}
-    collating: set[int] = set()
-    getting: set[int] = set()
-    for event in facts.of("make"):
-        if event.name != "torch.utils.data.DataLoader" or event.arguments is None or facts.site(event) not in trained:
-            continue
-        collate, data = event.arguments.get("collate_fn", 7), event.arguments.get("dataset", 0)
-        collating.update(id(each.node) for each in _functions(collate.value if collate is not None else None))
-        for each in members(data.value) if data is not None else ():
-            if isinstance(each, Instance):
-                getting.update(id(method.node) for method in _functions(each.cls.find("__getitem__")))
-    told: set[int] = set()
-    for event in facts.of("call"):
-        if event.name in _TO_THE_LONGEST and any(id(frame.scope) in collating for frame in facts.frames(event)):
-            yield Padding(facts.site(event), "batch", dynamic=True)
-    for event in facts.of("return"):
-        frames = facts.frames(event)
-        if not frames or id(frames[-1].scope) in told or frames[-1].function is None:
-            continue
-        made = bool({id(frame.scope) for frame in frames} & (collating | getting))
-        told.add(id(frames[-1].scope))
-        for node in _written_out(analysis, frames) if trained else ():
-            if made or isinstance(node, ast.BinOp):  # lists are filled up beforehand as well
-                yield Padding(places.site(node, frames[-1].module), "item", by_hand=True, why_not=_BY_HAND)
 
 
 def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.expr]:
@@ -220,56 +142,168 @@ class _Search:
     def __init__(self, analysis: Analysis, steps: tuple[Step, ...]) -> None:
         self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
         self.trained = {site for step in steps for site in step.loaders}
+        self.loaders = [each for each in self.facts.of("make") if each.name == _LOADER and each.arguments is not None]
+        self.trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each)]
         self.collating: dict[int, list[Event]] = {}
-        self.mapping: set[int] = set()
-        for event in self.facts.of("make"):
+        for event in self.loaders:
             passed = event.arguments.get("collate_fn", 7) if event.arguments is not None else None
-            if passed is not None and event.name == "torch.utils.data.DataLoader":
-                for function in _functions(passed.value):
-                    self.collating.setdefault(id(function.node), []).append(event)
-        for event in self.facts.of("call"):
-            if event.name.endswith(".map") and any(isinstance(each, Made) for each in members(event.receiver)):
-                passed = event.arguments.get("function", 0) if event.arguments is not None else None
-                self.mapping.update(id(each.node) for each in _functions(passed.value if passed else None))
+            for function in _functions(passed.value if passed is not None else None):
+                self.collating.setdefault(id(function.node), []).append(event)
 
-    def found(self) -> Iterator[Padding]:
-        seen: set[int] = set()
-        for event in self.facts.of("call"):
-            if id(event.node) in seen or not isinstance(event.node, ast.Call) or event.arguments is None:
-                continue
-            if not any(isinstance(each, Made) and each.kind == "tokenizer" for each in members(event.receiver)):
-                continue
-            passed = event.arguments.keywords.get("padding")
-            said = set(constants(passed.value)) if passed is not None else set()
-            if passed is None or not said or not said <= {"max_length", "longest", True}:
-                continue
-            one = self._padding(event, event.node, said, passed.node)
-            if one is not None:
-                seen.add(id(event.node))
-                yield one
+    # --- without a tokenizer
 
-    def _padding(self, event: Event, node: ast.Call, said: set[object], value: ast.expr | None) -> Padding | None:
-        scopes = [frame.scope for frame in self.facts.frames(event)]
-        site = self.places.site(node, event.module)
-        function = next((each for each in reversed(scopes) if isinstance(each, FUNCTIONS)), None)
+    def by_hand(self) -> Iterator[Padding]:
+        """What a training's loaders pad without a tokenizer: to the longest of a batch, or sample by sample."""
+        facts = self.facts
+        making: set[int] = set()
+        for event in self.loaders if self.trained else ():
+            if facts.site(event) in self.trained:
+                making |= {key for key, events in self.collating.items() if event in events}
+                making |= {id(each.node) for cls in _classes_of(event) for each in _functions(cls.find("__getitem__"))}
+        for event in facts.of("call"):
+            if event.name in _TO_THE_LONGEST:
+                collates = (self.collating.get(id(frame.scope), ()) for frame in facts.frames(event))
+                if any(facts.site(each) in self.trained for events in collates for each in events):
+                    yield Padding(facts.site(event), "batch", dynamic=True)
+        told: set[int] = set()
+        for event in facts.of("return"):
+            frames = facts.frames(event)
+            if not frames or id(frames[-1].scope) in told or frames[-1].function is None or not self.trained:
+                continue
+            made = not making.isdisjoint(id(frame.scope) for frame in frames)
+            told.add(id(frames[-1].scope))
+            module = frames[-1].module
+            nodes = [each for each in _written_out(self.analysis, frames) if made or isinstance(each, ast.BinOp)]
+            if nodes:  # (lists are filled up beforehand as well)
+                first = min(nodes, key=lambda each: (each.lineno, each.col_offset))
+                found = self._of_items(first, module, self._classes_around(first, module), by_hand=True)
+                yield found if found.why_not is None else replace(found, why_not=_BY_HAND)
+
+    # --- with one
+
+    def in_file(self, module: ModuleFile) -> Iterator[Padding]:
+        """The calls of a file that pad texts for the training."""
+        for call in every(ast.Call, module.tree):
+            if not any(each.arg in ("padding", "pad_to_max_length") for each in call.keywords):
+                continue
+            events = [each for each in self.facts.at(call) if each.kind == "call"]
+            known = [each for each in events if any(map(_is_tokenizer, members(each.receiver)))]
+            found = self._of_call(call, module, events, known[0] if known else None)
+            if found is not None:
+                yield found
+
+    def _of_call(self, call: ast.Call, module: ModuleFile, events: list[Event], event: Event | None) -> Padding | None:
+        passed = event.arguments.keywords.get("padding") if event is not None and event.arguments is not None else None
+        said = {*constants(passed.value)} if passed is not None else _said(call)
+        scopes: list[ast.AST] = [
+            each for each in self.places.ancestors(call, module) if isinstance(each, (*FUNCTIONS, ast.Lambda))
+        ]
+        scopes += [frame.scope for frame in self.facts.frames(event)] if event is not None else []
         loaders = [each for scope in scopes for each in self.collating.get(id(scope), ())]
-        if loaders:
+        if not said or not said <= {"max_length", *_LONGEST}:
+            return None
+        if loaders and event is not None:
             if not any(self.facts.site(each) in self.trained for each in loaders):
                 return None
-            if said <= {"longest", True}:
-                return Padding(site, "batch", dynamic=True)
-            why = self._why_not_batch(event, node, function) or self._why_not(event, value)
-            return Padding(site, "batch", self._value(event, value), self._is_in_eights(event), why_not=why)
-        if said != {"max_length"}:
-            return None
-        if any(id(scope) in self.mapping for scope in scopes):
-            return self._mapped(event, node, value, function)
-        if event.control.chain()[0].detail == "worker" and self.trained:
-            return _of_items(self.analysis, node, event.module)
-        return None
+            return self._of_batch(call, event, said)
+        classes = self._classes_around(call, module)
+        mapped = [one for name, one in self._maps() if name in {getattr(each, "name", each) for each in scopes}]
+        if said == {"max_length"}:
+            gives = any(isinstance(one, FUNCTIONS) and one.name == "__getitem__" for cls in classes for one in cls.body)
+            if not (events or gives or mapped):
+                return None
+        elif not any(_is_true(each.value) for one in mapped for each in one.keywords if each.arg == "batched"):
+            classes = self._holding(events)
+            if not classes:
+                return None
+        found = self._of_items(call, module, classes)
+        if said == {"max_length"} or found.dynamic:
+            return found
+        return replace(found, of="all") if found.why_not is None else None
 
-    def _value(self, event: Event, value: ast.expr | None) -> Site | None:
-        return self.places.site(value, event.module) if value is not None else None
+    def _maps(self) -> list[tuple[object, ast.Call]]:
+        """The functions, by their names or themselves, that data sets are mapped by, with the calls of ``map``."""
+        return self.analysis.once("what maps data", lambda: list(_mapping(self.analysis.execution.modules.values())))
+
+    def _classes_around(self, node: ast.AST, module: ModuleFile) -> list[ast.ClassDef]:
+        return [each for each in self.places.ancestors(node, module) if isinstance(each, ast.ClassDef)]
+
+    def _holding(self, events: list[Event]) -> list[ast.ClassDef]:
+        """The classes of samples that use what calls gave."""
+        uses = [use for e in events for use in self.analysis.flow.uses(e.node, e.control, deep=True) if e.node]
+        around = [cls for use in uses for cls in self._classes_around(use.node, use.frame.module)]
+        return [cls for cls in dict.fromkeys(around) if any(getattr(e, "name", "") == "__getitem__" for e in cls.body)]
+
+    def _of_items(
+        self, node: ast.expr, module: ModuleFile, classes: list[ast.ClassDef], *, by_hand: bool = False
+    ) -> Padding:
+        """What pads texts before there are batches, with the loaders or trainers that could cut off what none needs."""
+        site = self.places.site(node, module)
+        readers = [each for each in self.loaders if any(cls.node in classes for cls in _classes_of(each))]
+        mask = next((key for one in classes for key in _masks_in(one)), None if classes else MASK)
+        readers = readers or self.trainers or ([] if classes else [e for e in self.loaders if not [*_classes_of(e)]])
+        owner: ast.AST | None = classes[0] if classes else self.places.function(node, module)
+        pads = [each for each in walk(owner or node) if isinstance(each, ast.Call) and "max_length" in _said(each)]
+        targets = any(word.arg == "text_target" for each in pads for word in each.keywords)
+        why = _ONE_BY_ONE if not (readers and mask) or len(pads) > 1 or targets else None  # (two have two lengths)
+        if len({event.module.path for event in readers}) > 1 or any(map(_unpacks, readers)):
+            why = _ONE_BY_ONE
+        elif any(event in self.trainers and not _takes_collator(event) for event in readers):
+            why = "the batches are put together by a trainer of its own"
+        elif self.facts.of("compile") or any(
+            word.arg == "torch_compile" and not _is_false(word.value)
+            for each in self.analysis.execution.modules.values()
+            for word in (every(ast.keyword, each.tree) if "torch_compile" in each.text else ())
+        ):
+            why = _COMPILED
+        if mask is not None and any(self._cuts(each, mask) for each in readers):
+            return Padding(site, "item", dynamic=True)
+        if why is not None:
+            return Padding(site, "item", by_hand=by_hand, why_not=why)
+        return Padding(
+            site,
+            "item",
+            by_hand=by_hand,
+            readers=tuple(sorted({(self.facts.site(each), self._collate(each)) for each in readers}, key=str)),
+            helper=min(place_of_helper(self.analysis, each.node, each.module) for each in readers),
+            mask=mask,
+            trainer=readers[0] in self.trainers,
+        )
+
+    def _collate(self, event: Event) -> Site | None:
+        """The collate function that a loader or trainer is given."""
+        passed = event.arguments.get(*COLLATE[event in self.trainers]) if event.arguments is not None else None
+        node = passed.node if passed is not None and not _is_none(passed.node) else None
+        return self.places.site(node, event.module) if node is not None else None
+
+    def _cuts(self, event: Event, mask: str) -> bool:
+        """Whether the collate function that a reader is given cuts batches by their mask."""
+        passed = event.arguments.get(*COLLATE[event in self.trainers]) if event.arguments is not None else None
+        given = passed.node if passed is not None else None
+        names = [each.id for each in walk(given) if isinstance(each, ast.Name)] if given is not None else []
+        for function in (one for name in names for one in _functions(event.module.scope.names.get(name))):
+            said = [*walk(function.node)]
+            reads = any(isinstance(each, ast.Constant) and each.value == mask for each in said)
+            if reads and any(isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Tuple) for each in said):
+                return True
+        return False
+
+    # --- a batch
+
+    def _of_batch(self, call: ast.Call, event: Event, said: set[object]) -> Padding:
+        assert event.arguments is not None
+        site = self.places.site(call, event.module)
+        if said <= _LONGEST:
+            return Padding(site, "batch", dynamic=True)
+        value = event.arguments.keywords["padding"].node
+        why = self._why_not_batch(event, call)
+        if why is None and not isinstance(value, ast.Constant):
+            why = "what it pads to is chosen elsewhere"
+        if why is None and (_unpacks(event) or "pad_to_multiple_of" in event.arguments.keywords):
+            why = "the call is given more than is written in it"
+        why = why or (_COMPILED if self.facts.of("compile") else None)
+        at = self.places.site(value, event.module) if value is not None else None
+        return Padding(site, "batch", at, self._is_in_eights(event), why_not=why)
 
     def _is_in_eights(self, event: Event) -> bool:
         """Whether the fixed length is a known multiple of eight: no batch is padded beyond it then."""
@@ -278,19 +312,10 @@ class _Search:
         whole = passed is not None and len(found) == len(members(passed.value))
         return whole and all(type(each) is int and each > 0 and each % 8 == 0 for each in found)
 
-    # --- what is in the way
-
-    def _why_not(self, event: Event, value: ast.expr | None) -> str | None:
-        arguments = event.arguments
-        assert arguments is not None
-        if not isinstance(value, ast.Constant):
-            return "what it pads to is chosen elsewhere"
-        if arguments.open or arguments.star or "pad_to_multiple_of" in arguments.keywords:
-            return "the call is given more than is written in it"
-        return _COMPILED if self.facts.of("compile") else None
-
-    def _why_not_batch(self, event: Event, node: ast.Call, function: ast.AST | None) -> str | None:
+    def _why_not_batch(self, event: Event, node: ast.Call) -> str | None:
         """Why a call in a collate function is not known to be given all the texts of a batch, and to be handed on."""
+        scopes = [frame.scope for frame in self.facts.frames(event)]
+        function = next((each for each in reversed(scopes) if isinstance(each, FUNCTIONS)), None)
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return "the batch is put together in an expression"
         inner = (*COMPREHENSIONS, *LOOPS, ast.Lambda)
@@ -301,69 +326,49 @@ class _Search:
                 return "it pads some of the batches, or each sample by itself"
         return None
 
-    # --- a trainer
 
-    def _mapped(self, event: Event, node: ast.Call, value: ast.expr | None, function: ast.AST | None) -> Padding | None:
-        """A call in a function that a data set is mapped by, where a trainer of transformers makes the batches."""
-        site = self.places.site(node, event.module)
-        trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each)]
-        if not trainers:
-            alone = "the samples are padded one by one, before a loader makes batches of them"
-            return Padding(site, "item", why_not=alone) if self.trained else None
-        first = trainers[0]
-        arguments = first.arguments
-        why: str | None = None
-        if len(trainers) > 1 or arguments is None or first.name != "transformers.Trainer" or first.kind != "make":
-            why = "the batches are put together by a trainer of its own"
-        elif arguments.open or arguments.star or arguments.get("data_collator", 2) is not None:
-            why = "the trainer is given a collator"
-        else:
-            why = self._why_not(event, value) or self._why_not_mapped(event, node, first, function)
-        name = dotted(node.func)
-        return Padding(
-            site,
-            "map",
-            self._value(event, value),
-            self._is_in_eights(event),
-            trainer=self.facts.site(first),
-            imports=self._import(first.module),
-            tokenizer=name,
-            why_not=why,
-        )
+COLLATE = {False: ("collate_fn", 7), True: ("data_collator", 2)}
+"""The argument of a loader, and that of a trainer, that puts batches together, with its place."""
 
-    def _import(self, module: ModuleFile) -> Site | None:
-        """The first statement on the top level of a file that imports single names of transformers."""
-        for each in module.tree.body:
-            ours = isinstance(each, ast.ImportFrom) and each.module == "transformers" and not each.level
-            if ours and all(alias.name != "*" for alias in each.names):  # type: ignore[attr-defined]
-                return self.places.site(each, module)
-        return None
 
-    def _why_not_mapped(self, event: Event, node: ast.Call, trainer: Event, function: ast.AST | None) -> str | None:
-        name = dotted(node.func)
-        if not isinstance(node.func, ast.Name) or name is None or event.module is not trainer.module:
-            return "the tokenizer has another name where the trainer is built"
-        here = self.facts.bindings.owner(name, node, event.module)
-        there = self.facts.bindings.owner(name, trainer.node, trainer.module)
-        if here is not there or len(self.facts.bindings.writes(here, name)) != 1:
-            return "the tokenizer has another name where the trainer is built"
-        if event.arguments is not None and "return_tensors" in event.arguments.keywords:
-            return "the texts of one call become one tensor, whose rows must have one length"
-        cut = event.arguments.keywords.get("truncation") if event.arguments is not None else None
-        if cut is None or set(constants(cut.value)) != {True}:
-            return "the texts are not cut to the length, which the tokenizer would do if it does not pad"
-        if not isinstance(function, (ast.FunctionDef, ast.Lambda)):
-            return "the function that tokenizes is not known"
-        for module in self.analysis.execution.modules.values():
-            if said := _ELSEWHERE.search(module.text):
-                return f"the data may be read by others (`{said[0]}`)"
-        for other in self.facts.of("make"):
-            if other.name == "torch.utils.data.DataLoader":
-                return "a loader beside the trainer reads data"
-            told = other.arguments if other.name.endswith("TrainingArguments") else None
-            if told is not None and (told.open or told.keywords.keys() & _KEEPING):
-                return "the trainer keeps columns that have no common length, or compiles"
-        return None
+def _mapping(modules: Iterable[ModuleFile]) -> Iterator[tuple[object, ast.Call]]:
+    for module in modules:
+        for call in every(ast.Call, module.tree) if ".map(" in module.text else ():
+            given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "function")]
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "map" and given:
+                yield dotted(given[0]) or given[0], call
+
+
+def _classes_of(event: Event) -> Iterator[Class]:
+    """The classes of the project's data sets that a loader reads."""
+    passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
+    return (each.cls for each in datasets_in(passed.value if passed is not None else None))
+
+
+def _is_tokenizer(value: Value) -> bool:
+    return isinstance(value, Made) and value.kind == "tokenizer"
+
+
+def _unpacks(event: Event) -> bool:
+    return event.arguments is None or event.arguments.open or event.arguments.star
+
+
+def _takes_collator(event: Event) -> bool:
+    """Whether a trainer makes its batches as that of transformers does, by what it is given."""
+    own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
+    return event.name == _TRAINER or (bool(own) and all("__init__" not in each.names for each in own))
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_true(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _functions(value: Value | None) -> Iterator[Function]:

@@ -306,12 +306,15 @@ def _reading(analysis: Analysis) -> dict[Site, list[Event]]:
 
 
 def place_of_helper(analysis: Analysis, call: ast.AST, module: ModuleFile) -> Site:
-    """The first function or class of the file above the call, else the statement of the file that holds it."""
+    """The first function or class of the file above the call, below imports, else the statement that holds it."""
     body = module.tree.body
     line: int = getattr(call, "lineno", 1)
     holding = next(each for each in reversed(body) if each.lineno <= line)
     first = next((each for each in body if isinstance(each, (*FUNCTIONS, ast.ClassDef))), holding)
-    return analysis.facts.places.site(first if first.lineno < holding.lineno else holding, module)
+    later = any(
+        isinstance(each, (ast.Import, ast.ImportFrom)) for each in body[body.index(first) : body.index(holding)]
+    )
+    return analysis.facts.places.site(holding if later or first.lineno > holding.lineno else first, module)
 
 
 def _is_read_on_host(
