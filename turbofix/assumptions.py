@@ -100,7 +100,8 @@ NO_GRAPH_NEEDED = Assumption(
 )
 OPTION_DEFAULT = Assumption(
     "option-default",
-    "the options are as their defaults say, and the configuration file is the one that was read",
+    "the options are as their defaults say (but for one that keeps it from training), and the configuration file is the"
+    " one that was read",
     compare("rounded", "the options of this run"),
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))

@@ -6,10 +6,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turbofix.datafile import is_data
 from turbofix.searched import added_folders
-from turbofix.source import ROOT_MARKERS, Workspace, python_files
+from turbofix.source import ROOT_MARKERS, python_files
+
+if TYPE_CHECKING:
+    from turbofix.pipeline import Workspace
 
 _FILES_SEARCHED = 1000
 _IMPORT = re.compile(
@@ -19,20 +23,23 @@ _IMPORT = re.compile(
 
 def imported_files(entry: Path, workspace: Workspace) -> set[Path]:
     """``entry`` and the project's files that it imports, directly or not."""
-    found: dict[str, Path | None] = {str(entry): entry}  # None where there is no such file
+    return set(followed(entry, workspace))
+
+
+def followed(entry: Path, workspace: Workspace) -> Iterator[Path]:
+    """``entry``, then the project's files that it imports, each once, and what these import."""
+    seen = {str(entry)}
     waiting = [entry]
     root = workspace.root(entry)
     added: list[Path] = []
     while waiting:
         path = waiting.pop()
+        yield path
         text = workspace.read(path) or ""
         added += added_folders(text, path, root)
-        for place in _places(text, path, entry, root, added):
-            if place not in found:
-                file = Path(place)
-                found[place] = file if file.is_file() else None
-                waiting += [file] if found[place] else []
-    return {each for each in found.values() if each is not None}
+        new = [place for place in dict.fromkeys(_places(text, path, entry, root, added)) if place not in seen]
+        seen.update(new)
+        waiting += [file for file in map(Path, new) if workspace.read(file) is not None]
 
 
 def searched(path: Path, workspace: Workspace) -> Sequence[Path]:

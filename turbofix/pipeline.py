@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -21,6 +22,7 @@ from turbofix.assumptions import OPTION_DEFAULT, READ_WHOLE, SCRIPT_MENDED, Assu
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
 from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
+from turbofix.importers import followed
 from turbofix.nodes import parse
 from turbofix.records import dataclass
 
@@ -670,24 +672,8 @@ def libcst_reads(text: str) -> bool:
 
 def worth_analysing(entry: Path, text: str, workspace: Workspace) -> bool:
     """Whether the text, or a module of the project that it comes to by its imports, mentions a training library."""
-    root = workspace.root(entry)
-    folders = dict.fromkeys((entry.parent, root, root / "src"))
-    waiting, seen = [text], {entry}
-    while waiting and len(seen) < MOST_IMPORTS:
-        text = waiting.pop()
-        if TRAINING_WORDS.search(text):
-            return True
-        for package, names in re.findall(
-            r"^\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+([\w, ]+))?", text, re.MULTILINE
-        ):
-            home = package.strip(".").replace(".", "/")
-            for module in (home, *(f"{home}/{name.strip()}" for name in names.split(","))):
-                for path in (folder / f"{module}{end}" for folder in folders for end in (".py", "/__init__.py")):
-                    imported = workspace.read(path) if path not in seen else None
-                    if imported is not None:
-                        seen.add(path)
-                        waiting.append(imported)
-    return False
+    files = (workspace.read(path) or "" for path in islice(followed(entry, workspace), 1, MOST_IMPORTS))
+    return any(map(TRAINING_WORDS.search, chain([text], files)))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turbofix.program import calls, imports
 from turbofix.program.events import Arguments, Control, Event, LoopRecord, Passed
-from turbofix.program.interpreter import Interpreter, OutOfBudgetError
+from turbofix.program.interpreter import Interpreter, OutOfBudgetError, Settings
 from turbofix.program.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
 from turbofix.program.tensors import tensors_in, tensors_passed, with_roles
 from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
@@ -40,15 +40,18 @@ class Execution:
     scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every such call
     summarized: list[tuple[Frame, ast.AST, ast.AST]] = field(default_factory=list)  # calls that were not: the function
     beside: Beside = nothing_beside  # the project's files, also those that this script does not import
-    guessed: frozenset[Path] = frozenset()  # configuration files that were read although no path names them
+    # configuration files that were read although no path names them; all files where settings were taken for options
+    guessed: frozenset[Path] = frozenset()
 
 
-def execute(entry: Path, root: Path, read: Reader, beside: Beside = nothing_beside) -> Execution | None:
+def execute(
+    entry: Path, root: Path, read: Reader, beside: Beside = nothing_beside, settings: Settings | None = None
+) -> Execution | None:
     """Execute the script ``entry`` abstractly; None when it has no text or does not parse.
 
-    ``root`` is the folder above which no project module is looked for.
+    ``root`` is the folder above which no project module is looked for; ``settings`` are literals taken for options.
     """
-    interp = Interpreter(entry, root, read, beside)
+    interp = Interpreter(entry, root, read, beside, settings or {})
     module = imports.load(interp, entry, "__main__")
     if module is None:
         return None
@@ -87,7 +90,7 @@ def execute(entry: Path, root: Path, read: Reader, beside: Beside = nothing_besi
         {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
         interp.summarized,
         beside,
-        frozenset(interp.guessed),
+        frozenset(modules if settings else interp.guessed),
     )
 
 

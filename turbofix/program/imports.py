@@ -281,7 +281,7 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
     """``from a import b as c``, ``from a import *``."""
     here = interp.frame.module
     dotted = node.module or ""
-    module = find(interp, dotted, here, node.level)
+    module = find(interp, dotted, here, node.level) or _by_its_own_name(interp, node, here)
     if module is not None and module is not here:
         _log(interp, dotted, ModuleValue(module), node)
     elif module is None and not node.level:
@@ -307,6 +307,19 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
                 if value.qualname == "absl.flags.FLAGS":
                     value = access.flags(interp)
         interp.bind(alias.asname or alias.name, value)
+
+
+def _by_its_own_name(interp: Interpreter, node: ast.ImportFrom, here: ModuleFile) -> ModuleFile | None:
+    """The module behind ``from package.model import Net`` where the package's folder is called otherwise here.
+
+    That is so where the project is installed under that name: the module has all that is imported of it then.
+    """
+    package, _, inner = (node.module or "").partition(".")
+    if node.level or not inner or package in libraries.EXTERNAL:
+        return None
+    module = find(interp, inner, here)
+    names = [alias.name for alias in node.names]
+    return module if module is not None and all(member(interp, module, each) is not None for each in names) else None
 
 
 def _import_star(interp: Interpreter, module: ModuleFile | None, dotted: str, node: ast.ImportFrom) -> None:

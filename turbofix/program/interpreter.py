@@ -11,6 +11,7 @@ import ast
 import operator
 from collections import defaultdict
 from collections.abc import Callable
+from collections.abc import Mapping as PlainMapping
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
@@ -61,6 +62,9 @@ from turbofix.program.values import (
 )
 
 STATEMENTS = 300_000
+
+Settings = PlainMapping[ast.AST, str]
+"""Literals that a person changes by hand to have the program do something else, by what they are assigned to."""
 
 _FOLD: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -120,11 +124,11 @@ class Interpreter:
         "call_depth",
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
-        *("_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
+        *("_settings", "_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
         *("control", "frame", "summarized", "configs", "guessed", "_config_paths"),
     )
 
-    def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside) -> None:
+    def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside, settings: Settings) -> None:
         self.read = read
         self.root = root
         self.beside = beside
@@ -160,7 +164,8 @@ class Interpreter:
         self.forwarded: dict[tuple[Value, Arguments], tuple[Value, list[ast.AST]]] = {}
         self.fetched: dict[object, Value] = {}  # what the functions that a loader's workers run gave
         self.default_device: Device = "cpu"
-        self._constants: dict[ast.AST, Const] = {}
+        self._settings = settings
+        self._constants: dict[ast.AST, Const | Option] = {}
         self._events: dict[tuple[str, ast.AST, int, str], Event] = {}
         self._order = 0
         self._paths: dict[tuple[int, object], int] = {}
@@ -765,11 +770,14 @@ class Interpreter:
         values[node] = value if known is None or known is value else join(known, value) or value
         return value
 
-    def constant(self, node: ast.Constant) -> Const:
-        """A literal, the same object each time."""
+    def constant(self, node: ast.Constant) -> Const | Option:
+        """A literal, the same object each time; one that stands for a setting is an option."""
         found = self._constants.get(node)
         if found is None:
-            found = self._constants[node] = Const(node.value, self.origin(node))
+            const, name = Const(node.value, self.origin(node)), self._settings.get(node)
+            flag = isinstance(node.value, bool)
+            found = const if name is None else Option(name, const, const.origin, "setting", flag)
+            self._constants[node] = found
         return found
 
     def _name(self, node: ast.Name) -> Value:

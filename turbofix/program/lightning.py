@@ -23,7 +23,7 @@ from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Opaque, Tensor, Value, members
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
-_FITS = tuple(f"{name}.fit" for name in _TRAINERS)
+FITS = tuple(f"{name}.fit" for name in _TRAINERS)
 _RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
 _CLI = (
@@ -78,7 +78,7 @@ def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
     """The calls by which a trainer is told to run a module; whether it shall train it."""
     for event in analysis.facts.of("call"):
         if event.name in _RUNS:
-            yield event, event.name in _FITS
+            yield event, event.name in FITS
 
 
 def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
@@ -86,7 +86,7 @@ def lightning_trainings(analysis: Analysis) -> tuple[Training, ...]:
     found: dict[Site, list[tuple[Training, Event, list[Value]]]] = {}
     parsed = {id(event.node) for event in analysis.facts.of("make") if event.name in _CLI}
     for event in analysis.facts.of("call", "make"):
-        if event.arguments is None or event.name not in _FITS:
+        if event.arguments is None or event.name not in FITS:
             continue
         given = event.arguments.get("model", 0)
         modules = list(members(given.value)) if given is not None else []
@@ -186,7 +186,7 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
     fed: dict[Site, Loader] = {}
     known = {loader.site: loader for loader in found if loader.role in ("unused", "unknown")}
     for event in analysis.facts.of("call"):
-        if event.name not in _FITS or event.arguments is None:
+        if event.name not in FITS or event.arguments is None:
             continue
         again = _is_fed_again(analysis, event)
         for site, role in _feeding(analysis, event.arguments):

@@ -1795,7 +1795,7 @@ class TrainingProgram:
     told_by: Mapping[Site, tuple[Site, ...]] = field(
         default_factory=dict
     )  # constructions by mappings of configuration files: a value in each mapping
-    guessed: frozenset[Path] = frozenset()  # the configuration files that were read although no path names them
+    guessed: frozenset[Path] = frozenset()  # files of which no path says that they are read, or are so as they stand
     modules: Modules = field(default_factory=lambda: Modules({}))  # its files, as they were executed
 
     def loader(self, site: Site | None) -> Loader | None:

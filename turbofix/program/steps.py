@@ -20,7 +20,7 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions, unwanted_weights
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
-from turbofix.program.branches import without_excluded
+from turbofix.program.branches import keeping_from_training, without_excluded
 from turbofix.program.bulk import bulks
 from turbofix.program.chosen import held_back
 from turbofix.program.compiling import with_compiling
@@ -126,7 +126,13 @@ def analyse(
         return None
     analysis = Analysis(execution)
     program = program_of(analysis, target)
+    settings = {} if program.trains else keeping_from_training(analysis)
     analysis.close()
+    if settings and (execution := execute(entry, root, read, beside, settings)) is not None:
+        analysis = Analysis(execution)
+        otherwise = program_of(analysis, target)
+        analysis.close()
+        return otherwise if otherwise.trains else program
     return program
 
 
