@@ -27,6 +27,10 @@ Use instead
     copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``. Where ``if use_cuda:`` decides over
     the copy, it chooses the device: ``torch.rand(n, device="cuda" if use_cuda else "cpu")``.
 
+    A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
+    first copy on: in front of ``x + self.positions[: x.size(1)].to(x.device)`` stands
+    ``self.positions = self.positions.to(x.device)``.
+
 When refused
     In set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a
     loop that waits for what somebody types (``input()``). Nothing is said of what holds data of the host
@@ -51,12 +55,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ON_GPU
+from turbofix.assumptions import ALL_MOVED, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Guard, Step, TrainingProgram
+from turbofix.program.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
 
 from ._copies import goes_to_gpu
 
@@ -65,11 +69,12 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("tensors made on the device",),
-    assumes=(ON_GPU,),
+    assumes=(ON_GPU, ALL_MOVED),
 )
 
 OFTEN = 10
 """A test that lets every tenth step by, or fewer, is no matter of every step."""
+PASSES = {Step: "training step", type(None): "forward pass"}
 
 
 @codemod.find
@@ -78,19 +83,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not program.trains:
         return
     told: set[Site] = set()
-    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
+    loops: tuple[Step | Evaluation | None, ...] = (*program.steps, *program.evaluations, None)
     for loop in loops:
-        for made in loop.creations:
-            goes = goes_to_gpu(program, made.to)
+        for made in loop.creations if loop is not None else program.creations:
+            goes = goes_there(program, made.to)
             if made.site in told or goes is None or is_seldom(made.guard, kept=made.kept):
                 continue
             told.add(made.site)
             name = made.calls[0].name.rpartition(".")[2]
-            where = "training step" if isinstance(loop, Step) else "step of the evaluation"
+            where = PASSES.get(type(loop), "step of the evaluation")
             often = f"each time that a {where} makes it" if made.guard.kind == "condition" else f"in every {where}"
             message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU {often}"
             seen = (
-                of_loop(loop),
+                *(map(of_loop, [loop] if loop is not None else [])),
                 *(Evidence("made on the host", call.site) for call in made.calls),
                 *of_device(made.to, made.site),
             )
@@ -108,6 +113,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if made.guard.kind == "condition" else None,
                 )
+    for again in program.moved_again:
+        goes = goes_there(program, again.to)
+        if goes is not None and not is_seldom(again.guard, kept=True):
+            message = f"`{again.name}` lies on the host, and is copied to the GPU whenever it is read"
+            seen = of_device(again.to, again.site)
+            yield codemod.finding(again.site, message, plan=again, evidence=seen, assumes=(*goes, ALL_MOVED))
+
+
+def goes_there(program: TrainingProgram, to: Placement) -> tuple[Assumption, ...] | None:
+    """What it assumes that a copy goes to a GPU, as it does to what a framework brings there."""
+    moves = not program.steps and to.text is not None and to.text.endswith("device")
+    return (ON_GPU,) if moves and not to.reaches_cuda else goes_to_gpu(program, to)
 
 
 def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
@@ -121,6 +138,10 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
+    if isinstance(plan, MovedAgain):
+        edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
+        edit.cut(plan.site, plan.moved)
+        return
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)

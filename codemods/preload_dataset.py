@@ -66,7 +66,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders that stack the same items anew in every epoch."""
     if program.moved_once is not None:
         yield codemod.in_place(program.moved_once, "the data are brought to the GPU once, before the training")
-    for cut in program.cut_by_hand:
+    again = {each.site for each in program.moved_again}
+    for cut in (each for each in program.cut_by_hand if each.site not in again):
         message = f"batches are cut out of `{cut.name}` and copied to the GPU one by one, in every epoch anew"
         where = (Evidence("copied", cut.site),)
         if cut.why_not is not None:

@@ -7,27 +7,29 @@ the calls that fill memory of the host. Where these and numbers are all that it 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
-from turbofix.program.facts import qualnames
+from turbofix.program.facts import Frame, qualnames
 from turbofix.program.libraries import FROM_HOST, words
-from turbofix.program.model import Creation, Helper, Made, Placement
-from turbofix.program.names import dotted, parameters, reads_of
+from turbofix.program.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
+from turbofix.program.names import dotted, parameters, reads_of, stores
 from turbofix.program.placements import device_of
 from turbofix.program.reaching import readers
 from turbofix.program.scopes import Frame as Executed
-from turbofix.program.sites import LOOPS
+from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.tensors import DTYPES, is_dtype
 from turbofix.program.values import (
     Computed,
     Const,
     External,
     Host,
+    Instance,
     Option,
     Tensor,
     Value,
@@ -87,7 +89,7 @@ _OF_NUMPY = {
 }
 
 
-def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[Creation, ...]:
+def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> tuple[Creation, ...]:
     """Such expressions in a loop, one for each place, in the order of the text."""
     found: dict[ast.AST, Creation | None] = {}
     for event in events:
@@ -103,6 +105,92 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST) -> tuple[C
     return tuple(sorted(kept, key=lambda each: each.site))
 
 
+_PASSES = frozenset(("forward", "training_step", "compute_loss"))
+
+
+def creations_in_passes(analysis: Analysis) -> tuple[Creation, ...]:
+    """Such expressions in what a framework's trainer runs for each batch."""
+    passing = [each for each in analysis.facts.of("transfer", "call") if _pass_of(analysis, each) is not None]
+    return creations(analysis, passing, None)
+
+
+def _pass_of(analysis: Analysis, event: Event) -> ast.AST | None:
+    """The forward pass, or step of a framework's module, that an event is in."""
+    scopes = (frame.scope for frame in analysis.facts.frames(event))
+    return next((each for each in scopes if getattr(each, "name", "") in _PASSES), None)
+
+
+def _guard(analysis: Analysis, event: Event, loop: ast.AST | None) -> Guard:
+    """The tests that an event is under in a loop; in no loop, those of its function."""
+    if loop is not None:
+        return analysis.guards.guard(event, loop)
+    frames = analysis.facts.frames(event)
+    scope = frames[-1].scope
+    return analysis.guards.judge_all(analysis.guards.tests_around(event.node, scope, frames, returns=True), scope)
+
+
+def moved_again(analysis: Analysis, steps: Iterable[Step]) -> tuple[MovedAgain, ...]:
+    """Tensors that the program's objects keep on the host, and copy to a GPU in every step or forward pass."""
+    facts, places = analysis.facts, analysis.facts.places
+    loops = {step.loop.site for step in steps}
+    found: dict[ast.AST, MovedAgain] = {}
+    for event in facts.of("transfer"):
+        node, module = event.node, event.module
+        copied = node.func if isinstance(node, ast.Call) and event.name in ("to", "cuda") else None
+        if not isinstance(node, ast.Call) or not isinstance(copied, ast.Attribute):
+            continue
+        kept, statement = copied.value, places.statement(node, module)
+        while isinstance(kept, ast.Subscript):
+            kept = kept.value
+        name, scope = dotted(kept), places.function(node, module)
+        if not isinstance(kept, ast.Attribute) or name is None or scope is None or event.arguments is None:
+            continue
+        plain = isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign))
+        inner = (*COMPREHENSIONS, ast.Lambda)
+        if not plain or any(isinstance(each, inner) and node in set(walk(each)) for each in walk(statement)):  # type: ignore[arg-type]
+            continue
+        around = loops & {places.site(each.node, each.module) for each in facts.loops(event)}
+        if not around and _pass_of(analysis, event) is None:
+            continue
+        if any(each is not None and is_dtype(each.value) for each in event.arguments.positions[:1]):
+            continue
+        passed = _device_passed(event.arguments)
+        told = passed is None or (passed.node is not None and _is_plain(analysis, passed.node))
+        if told and _is_kept_on_host(analysis, kept, scope, facts.frames(event)):
+            text = places.text
+            given = ", ".join(text(each, module) for each in (*node.args, *node.keywords))
+            found[node] = MovedAgain(
+                places.site(node, module),
+                places.site(copied.value, module),
+                name,
+                f"{copied.attr}({given})",
+                places.site(statement, module),  # type: ignore[arg-type]
+                analysis.devices.of_transfer(event),
+                _guard(analysis, event, None),
+            )
+    return tuple(sorted(found.values(), key=lambda each: each.site))
+
+
+def _is_kept_on_host(analysis: Analysis, kept: ast.Attribute, scope: ast.AST, frames: tuple[Frame, ...]) -> bool:
+    """Whether an attribute is a tensor that torch made on the host, and that stays what it is."""
+    facts, held = analysis.facts, list(members(analysis.facts.evaluate(kept, frames)))
+    owners = members(facts.evaluate(kept.value, frames))
+    if not owners or not all(isinstance(each, Instance) for each in owners):
+        return False
+    if not held or not all(isinstance(each, Tensor) and each.device == "cpu" and each.origin for each in held):
+        return False
+    sources = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
+    made = [{event.name for event in facts.at(each) if event.kind == "call"} for each in sources]
+    learns = any("Parameter" in name for names in made for name in names)
+    if learns or any(each in set(walk(scope)) for each in sources):
+        return False
+    written = rf"register_(?:buffer|parameter)\(\s*f?[\"']{kept.attr}\b|\.{kept.attr}\[[^\]]*\] *[-+*/]?= "
+    registers = re.compile(written)
+    if any(registers.search(each.text) for each in analysis.execution.modules.values()):
+        return False
+    return dotted(kept) not in {name for each in walk(scope) if isinstance(each, ast.stmt) for name, _ in stores(each)}
+
+
 def _merged(first: Creation, second: Creation) -> Creation:
     """What is known of one place that was passed twice: what may be so on one way is so."""
     return replace(
@@ -116,7 +204,7 @@ def _merged(first: Creation, second: Creation) -> Creation:
     )
 
 
-def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | None:
+def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
     node, facts, frame = event.node, analysis.facts, analysis.flow.frame_at(event.control)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or event.arguments is None:
         return None
@@ -161,7 +249,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | Non
         draws=making.draws,
         rounds=making.computes or any(_rounds(each.name, each.given) for each in making.calls),
         packs=making.spread and not stays,
-        guard=analysis.guards.guard(event, loop),
+        guard=_guard(analysis, event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         unused=facts.places.site(unused, event.module) if unused is not None else None,
@@ -474,7 +562,7 @@ _ON_GPU, _ON_HOST = "torch.cuda.FloatTensor", "torch.FloatTensor"
 _RETYPING = ("torch.set_default_dtype", "torch.set_default_tensor_type", "torch.set_default_device")
 
 
-def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST) -> Creation | None:
+def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
     """``Tensor(np.random.normal(0, 1, shape))``, where ``Tensor`` is a type on the GPU if another tensor lies there."""
     node, facts, module = event.node, analysis.facts, event.module
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
@@ -493,7 +581,7 @@ def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST) -> Creation
         to=Placement("conditional", text, "device"),
         device=text,
         draws=True,
-        guard=analysis.guards.guard(event, loop),
+        guard=_guard(analysis, event, loop),
         kept=_is_kept(facts.places.statement(node, module)),
         unused=facts.places.site(statement, module) if statement is not None else None,
     )

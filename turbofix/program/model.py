@@ -363,6 +363,23 @@ class Creation:
     why_not: str | None = None
 
 
+@dataclass(frozen=True)
+class MovedAgain:
+    """A tensor that an object keeps on the host, and that a training copies to a GPU whenever it is read.
+
+    ``site`` is the copy of ``moved`` (the attribute ``name``, or a part of it), in ``statement``; ``told`` is how the
+    copy is called, and with what.
+    """
+
+    site: Site
+    moved: Site
+    name: str
+    told: str
+    statement: Site
+    to: Placement
+    guard: Guard = ALWAYS
+
+
 # --- what happens in a step ---------------------------------------------------------------------------------------
 
 
@@ -1774,6 +1791,8 @@ class TrainingProgram:
     placed: frozenset[Site] = frozenset()  # the models, optimizers and loaders that the framework moves to its device
     old_names: tuple[OldName, ...] = ()
     scalings: tuple[Scaling, ...] = ()
+    creations: tuple[Creation, ...] = ()  # in the passes of a framework's training, as those of a step
+    moved_again: tuple[MovedAgain, ...] = ()  # what objects keep on the host, and copy to the GPU whenever it is read
     averagings: tuple[Averaging, ...] = ()  # loops over the parameters of two models, in training steps
     repeated: tuple[Repeated, ...] = ()  # where a program that lacks memory could do without activations
     run: Run | None = None  # the loop of the whole training, where nothing is kept before its end

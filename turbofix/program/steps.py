@@ -30,7 +30,7 @@ from turbofix.program.discarded import thrown_away
 from turbofix.program.engines import engines
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
-from turbofix.program.factories import creations
+from turbofix.program.factories import creations, creations_in_passes, moved_again
 from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
 from turbofix.program.frameworks import framework_of, trains_remotely
@@ -199,6 +199,8 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         placed=placed(analysis),
         old_names=old_names(analysis),
         scalings=scalings(analysis),
+        creations=creations_in_passes(analysis) if trains and not steps else (),
+        moved_again=moved_again(analysis, steps) if trains else (),
         averagings=averagings(analysis, steps),
         repeated=repeated(analysis, steps, read)
         if framework is Framework.PYTORCH
