@@ -3,6 +3,7 @@
 Why slow
     A training that saves its result at its end alone loses everything when it is stopped before: by Ctrl-C, by the
     SIGTERM of a scheduler whose time is up, by an error in the hundredth epoch. All of it is then trained again.
+    One that saves weights alone loses the optimizer's state and the schedule, and goes on badly from there.
 
 Example
     ::
@@ -37,26 +38,25 @@ Use instead
             raise
         torch.save(model.state_dict(), "model.pt")
 
-    A script without options of its own reads the name of the file from the environment: ``RESUME=interrupted-7.pt
-    python train.py``. All modules that the loop can see (an average of the weights too), schedulers, scalers, the
-    generators that the script imports, and the numbers and lists that one epoch leaves to the next are saved. The epoch
-    that was interrupted begins anew, with the weights as they were.
+    Where the loop sees no ``argparse`` of the script, the name of the file comes from the environment:
+    ``RESUME=interrupted-7.pt python train.py``. All modules that the loop can see (an average of the weights too),
+    schedulers, scalers, the generators that the script imports, and the numbers and lists that one epoch leaves to the
+    next are saved. The epoch that was interrupted begins anew, with the weights as they were.
     The file is loaded with ``weights_only=False``, as it holds more than weights: name only files of your own.
 
 When refused
     Nothing is said of a training that is short: known to have fewer than five million samples in all (epochs times
     samples, with torchvision's small data sets known by their sizes), or fewer than 10,000 steps where it has no
-    epochs, or fewer than five epochs and no result that is saved. Nothing of one that saves what it has learned
-    before its end, nor where a word of the program tells that it handles an interruption or can resume.
+    epochs, or fewer than five epochs and no result that is saved. Nothing of one that saves the optimizer's state
+    with the weights in its course, nor where a word of the program tells that it handles an interruption or can resume.
 
     It is refused in a notebook, whose kernel keeps everything when a cell is interrupted, under Accelerate, which
     has ``save_state()`` for it, for a single pass over the data, where several processes or loops train, where the
     outermost loop is no ``for ... in range(...)`` or stands in a ``try`` or ``with``, where the models or
     optimizers go by no one name at the loop, where something else goes from one epoch to the next (an iterator, an
-    object of the program's own, a tensor, a random generator that any file of the program keeps), where the
-    learning rate is scheduled by batches (an epoch that begins anew would have too many of them), and where the
-    script has options, but the loop does not see them: save the states of the model, the optimizer and the schedule
-    every few epochs by hand, then.
+    object of the program's own, a tensor, a random generator that any file of the program keeps), and where the
+    learning rate is scheduled by batches (an epoch that begins anew would have too many of them): save the states of
+    the model, the optimizer and the schedule every few epochs by hand, then.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -110,7 +110,7 @@ class Plan:
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """A long training that keeps nothing before its end."""
+    """A long training that saves nothing, before its end, that it could go on from."""
     run = program.run
     own = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not own or not program.script.starts or run is None or is_short(run):
@@ -119,7 +119,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     message = f"all that this training has learned is lost when {ends}: "
     often = f"runs {run.rounds:,} times" if run.rounds is not None else "how often it runs is not known"
     seen = [Evidence(often, run.counted)]
-    if run.result is not None:
+    if run.weights is not None:
+        where = run.weights.line_from(run.loop.path)
+        message = f"this training cannot go on from where {ends}: {where} saves weights without the optimizer's state"
+        seen.append(Evidence("weights alone are saved", run.weights))
+    elif run.result is not None:
         message += f"{run.result.line_from(run.loop.path)} saves it at the end alone"
         seen.append(Evidence("the result is saved", run.result))
     else:
@@ -137,7 +141,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         by_hand = "; save the states of the model, the optimizer and the schedule every few epochs"
         yield codemod.refuse(run.loop, message, reason + by_hand, evidence=tuple(seen))
         return
-    known = run.result is not None and run.rounds is not None and (run.samples is not None or run.rounds >= ROUNDS)
+    known = (
+        (run.result or run.weights) is not None
+        and run.rounds is not None
+        and (run.samples is not None or run.rounds >= ROUNDS)
+    )
     assumes = () if known else (LONG_ENOUGH,)
     plan = Plan(run, program.device.reaches_cuda)
     yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
@@ -148,7 +156,9 @@ def is_short(run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return run.result is None and run.rounds < FEW  # what nobody keeps need not be kept in between
+        return (
+            run.result is None and run.weights is None and run.rounds < FEW
+        )  # what nobody keeps need not be kept in between
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS
     return run.rounds * run.samples < SAMPLES

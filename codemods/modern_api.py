@@ -18,9 +18,9 @@ Use instead
         ...
         total += loss.item()
 
-    In the same way: ``from torch._six import inf``, ``np.int`` and its like, ``save_image(range=...)``, two names for a
-    packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` of what is transposed (``reshape``), whole
-    numbers as labels of a loss for probabilities (``dtype=torch.float``).
+    In the same way: ``from torch._six import inf``, ``verbose=`` of a learning rate schedule, ``np.int`` and its like,
+    ``save_image(range=...)``, two names for a packed sequence's four fields (``[:2]``), ``correct[:5].view(-1)`` where
+    it is transposed (``reshape``), whole numbers as labels of a loss for probabilities (``dtype=torch.float``).
 
 When refused
     Where what is gone has more than one successor (``torchtext.legacy``). Nothing is said where the program itself has
@@ -85,5 +85,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         old, new = plan.texts
         edit.argument(plan.site, new, edit.text(plan.part))
         edit.drop_argument(plan.site, old)
+    elif plan.how == "drop":
+        edit.drop_argument(plan.site, plan.texts[0])
     else:
         edit.argument(plan.site, "dtype", edit.name("torch.float", plan.site))

@@ -14,6 +14,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.libraries import CLIPS
 from turbofix.program.model import Step
+from turbofix.program.runs import are_weights
 from turbofix.program.values import Const, Option, members
 from turbofix.program.written import SHAPES, is_interval, named_calls, written_of
 from turbofix.records import dataclass
@@ -130,6 +131,8 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
     for event in facts.of("backward", "step"):
         outer.update(facts.places.site(record.node, record.module) for record in facts.loops(event))
     for kind in table():
+        if kind == "save" and are_weights(facts.of("save"), facts.of("call", "unknown_call")):
+            continue
         for event in facts.of(kind):
             rows = _of_events(kind, event.name or _called(event))
             if not rows:

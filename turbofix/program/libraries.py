@@ -135,6 +135,7 @@ _DROPPED = {
     "torch.utils.ffi": ("torch 1.0", (1, 0)),
     "torch.utils.serialization": ("torch 1.0", (1, 0)),
     "torch._six": ("torch 2.0", (2, 0)),
+    "torch._utils._accumulate": ("torch 2.3", (2, 3)),
 }
 """What libraries have dropped, with the version, and the torch, that is the first without it."""
 

@@ -1535,7 +1535,8 @@ class Parser:
 
 @dataclass(frozen=True)
 class Run:
-    """The outermost loop of a training that keeps nothing before its end. ``result`` is where it is saved behind it.
+    """The outermost loop of a training that saves nothing that it could go on from. ``result`` is where it is saved
+    behind it, ``weights`` where weights alone are saved in it.
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
@@ -1554,6 +1555,7 @@ class Run:
     parts: tuple[Part, ...]
     carried: tuple[str, ...]
     generators: tuple[str, ...]
+    weights: Site | None = None
     parser: Parser | None = None
     why_not: str | None = None
 
@@ -1705,12 +1707,13 @@ class Removed:
     """Something that torch or a companion has taken away (``site``), and how it is said today.
 
     ``how``: ``item`` reads the number ``part``; ``after`` puts a text behind ``part``; ``keyword`` gives the argument
-    whose value is ``part`` its new name; ``dtype`` asks for floats; ``text`` and ``lines`` stand in its place.
+    whose value is ``part`` its new name, ``drop`` leaves it out; ``dtype`` asks for floats; ``text`` and ``lines``
+    stand in its place.
     """
 
     site: Site
     message: str
-    how: Literal["item", "after", "keyword", "dtype", "text", "lines"]
+    how: Literal["item", "after", "keyword", "drop", "dtype", "text", "lines"]
     part: Site | None = None
     texts: tuple[str, ...] = ()
     why_not: str | None = None  # what speaks against the new form, or that there is none

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import partial
+from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import ASYNC, walk
@@ -26,13 +28,18 @@ from turbofix.program.values import Const, Host, ModuleValue, Tensor, members
 _ALIASES = words("int float complex object str")
 """What ``np.int`` and its like were other names of, until numpy 1.24 (``np.bool`` is back since numpy 2.0)."""
 
-_SIX = {
-    "inf": "from math import inf",
-    "container_abcs": "from collections import abc as container_abcs",
-    "string_classes": "string_classes = (str, bytes)",
-    "int_classes": "int_classes = int",
-    "queue": "import queue",
+_IMPORTED = {
+    "torch._six.inf": "from math import inf",
+    "torch._six.container_abcs": "from collections import abc as container_abcs",
+    "torch._six.string_classes": "string_classes = (str, bytes)",
+    "torch._six.int_classes": "int_classes = int",
+    "torch._six.queue": "import queue",
+    "torch._utils._accumulate": "from itertools import accumulate as _accumulate",
 }
+"""What an import of a name that is gone becomes; one that becomes an assignment may stand for the name, too."""
+
+_DROPPED_ARGUMENTS = (("torch.optim.lr_scheduler.*", "verbose", "torch 2.7", (2, 4)),)
+"""Calls, an argument of theirs that is gone, since when, and the oldest torch for which that is said."""
 _PACKING = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
 _GRIDS = words("torchvision.utils.save_image torchvision.utils.make_grid")
 _PROBABILITIES = words(
@@ -258,7 +265,7 @@ def _is_cast(analysis: Analysis, module: ModuleFile, call: ast.Call) -> bool:
 
 def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> Iterator[tuple[ast.AST, Removed]]:
     places = analysis.facts.places
-    for event in analysis.facts.of("call"):
+    for event in analysis.facts.of("call", "make"):
         call = event.node
         if event.module is not module or not isinstance(call, ast.Call):
             continue
@@ -269,7 +276,12 @@ def _calls(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) -> I
             if [isinstance(each, ast.Starred) for each in elements] == [False, False]:
                 why, place = "a packed sequence has four fields since torch 1.1", places.site(call, module)
                 yield call, Removed(place, f"{why}, and two names take them", "after", place, ("[:2]",))
-        elif event.name in _GRIDS and oldest >= (2, 1) and (value := _keyword(call, "range")) is not None:
+            continue
+        for pattern, name, since, least in _DROPPED_ARGUMENTS:
+            if oldest >= least and fnmatchcase(event.name, pattern) and _keyword(call, name) is not None:
+                why = f"`{name}` is no argument of `{event.name.rpartition('.')[2]}` from {since} on"
+                yield call, Removed(places.site(call, module), why, "drop", None, (name,))
+        if event.name in _GRIDS and oldest >= (2, 1) and (value := _keyword(call, "range")) is not None:
             why = "the argument `range` is called `value_range` since torchvision 0.16"
             names = ("range", "value_range")
             yield call, Removed(places.site(call, module), why, "keyword", places.site(value, module), names)
@@ -287,8 +299,12 @@ def _imports(analysis: Analysis, module: ModuleFile, oldest: tuple[int, int]) ->
         if name == "torch._six" and not (dotted(node) or name).startswith(name):
             continue  # the import that brings it is mended
         lines: tuple[str, ...] = ()
-        if isinstance(node, ast.ImportFrom) and all(each.name in _SIX and each.asname is None for each in node.names):
-            lines = tuple(_SIX[each.name] for each in node.names) if node.module == "torch._six" else ()
+        how: Literal["lines", "text"] = "lines"
+        if isinstance(node, ast.ImportFrom) and not any(each.asname for each in node.names):
+            new = [_IMPORTED.get(f"{node.module}.{each.name}") for each in node.names]
+            lines = tuple(each for each in new if each is not None) if None not in new else ()
+        elif " = " in (new_name := _IMPORTED.get(dotted(node) or "", "")):
+            how, lines = "text", (new_name.partition(" = ")[2],)
         why_not = None if lines else "what does its work today works in another way"
         why = f"there is no `{name}` from {since} on"
-        yield node, Removed(places.site(node, module), why, "lines", None, lines, why_not)
+        yield node, Removed(places.site(node, module), why, how, None, lines, why_not)

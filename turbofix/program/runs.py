@@ -23,7 +23,20 @@ from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
-from turbofix.program.values import Class, Const, External, Instance, Iterated, Made, Namespace, Value, members
+from turbofix.program.values import (
+    Class,
+    Const,
+    External,
+    Instance,
+    Iterated,
+    Made,
+    Mapping,
+    Namespace,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
 from turbofix.program.wording import Wording
 
 _RESUMES = Wording(
@@ -54,17 +67,21 @@ _STATEFUL = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scal
 
 
 def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]) -> Run | None:
-    """The outermost loop of the training, where it keeps nothing before its end; None where it keeps something."""
+    """The outermost loop of the training, where it saves nothing before its end that it could go on from; else None."""
     facts = analysis.facts
     saves = facts.of("save")
+    weights: Event | None = None
     if not steps or any(_RESUMES.is_in(each.text) for each in analysis.execution.modules.values()):
         return None
     found = {id(record.node): record for each in facts.of("backward") for record in facts.loops(each)[:1]}
     for record in found.values():
         inside = facts.events_in(record.node)
-        if any(facts.inside(each, record.node) for each in saves) or any(map(_keeps, inside)):
+        saved = [each for each in inside if each.kind == "save"]
+        if any(map(_keeps, inside)) or not are_weights(saved, inside):
             return None
-        if _KEEPING.search(_calls_in(record.node)):
+        if saved:
+            weights = weights or saved[0]
+        elif _KEEPING.search(_calls_in(record.node)):
             return None
     if not found:
         return None
@@ -85,6 +102,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         rounds=_rounds(analysis, counted, frames),
         samples=_samples(steps, loaders) if any(each.epoch_loop is not None for each in steps) else 1,
         result=facts.site(kept) if kept is not None else None,
+        weights=facts.site(weights) if weights is not None else None,
         parts=(),
         carried=(),
         generators=_generators(module),
@@ -104,7 +122,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
     why = why or left or _scheduled_by_batch(steps, site)
-    parser, hidden = _parser(analysis, frames, loop, module)
+    parser = _parser(analysis, frames, loop, module)
     return replace(
         whole,
         counter=facts.places.text(loop.target, module),
@@ -114,7 +132,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         parts=parts,
         carried=carried,
         parser=parser,
-        why_not=why or hidden,
+        why_not=why,
     )
 
 
@@ -129,6 +147,20 @@ def _is_on(analysis: Analysis, event: Event) -> bool:
     """Whether something is saved as the program stands: not under a switch that is off."""
     switch = switch_of(analysis, event)
     return not switch.values or bool(switch.values[0])
+
+
+def are_weights(saves: Iterable[Event], around: Iterable[Event]) -> bool:
+    """Whether nothing but weights is saved: without the state of an optimizer, no training can go on from them."""
+    for event in around:
+        if event.name.endswith("state_dict") and event.kind in ("call", "unknown_call") and not models(event.receiver):
+            return False
+    parts = [part for event in saves for part in flatten(event.receiver)]
+    return all(isinstance(part, (Mapping, Const, Tensor)) or models(part) for part in parts)
+
+
+def models(value: Value | None) -> bool:
+    """Whether a value is a model."""
+    return next(iter(models_in(value)), None) is not None
 
 
 def _keeps(event: Event) -> bool:
@@ -203,13 +235,11 @@ def _generators(module: ModuleFile) -> tuple[str, ...]:
     return tuple(name for name in ("random", "numpy") if name in found)
 
 
-def _parser(
-    analysis: Analysis, frames: tuple[Frame, ...], loop: ast.For, module: ModuleFile
-) -> tuple[Parser | None, str | None]:
-    """Where an option could be added, and how the loop would read it; a sentence where that is not to be seen."""
+def _parser(analysis: Analysis, frames: tuple[Frame, ...], loop: ast.For, module: ModuleFile) -> Parser | None:
+    """Where an option could be added, and how the loop would read it; None where that is not to be seen."""
     facts = analysis.facts
     if "argparse" not in module.text:
-        return None, "the script reads its options in a way of its own" if _reads_options(analysis) else None
+        return None
     for node in every(ast.Assign, module.tree):
         call = node.value
         parsed = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "parse_args"
@@ -222,14 +252,8 @@ def _parser(
         added = [each for each in block if _adds_option(each, receiver.id)]
         name = _named(facts.evaluate(target, _frame_of(analysis, node, module, frames)), facts, frames, loop)
         if added and name is not None:
-            return Parser(facts.places.site(added[-1], module), receiver.id, name), None
-    return None, "the loop does not see the options of the script, so that none can say from where to go on"
-
-
-def _reads_options(analysis: Analysis) -> bool:
-    """Whether options come from a library, or from another file."""
-    words = re.compile(r"\b(argparse|click|typer|fire|hydra|absl|HfArgumentParser|tyro|simple_parsing)\b")
-    return any(words.search(each.text) for each in analysis.execution.modules.values())
+            return Parser(facts.places.site(added[-1], module), receiver.id, name)
+    return None
 
 
 def _frame_of(analysis: Analysis, node: ast.AST, module: ModuleFile, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
