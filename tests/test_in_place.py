@@ -157,7 +157,7 @@ for epoch in range(100):
             print("every now and then")
     schedule.step()
     print("an epoch")
-    torch.save(model.state_dict(), "model.pt")
+    torch.save([model.state_dict(), optimizer.state_dict()], "model.pt")
 """
 
 
@@ -175,6 +175,9 @@ def test_a_table_tells_what_else_is_right_and_where() -> None:
         ("clip-gradients", "nn.utils.clip_grad_norm_"),
         ("crash-checkpoint", "torch.save"),
     }
+    weights = MemoryWorkspace.of(HABITS.replace(", optimizer.state_dict()]", "]"))
+    in_place = pipeline.analyze(ENTRY, weights, registry.load(), Target()).in_place
+    assert "crash-checkpoint" not in {each.codemod for each in in_place}  # no training goes on from weights alone
     shown = {lines[each.site.line - 1].strip() for each in report.in_place if each.codemod == "throttle-logging"}
     assert shown == {"if step % 50 == 0:", 'print("an epoch")'}
 
