@@ -32,6 +32,7 @@ from turbofix.program.values import (
     Made,
     Mapping,
     Namespace,
+    Sequence,
     Tensor,
     Value,
     flatten,
@@ -155,7 +156,7 @@ def are_weights(saves: Iterable[Event], around: Iterable[Event]) -> bool:
         if event.name.endswith("state_dict") and event.kind in ("call", "unknown_call") and not models(event.receiver):
             return False
     parts = [part for event in saves for part in flatten(event.receiver)]
-    return all(isinstance(part, (Mapping, Const, Tensor)) or models(part) for part in parts)
+    return all(isinstance(part, (Mapping, Sequence, Const, Tensor)) or models(part) for part in parts)
 
 
 def models(value: Value | None) -> bool:
