@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.datafile import is_data
-from turbofix.findings import Site
+from turbofix.findings import STUB, Site
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -508,6 +508,8 @@ class Edit:
     def _tree(self, site: Site) -> Tree:
         if is_data(site.path):
             raise Refuse(f"it is decided on line {site.line} of {site.path.name}: change it there")
+        if site.path.suffix == STUB:
+            raise Refuse(f"it is done {site.line_from(site.path)}")
         if site.path not in self._open:
             from turbofix.positions import SHARED
 

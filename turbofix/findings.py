@@ -69,6 +69,10 @@ class Gain:
     instead_of: tuple[str, ...] = ()
 
 
+STUB = ".stub"
+"""How the files end that stand for a library's own loops: places in them are shown to nobody."""
+
+
 class Site(NamedTuple):  # made and compared by the thousand: a tuple's own methods are no Python code
     """A place in a source text, named by the span and the type of its ``ast`` node.
 
@@ -89,6 +93,8 @@ class Site(NamedTuple):  # made and compared by the thousand: a tuple's own meth
 
     def line_from(self, path: Path) -> str:
         """The place in a sentence that is said of a file: ``line 12``, or ``line 12 of model.py`` from another one."""
+        if self.path.suffix == STUB:
+            return f"in {self.path.stem}"
         return f"line {self.line}" if self.path == path else f"line {self.line} of {self.path.name}"
 
 
@@ -138,6 +144,14 @@ class Evidence:
     text: str
     site: Site | None = None
     steps: tuple[Evidence, ...] = ()
+
+    @property
+    def shown(self) -> Evidence:
+        """What was seen, less the places in libraries."""
+        steps = tuple(each.shown for each in self.steps)
+        if self.site is None or self.site.path.suffix != STUB:
+            return Evidence(self.text, self.site, steps)
+        return Evidence(f"{self.text} {self.site.line_from(self.site.path)}", None, steps)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 from turbofix.assumptions import OPTION_DEFAULT, READ_WHOLE, SCRIPT_MENDED, Assumption
 from turbofix.codemod import Codemod
 from turbofix.config import Suppressions, suppressions
-from turbofix.findings import Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
+from turbofix.findings import STUB, Examined, Finding, InPlace, Refusal, Risk, Site, Spot, spot
 from turbofix.importers import followed
 from turbofix.nodes import parse
 from turbofix.records import dataclass
@@ -403,7 +403,9 @@ class Analysis:
         return self._said[codemod.name]
 
     def _wanted(self, codemod: Codemod, said: Said) -> bool:
-        """Whether the user wants to hear it: no comment on its line and no setting says otherwise."""
+        """Whether the user wants to hear it: it is of the project, and no comment or setting says otherwise."""
+        if said.site.path.suffix == STUB:
+            return False
         if self._comments(said.site.path).cover(said.site.line, codemod.name, codemod.group):
             return False
         return self.keep(said.site.path, codemod)
@@ -579,7 +581,7 @@ def judged(finding: Finding, why_not: str | None) -> Examined:
         why_not is None,
         why_not,
         finding.gain,
-        finding.evidence,
+        tuple(each.shown for each in finding.evidence),
         finding.assumes,
         finding.worth,
     )
@@ -596,7 +598,7 @@ def refused(refusal: Refusal) -> Examined:
         False,
         refusal.why_not,
         refusal.gain,
-        refusal.evidence,
+        tuple(each.shown for each in refusal.evidence),
     )
 
 

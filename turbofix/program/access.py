@@ -90,7 +90,7 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
         member, is_dropped = _member_of(value.qualname, name)
         if is_dropped:
             interp.event("import", node, f"{value.qualname}.{name}")
-        return member
+        return imports.library(interp, member.qualname)
     if type(value) is Tensor:
         return _read_tensor(interp, value, name, node, called)
     if type(value) is Opaque:

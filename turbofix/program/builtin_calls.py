@@ -225,7 +225,8 @@ def _len(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) ->
     for member in members(value):
         if isinstance(member, (Made, Instance, Opaque)):
             member.uses.add("len")
-    if type(value) is Sequence and value.items is not None and not interp.loop_depth:
+    fixed = type(value) is Sequence and (not interp.loop_depth or interp.certainty(value.made_at) == "strong")
+    if type(value) is Sequence and value.items is not None and fixed:
         return Const(len(value.items), interp.origin(node))
     return NUMBER
 

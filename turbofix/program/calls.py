@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 DEEPEST = 12
 CONTEXTS = 5
 CONTEXTS_OF_TRAINING = 15
-"""A function is executed in so many contexts, one of a training step in more."""
+"""A function is executed in so many contexts, one of a training step, or that looks something up, in more."""
 CONSTRUCTIONS = 12
 _USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
 """Methods that only modules have."""
@@ -388,7 +388,7 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
         return interp.summaries.get(body, UNKNOWN)
     count = interp.count(body)
     if count >= CONTEXTS and (
-        count >= CONTEXTS_OF_TRAINING or not interp.glance.mentions_training(body, function.module)
+        count >= CONTEXTS_OF_TRAINING or not interp.glance.differs_by_call(body, function.module)
     ):
         if node is not None:
             interp.summarized.append((interp.frame, node, body))

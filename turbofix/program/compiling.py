@@ -215,9 +215,9 @@ def _tests_above(analysis: Analysis, statement: ast.stmt | None, event: Event) -
 
 
 def _calls_method(event: Event) -> bool:
-    """Whether a forward pass is a method of a library's model (``vae.encode(x)``), not a call of the model."""
+    """Whether a forward pass is a method (``vae.encode(x)``, ``model.forward(x)``), not a call of the model."""
     func = event.node.func if isinstance(event.node, ast.Call) else None
-    return isinstance(func, ast.Attribute) and func.attr == event.name
+    return isinstance(func, ast.Attribute) and func.attr in (event.name, "forward")
 
 
 def _has_own_forward(value: Value) -> bool:

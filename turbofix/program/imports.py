@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turbofix.findings import STUB
 from turbofix.nodes import parse
 from turbofix.program import access, libraries
 from turbofix.program.answers import kept, once_per_node
@@ -49,11 +51,28 @@ def search_path(entry: Path, root: Path) -> list[Path]:
     return [*folders, *(each / "src" for each in folders)]
 
 
+STUBS = Path(__file__).with_name("stubs")
+"""What libraries do that run a loop of the user's objects by themselves: a file for each module, executed as if it were
+the project's. Nothing is said of it, and nothing changed in it."""
+
+
+@cache
+def _stubs() -> frozenset[str]:
+    return frozenset(path.stem for path in STUBS.glob(f"*{STUB}"))
+
+
+def library(interp: Interpreter, qualname: str) -> Value:
+    """What a library's name stands for: what a stub has under it, or the name alone."""
+    home, _, name = qualname.rpartition(".")
+    module = load(interp, STUBS / f"{home}{STUB}", home) if home in _stubs() else None
+    return (member(interp, module, name) if module is not None else None) or External(qualname)
+
+
 def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
     """The module in a file; None where there is no such file, or it does not parse."""
     if path in interp.modules:
         return interp.modules[path]
-    text = interp.read(path)
+    text = interp.read(path) if path.suffix != STUB else path.read_text("utf-8")
     module: ModuleFile | None = None
     if text is not None:
         try:
@@ -302,9 +321,9 @@ def import_names(interp: Interpreter, node: ast.ImportFrom) -> None:
             elif node.level:
                 value = interp.opaque(alias.name, "import", node)
             else:
-                value = External(libraries.canonical(f"{dotted}.{alias.name}"))
+                value = library(interp, libraries.canonical(f"{dotted}.{alias.name}"))
                 _log(interp, f"{dotted}.{alias.name}", value, node)
-                if value.qualname == "absl.flags.FLAGS":
+                if type(value) is External and value.qualname == "absl.flags.FLAGS":
                     value = access.flags(interp)
         interp.bind(alias.asname or alias.name, value)
 

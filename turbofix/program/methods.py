@@ -318,22 +318,24 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
 
 
 def _hyperparameters(interp: Interpreter, arguments: Arguments) -> Value:
-    """What ``self.save_hyperparameters()`` keeps: what the method was given that calls it, or the settings it names."""
+    """What ``self.save_hyperparameters()`` keeps: the settings that it is given, else all that ``__init__`` was given.
+
+    Those of the classes that derive from it count too, and first.
+    """
     given = [each.value for each in arguments.positions]
     if len(given) == 1 and not isinstance(given[0], (Const, Option)):
         return given[0]
-    if interp.frame.function is None:
-        return UNKNOWN
-    declared = interp.frame.function.node.args
-    names = interp.frame.scope.names
-    kept = {each.arg for each in (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)} & names.keys()
-    if given:
-        kept &= {each.value for each in given if type(each) is Const}
-    held = Namespace(interp.control, {name: names[name] for name in sorted(kept)}, bool(given))
-    for each in members(names.get(declared.kwarg.arg)) if declared.kwarg is not None else ():
-        if isinstance(each, Mapping):
-            held.attributes |= {name: entry.value for name, entry in each.entries.items() if isinstance(name, str)}
-            held.open = held.open or each.open
+    held = Namespace(interp.control, {}, bool(given))
+    for frame in (interp.frames[level] for level in interp.control.upwards() if level in interp.frames):
+        if frame.function is None or frame.function.name != "__init__":
+            break
+        declared, names = frame.function.node.args, frame.scope.names
+        kept = [each.arg for each in (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)]
+        held.attributes |= {name: names[name] for name in kept if name in names}
+        for each in members(names.get(declared.kwarg.arg)) if declared.kwarg is not None else ():
+            if isinstance(each, Mapping):
+                held.attributes |= {name: entry.value for name, entry in each.entries.items() if isinstance(name, str)}
+                held.open = held.open or each.open
     return held
 
 
@@ -885,6 +887,10 @@ def _call_sequence(interp: Interpreter, sequence: Sequence, name: str, arguments
                 sequence.items = None
         return NONE
     if name in ("pop", "popleft"):
+        at = value.value if type(value) is Const else 0 if name == "popleft" else None if arguments.positions else -1
+        items = sequence.items if interp.certainty(sequence.made_at) == "strong" else None
+        if items and type(at) is int and -len(items) <= at < len(items):
+            return items.pop(at)
         return access.element_of(interp, sequence)
     if name == "copy":
         items = list(sequence.items) if sequence.items is not None else None

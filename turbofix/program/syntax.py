@@ -14,6 +14,7 @@ from turbofix.program.scopes import ModuleFile
 Member = tuple[str, object, bool]
 
 _ACTS_OF_TRAINING = re.compile(r"\.(?:backward|to|cuda|fit|item|step|train|zero_grad|no_grad|training_step)\b")
+_LOOKUPS = re.compile(r"\b(?:getattr|import_module|locate)\(")
 _OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")
 _NAMES_OF_TRAINING = re.compile(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
 # A dot is found sooner than what is not before it. A word that a lookahead finds is not tried again without its end.
@@ -66,6 +67,11 @@ class Glance:
     def mentions_training(self, node: ast.AST, module: ModuleFile) -> bool:
         """Whether a word of a training step stands in a function or class."""
         return kept(node, "mentions_training", lambda: self._speaks_of_training(node, module))
+
+    def differs_by_call(self, node: ast.AST, module: ModuleFile) -> bool:
+        """Whether each call of a function counts: it trains, or looks up what it gives by a name (``load(path)``)."""
+        found = kept(node, "looks_up", lambda: _LOOKUPS.search(module.text, *self._lines(node, module)) is not None)
+        return found or self.mentions_training(node, module)
 
     def _speaks_of_training(self, node: ast.AST, module: ModuleFile) -> bool:
         text, (first, end) = module.text, self._lines(node, module)
