@@ -30,16 +30,16 @@ When refused
     clipped or the rate is scheduled with every small batch, where all samples are less than a larger batch that
     ``drop_last`` would leave out, where a comment may say why a value is as it is, where the training ends after a
     number of small batches (``while``), two loaders are read side by side, and where the loop catches an out-of-memory
-    error, which would skip batches. Nothing is said of batches that come from elsewhere than a ``DataLoader``.
+    error, which would skip batches.
 
-    Without accumulation, batches of up to 8 samples become batches of 64 (32 for the ``Trainer``), and batches of up to
-    32 samples that lie in memory as tensors, batches of 256: a recipe, as the learning rate would have to grow with
-    them, which is yours to decide. It is refused for batches of one sample, whose samples may differ in shape, and
-    where several processes share the batches.
+    Without accumulation, batches of up to 8 samples become eight times as large, of up to 32 four times (under the
+    ``Trainer``, 32 samples), and up to 64 rows of a table become 256: a recipe, as the learning rate would have to
+    grow with them, which is yours to decide. So do batches of an evaluation of up to 8 samples. It is refused for
+    batches of one sample that nothing pads or lists, and where several processes share the batches.
 
     Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
     checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
-    or builds the loaders, and where a setting is read or changed elsewhere or a comment may say why it is so.
+    or builds the loaders, and where a setting is changed elsewhere or a comment may say why it is so.
 
 Risk
     equivalent where the update is the mean over the same samples, as a comparison has to show: losses over unpadded
@@ -56,19 +56,29 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import walk
 from turbofix.program.evidence import of_loader, of_value
-from turbofix.program.model import Accumulation, Argument, Framework, Loader, Step, Training, TrainingProgram
+from turbofix.program.model import (
+    Accumulation,
+    Argument,
+    Framework,
+    Loader,
+    Model,
+    Step,
+    Training,
+    TrainingProgram,
+)
 from turbofix.records import dataclass
 
 from ._loaders import at, called, is_inside, is_telling, mend_help, node_of
 from ._precision import on_a_gpu
-from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, stays_on_cpu
+from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -80,17 +90,17 @@ codemod = Codemod(
     assumes=(LEARNS_IN_LARGER, ON_GPU),
 )
 
-SMALL, ENOUGH = 8, 64
-"""A batch of at most so many samples is small, and what it becomes."""
+TINY, SMALL = 8, 32
+"""A batch of at most so many samples is tiny, or small: it becomes eight or four times as large."""
 
-JOINED = 16
+JOINED, ENOUGH = 16, 64
 """Accumulated batches of at most so many samples are joined, up to what is enough."""
 
-SMALL_ROWS, ENOUGH_ROWS = 32, 256
-"""The same for samples that lie in memory as tensors: a step over a few rows is nothing but the start of kernels."""
+SMALL_ROWS, ENOUGH_ROWS = 64, 256
+"""The same for rows of a table: a step over a few of them is nothing but the start of kernels."""
 
-ENOUGH_TEXTS = 32
-"""What a small batch of the ``Trainer`` becomes."""
+SMALL_TEXTS, ENOUGH_TEXTS = 16, 32
+"""The same for batches of the ``Trainer``, whose own default is a batch of 8."""
 
 WHOLE_BATCH = ("BatchNorm", "SyncBatchNorm")
 """Layers that look at the batch as a whole."""
@@ -103,10 +113,12 @@ OTHER_RATE = "the learning rate has to grow with them (in proportion for SGD, wi
 
 @dataclass(frozen=True)
 class Plan:
-    """The values and what becomes of them; ``loops`` run for each small batch."""
+    """The values and what becomes of them; ``loops`` run for each small batch, ``call`` is given a batch size."""
 
     values: tuple[tuple[Site, int], ...]
     loops: tuple[Site, ...] = ()
+    call: Site | None = None
+    added: int = 0
 
 
 @codemod.find
@@ -114,31 +126,62 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Training steps on small batches."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is not Framework.PYTORCH:
-        return
+    assumes = on_the_gpu(program)
+    told: set[Site] = set()
     for loader in program.loaders:
         steps = [step for step in program.steps if loader.site in step.loaders]
         size = one_number(loader.argument("batch_size"))
-        if not steps or size is None or loader.subclass is not None:
+        if size is None or place(loader) in told or program.framework in BY_SETTINGS:
             continue
-        accumulation = steps[0].accumulation
-        rows = (loader.dataset.kind == "tensors" or loader.dataset.table) and not any(
-            (model := program.model(site)) is None or any("Conv" in layer for layer in model.layers)
-            for step in steps
-            for site in step.models
-        )
-        enough = ENOUGH_ROWS if rows else ENOUGH
-        assumes = on_a_gpu(program)
-        if accumulation is None and size <= (SMALL_ROWS if rows else SMALL) and assumes is not None:
-            yield grown(program, loader, norm_of(program, steps), size, enough, assumes)
-        elif accumulation is not None and len(steps) == 1:
+        accumulation = next((step.accumulation for step in steps if step.accumulation is not None), None)
+        if accumulation is not None and len(steps) == 1:
             yield from accumulated(program, loader, steps[0], accumulation, size)
+        elif accumulation is None and assumes is not None and not accumulates(program):
+            small, enough = bounds(program, loader, steps, size)
+            if size <= small:
+                told.add(place(loader))
+                yield grown(program, loader, steps, size, enough, assumes)
+
+
+BY_SETTINGS = (Framework.TRANSFORMERS, Framework.DEEPSPEED)
+"""The frameworks whose settings name the batch."""
+
+
+def on_the_gpu(program: TrainingProgram) -> tuple[Assumption, ...] | None:
+    """What is assumed of the device; None where the training is known to leave the GPU alone."""
+    if program.framework is Framework.PYTORCH:
+        return on_a_gpu(program)
+    return None if any(on_gpu(training) is False for training in program.trainings) else ()
+
+
+def accumulates(program: TrainingProgram) -> bool:
+    """Whether a framework sums the gradients of several batches."""
+    given = [owner.argument(STEPS) for owner in program.owners]
+    given += [training.argument("accumulate_grad_batches") for training in program.trainings]
+    return any(each.state != "absent" and one_number(each) != 1 for each in given)
+
+
+def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
+    """Up to which size the batches of a loader are small, and what they become."""
+    larger = size * (8 if size <= TINY else 4)
+    if loader.role == "evaluation":
+        return TINY, larger
+    if loader.role not in ("training", "both"):
+        return 0, 0
+    rows = loader.dataset.kind == "tensors" or loader.dataset.table
+    rows = rows and not any("Conv" in layer for model in models_of(program, steps) for layer in model.layers)
+    return (SMALL_ROWS, ENOUGH_ROWS) if rows else (SMALL, larger)
+
+
+def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
+    """The models of some steps; all where a framework steps them."""
+    sites = {site for step in steps for site in step.models}
+    return [model for model in program.models if model.site in sites or not steps]
 
 
 def norm_of(program: TrainingProgram, steps: list[Step]) -> str | None:
     """A layer of the steps' models that looks at the batch as a whole."""
-    models = [model for step in steps for site in step.models if (model := program.model(site)) is not None]
-    layers = {layer.rpartition(".")[2] for model in models for layer in model.layers}
+    layers = {layer.rpartition(".")[2] for model in models_of(program, steps) for layer in model.layers}
     layers |= {call.qualname.rpartition(".")[2] for step in steps for call in step.calls}
     return min((each for each in layers if each.startswith((*WHOLE_BATCH, "batch_norm"))), default=None)
 
@@ -146,29 +189,35 @@ def norm_of(program: TrainingProgram, steps: list[Step]) -> str | None:
 def grown(  # noqa: PLR0913
     program: TrainingProgram,
     loader: Loader,
-    norm: str | None,
+    steps: list[Step],
     size: int,
     enough: int,
     assumes: tuple[Assumption, ...],
 ) -> Finding | Refusal:
     """A step for each small batch: a larger one is another training, with another learning rate."""
-    batch = loader.argument("batch_size")
-    beside = f", and {norm} sees other statistics" if norm else ""
+    batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
     many = "batches of one sample" if size == 1 else f"batches of {size} samples"
-    message = f"{called(loader)} gives {many}, which rarely fill a GPU; batches of {enough} change the recipe: "
-    message += OTHER_RATE + beside
+    message = f"{called(loader)} gives {many}, which {'rarely' if size <= TINY else 'may not'} fill a GPU; "
+    if evaluates:
+        message += f"batches of {enough} may change a figure that is averaged over batches"
+    else:
+        norm = norm_of(program, steps)
+        message += f"batches of {enough} change the recipe: {OTHER_RATE}"
+        message += f", and {norm} sees other statistics" if norm else ""
     message += read_elsewhere(program, loader)
     seen = of_loader(program, loader, "batch_size")
     reason = why_not_written(batch)
-    if reason is None and size == 1:
+    if reason is None and size == 1 and loader.collate == "default":
         reason = "nothing shows that the samples have one shape, as a larger batch needs"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
     if reason is not None or batch.edit_at is None:
         return codemod.refuse(place(loader), message, reason or "", risk=Risk.RECIPE, evidence=seen)
-    plan = Plan(((batch.edit_at, enough),))
-    rests = (LEARNS_IN_LARGER, *assumes)
-    return codemod.finding(place(loader), message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
+    plan, rests = Plan(((batch.edit_at, enough),)), (LEARNS_IN_LARGER, *assumes)
+    worth = Worth.SOME if evaluates or size <= TINY * 2 else Worth.SMALL
+    return codemod.finding(
+        place(loader), message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests, worth=worth
+    )
 
 
 def read_elsewhere(program: TrainingProgram, loader: Loader) -> str:
@@ -191,15 +240,16 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     """Trainings of transformers on small batches, whose gradients may be summed."""
     for training in program.trainings:
         batch, steps = training.argument(BATCH), training.argument(STEPS)
-        size, many = one_number(batch), 1 if steps.state == "absent" else one_number(steps)
+        default = batch.state == "absent" and not training.open_mapping and not training.parsed
+        size, many = 8 if default else one_number(batch), 1 if steps.state == "absent" else one_number(steps)
         if size is None or many is None or size < 2 or stays_on_cpu(training):
             continue
         if not is_off(training.argument("auto_find_batch_size")):
             continue  # it looks for the largest that fits by itself
         factor = factor_of(size, many)
-        if many == 1 and size <= SMALL:
+        if many == 1 and size <= SMALL_TEXTS:
             message = (
-                f"the trainer takes batches of {size} samples, which rarely fill a GPU; batches of {ENOUGH_TEXTS} "
+                f"the trainer takes batches of {size} samples, which may not fill a GPU; batches of {ENOUGH_TEXTS} "
             )
             message += f"change the recipe: {OTHER_RATE}"
             values: tuple[tuple[Site | None, int], ...] = ((batch.edit_at, ENOUGH_TEXTS),)
@@ -210,13 +260,19 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         else:
             continue
         given = (BATCH, STEPS)[: len(values)]
+        read = next((site for name, site in training.reads if name in given), None)
+        message += f"; the number is read on {read.line_from(training.site.path)}, too" if read is not None else ""
         seen = tuple(of_value(name, training.argument(name), training.site) for name in given)
         reason = why_not_under_trainer(program, training, given)
         where = batch.edit_at or training.site
         if reason is not None:
             yield codemod.refuse(where, message, reason, risk=Risk.RECIPE, evidence=seen)
             continue
-        plan = Plan(tuple((site, value) for site, value in values if site is not None))
+        plan = Plan(
+            tuple((site, value) for site, value in values if site is not None),
+            call=training.site if default else None,
+            added=values[0][1],
+        )
         rests = (LEARNS_IN_LARGER,)
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
@@ -232,8 +288,9 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
     own = sorted(training.overrides & (STEPPING | LOADING))
     if own:
         return f"the script's own trainer has a `{own[0]}`, which may count batches or compare their samples"
-    reasons = (why_not_setting(program, training, name, "N") for name in names)
-    return next(filter(None, reasons), None) or why_not_written(*(training.argument(name) for name in names))
+    reasons = (why_not_setting(program, replace(training, reads=()), name, "N") for name in names)
+    given = (training.argument(name) for name in names)
+    return next(filter(None, reasons), None) or why_not_written(*(each for each in given if each.state != "absent"))
 
 
 def factor_of(size: int, many: int) -> int:
@@ -343,6 +400,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
                 f"the loop catches exceptions ({at(node.lineno)}); "
                 "a larger batch that runs out of memory would be skipped in silence"
             )
+    if plan.call is not None:
+        edit.argument(plan.call, BATCH, str(plan.added), spelled_out=True)
     for site, value in plan.values:
         mend_help(edit, site, edit.text(site), str(value))
         edit.replace(site, str(value))
