@@ -13,7 +13,7 @@ BATCHES = {"pin-memory", "non-blocking"}
 LEFT = {"tf32", "fused-optimizer"}
 """What stays the script's own under Accelerate and Fabric, besides messages and reads."""
 
-OWNED = {"autocast", "larger-batch"} | BATCHES | LEFT
+OWNED = {"autocast"} | BATCHES | LEFT
 """Codemods of precision, placement and stepping: a framework's business where there is one."""
 
 PROGRAM = """
