@@ -28,7 +28,7 @@ Use instead
 When refused
     It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); for convolutions
     over volumes, under ``DataParallel``, and where nothing is gained (``InstanceNorm2d`` turns the order back, thin
-    layers over pictures of a channel or two). An optimizer's state that was saved before the change keeps the old order
+    layers over pictures of a channel or two, or over frames that no loader hands out). An optimizer's state that was saved before the change keeps the old order
     when it is loaded, which is slow, or raises: that no such state is loaded is assumed.
 
     Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
@@ -191,8 +191,9 @@ def worth_of(model: Model, in_16: bool) -> Worth:
     return Worth.HIGH if in_16 else Worth.SOME
 
 
-def is_little(model: Model) -> str | None:
-    """Why nothing is gained: thin layers over pictures of a channel or two, tokens, or norms that turn it back."""
+def is_little(model: Model, by_hand: bool = False) -> str | None:
+    """Why nothing is gained: thin layers over pictures of a channel or two or over ``by_hand`` replayed frames, tokens,
+    or norms that turn it back."""
     if "torch.nn.InstanceNorm2d" in model.layers:
         return "its InstanceNorm2d layers turn the order back"
     cutting = [each.layer.rpartition(".")[2].lower().startswith(CUTTING) for each in model.convolutions if each.whole]
@@ -200,7 +201,7 @@ def is_little(model: Model) -> str | None:
         return "its convolution only cuts pictures into tokens"
     sides = [min(each.inputs, each.outputs) for each in model.convolutions if each.inputs and each.outputs]
     known = len(sides) == len(model.convolutions) and not cutting
-    if known and max(sides) <= WIDE and any((each.inputs or 0) <= 2 for each in model.convolutions):
+    if known and max(sides) <= WIDE and (by_hand or any((each.inputs or 0) <= 2 for each in model.convolutions)):
         return "its layers are too thin to gain by another order"
     return None
 
@@ -236,7 +237,8 @@ def keeps(model: Model) -> bool:
 
 def why_not(program: TrainingProgram, model: Model) -> str | None:
     """What makes the other order unsafe, or of no use, if anything."""
-    if (little := is_little(model)) is not None:
+    by_hand = bool(program.steps) and all(step.source == "tensors" for step in program.steps)
+    if (little := is_little(model, by_hand)) is not None:
         return little
     if model.wrapped not in (None, PARALLEL):
         return f"{(model.wrapped or '').rpartition('.')[2]} copies the model in an order of its own"

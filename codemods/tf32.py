@@ -59,6 +59,7 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
 from turbofix.program.model import Argument, Framework, Model, Setting, TrainingProgram
+from turbofix.program.products import FAMILIES
 from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches, lacks_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
@@ -117,6 +118,8 @@ SOLVING = frozenset(
 """Functions, methods and distributions whose result may be far off where a product that goes in is a little."""
 
 PLAIN_LINALG = frozenset(words("norm vector_norm cross vecdot matmul multi_dot diagonal"))
+
+PLAIN = ("torch.nn.", "lightning.", "pytorch_lightning.")
 
 OTHERS = frozenset(
     (
@@ -180,7 +183,7 @@ def is_little(model: Model, batch: int | None) -> bool:
     """Whether nothing of a model is multiplied but small matrices, or what is seen of it convolves for the rest."""
     if has_none(model.products, batch):
         return True
-    own = all(layer.startswith(("torch.nn.", "lightning.", "pytorch_lightning.")) for layer in model.layers)
+    own = all(layer.startswith(PLAIN) or layer.partition(".models.")[2].startswith(FAMILIES) for layer in model.layers)
     plain = own and model.layers & (MATMULS | RECURRENT) <= {"torch.nn.Linear"}
     return plain and convolves(model) and has_none(replace(model.products, complete=True), batch)
 

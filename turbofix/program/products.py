@@ -65,7 +65,7 @@ _WITHOUT = frozenset(
 )
 """Layers of other libraries without a product of their own; what they are given is looked at by itself."""
 
-_FAMILIES = (
+FAMILIES = (
     *("densenet", "efficientnet", "googlenet", "inception", "mnasnet", "mobilenet", "regnet", "resnet", "resnext"),
     *("segmentation.deeplabv3", "segmentation.fcn", "segmentation.lraspp", "shufflenet", "squeezenet", "wide_resnet"),
 )
@@ -418,7 +418,7 @@ def _has_default_widths(made: Made) -> bool:
 def is_convolutional(part: Made) -> bool:
     """Whether a library's ready-made model is a convolutional network with one thin linear layer at its end."""
     names = names_of(part)
-    return bool(names) and all(name.startswith(_FAMILIES) for name in names)
+    return bool(names) and all(name.startswith(FAMILIES) for name in names)
 
 
 def _never_called(part: Made) -> list[Made]:
