@@ -28,8 +28,9 @@ Use instead
 When refused
     It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); for convolutions
     over volumes, under ``DataParallel``, and where nothing is gained (``InstanceNorm2d`` turns the order back, thin
-    layers over pictures of a channel or two, or over frames that no loader hands out). An optimizer's state that was saved before the change keeps the old order
-    when it is loaded, which is slow, or raises: that no such state is loaded is assumed.
+    layers over pictures of a channel or two, or over frames that no loader hands out). An optimizer's state that was
+    saved before the change keeps the old order when it is loaded, which is slow, or raises: that none is loaded is
+    assumed.
 
     Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
     before Ampere in full precision; and under frameworks but Accelerate and Lightning. A script that uses
