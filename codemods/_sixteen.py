@@ -141,6 +141,8 @@ def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
 def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
     """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
     for call in calls:
+        if call.beside:
+            continue
         why = unfit_for_half(call.qualname)
         why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
         if why is not None and call.constants != ("custom_fwd",):

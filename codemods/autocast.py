@@ -443,8 +443,7 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
         raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
     for model in models_of(program, step):
         refuse_model(model)
-    calls = tuple(call for call in step.calls if is_forward(call, step))
-    reason = unsafe_call(calls, half, step.forwards[0].first.path)
+    reason = unsafe_call(step.calls, half, step.forwards[0].first.path)
     if reason is not None:
         raise Refuse(reason)
 
@@ -477,12 +476,6 @@ def inside(statement: Site, region: Region) -> bool:
     """Whether a statement stands in a region."""
     same = statement.path == region.first.path
     return same and region.first.line <= statement.line <= region.last.end_line
-
-
-def is_forward(call: Called, step: Step) -> bool:
-    """Whether a call of the step may be part of its forward pass: it does not stand beside the regions in the loop."""
-    beside = call.site.path == step.loop.site.path and step.loop.site.line <= call.site.line <= step.loop.site.end_line
-    return not beside or any(inside(call.site, region) for region in step.forwards)
 
 
 def overlap(one: Region, other: Region) -> bool:

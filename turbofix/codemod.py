@@ -127,12 +127,15 @@ class Codemod:
         if program.target.recent is not None and RECENT_TORCH in self.assumes:
             there = {said.site for said in found if not isinstance(said, Refusal)}
             recent = replace(program, target=replace(program.target, torch=program.target.recent, recent=None))
-            more = {
-                said.site: replace(said, assumes=tuple(dict.fromkeys((*said.assumes, RECENT_TORCH))))
-                for said in self._examine(recent)
-                if isinstance(said, Finding) and said.site not in there
-            }
-            found = [*(said for said in found if said.site not in more), *more.values()]
+            more = [said for said in self._examine(recent) if not isinstance(said, InPlace) and said.site not in there]
+            sites = {said.site for said in more}
+            found = [said for said in found if said.site not in sites]
+            found += [
+                replace(said, assumes=tuple(dict.fromkeys((*said.assumes, RECENT_TORCH))))
+                if isinstance(said, Finding)
+                else said
+                for said in more
+            ]
         yield from found
 
     def _examine(self, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

@@ -12,7 +12,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
-from turbofix.program.model import Called, Loss
+from turbofix.program.model import Called, Loss, Region
 from turbofix.program.names import targets
 from turbofix.program.objects import models_in
 from turbofix.program.regions import loss_expression, no_grad
@@ -344,8 +344,13 @@ def _taking(target: ast.expr, value: ast.expr, node: ast.AST) -> list[ast.expr]:
 # --- what forward passes call ---------------------------------------------------------------------------------------
 
 
-def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
-    """The external calls inside the forward passes: those under a model's call, and those on tensors beside it."""
+def called_in(
+    analysis: Analysis, events: list[Event], loop: ast.AST | None = None, regions: Iterable[Region] = ()
+) -> tuple[Called, ...]:
+    """The external calls inside the forward passes: those under a model's call, and those on tensors beside it.
+
+    ``regions`` are the statements of the forward passes in the iterations of ``loop``.
+    """
     found: dict[tuple[Site, str], _Given] = {}
     by_node: dict[tuple[ast.AST, str], _Given] = {}  # the same: most places are come by many times
     known = analysis.once("what calls are given", dict[Event, "tuple[str, _Given]"])  # loops share their events
@@ -362,9 +367,22 @@ def called_in(analysis: Analysis, events: list[Event]) -> tuple[Called, ...]:
         if given is None:
             given = by_node[event.node, name] = found.setdefault((analysis.facts.site(event), name), _Given())
         given.add(one)
+        given.beside = given.beside and loop is not None and _is_beside(analysis, event, loop, regions)
     return tuple(
-        Called(name, site, given.constants, given.weights, given.halves)
+        Called(name, site, given.constants, given.weights, given.halves, given.beside)
         for (site, name), given in sorted(found.items(), key=_by_place)
+    )
+
+
+def _is_beside(analysis: Analysis, event: Event, loop: ast.AST, regions: Iterable[Region]) -> bool:
+    """Whether an event happens in the iterations of a loop, and in none of its regions."""
+    frames = analysis.facts.frames(event)
+    nodes = (*(frame.call for frame in frames[1:]), event.node)
+    return any(loop in frame.loops for frame in frames) and not any(
+        region.first.line <= getattr(node, "lineno", 0) <= region.last.end_line
+        and frame.module.path == region.first.path
+        for region in regions
+        for frame, node in zip(frames, nodes, strict=True)
     )
 
 
@@ -416,6 +434,7 @@ class _Given:
     constants: tuple[object, ...] = ()
     weights: bool = False
     halves: bool = False
+    beside: bool = True
 
     def add(self, other: _Given) -> None:
         """Another caller may pass others."""

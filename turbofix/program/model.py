@@ -464,13 +464,15 @@ class Called(NamedTuple):  # made by the thousand
     """An external call inside the forward pass (through the project's own modules): ``torch.linalg.svd``,
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments.
     ``of_weights``: what it is given may be weights of the program's own (a parameter, or something that is not known),
-    and not only what layers gave. ``of_halves``: under autocast something that it is given may come in 16 bits."""
+    and not only what layers gave. ``of_halves``: under autocast something that it is given may come in 16 bits.
+    ``beside``: it happens in the loop, and in none of the statements of its forward passes."""
 
     qualname: str
     site: Site
     constants: tuple[object, ...] = ()
     of_weights: bool = False
     of_halves: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True)

@@ -496,7 +496,7 @@ def _step(
         optimizers=tuple(concerned_optimizers),
         models=tuple(called),
         choices=tuple(choices),
-        calls=called_in(analysis, training),
+        calls=called_in(analysis, training, loop, regions),
         grad_reads=tuple(sorted({facts.site(event) for event in _of(training, "grad_read")})),
         certainty="seen" if seen else "inferred",
         leaks=leaks(analysis, training, loop),
@@ -598,6 +598,8 @@ def _with_escapes(
         raises = event.kind == "call" and unfit_for_half(qualname_of(event)) is not None
         if event.kind == "call" and (raises or is_foreign(event.name)) and event.arguments is not None:
             values = [*event.arguments.values(), *([event.receiver] if raises else ())]
+            if event.name == "Tensor.index_put_":
+                values = values[1:]  # not where it is put
         elif event.kind == "sync" and (event.name != "numpy" or id(event) in inside):
             continue
         for member in (each for value in values for each in flatten(value)):
@@ -1143,7 +1145,7 @@ def _evaluation(
         autocast=_autocast(analysis, events),
         device=device,
         models=tuple(called),
-        calls=called_in(analysis, events),
+        calls=called_in(analysis, events, loop, (region,) if region is not None else ()),
         epoch_loop=_repeating_loop(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         chores=chores(analysis, events, record),
