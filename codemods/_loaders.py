@@ -119,7 +119,7 @@ def begins(node: ast.expr | ast.stmt, site: Site, text: str) -> bool:
     return (found.line, found.column) == (site.line, site.column)
 
 
-def site_of(node: ast.expr | ast.stmt, path: Path, text: str) -> Site:
+def site_of(node: ast.expr | ast.stmt | ast.alias, path: Path, text: str) -> Site:
     """The site of a node of the text's tree; ``ast`` counts bytes, sites count characters."""
     lines = text.removeprefix("\ufeff").splitlines()
 

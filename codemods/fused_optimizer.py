@@ -68,8 +68,10 @@ When refused
     anything under other frameworks.
 
 Risk
-    equivalent: the same update, with other rounding. Beside ``fp16`` the schedule of transformers' ``Trainer`` also
-    moves on in the few steps that its ``GradScaler`` skips, as it does by the newer default.
+    equivalent: the same update, with other rounding. recipe where torch's AdamW takes the place of the one that
+    transformers had (until it was taken away): with the same numbers, but epsilon weighs less in the first updates.
+    Beside ``fp16`` the schedule of transformers' ``Trainer`` also moves on in the few steps that its ``GradScaler``
+    skips, as it does by the newer default.
 
 Measured
     One AdamW step 647 to 352 microseconds (pytorch issue 120308, the plain loop against fused); about 3 % of a whole
@@ -78,6 +80,7 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -92,12 +95,15 @@ from turbofix.assumptions import (
     Assumption,
 )
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
+from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
+from ._loaders import node_of, site_of, whole
 from ._precision import requote, said, test_beside, version
 from ._trainers import (
     FULL,
@@ -129,6 +135,9 @@ SINCE = {
     "torch.optim.Adagrad": (2, 13),
 }
 """From which torch on the optimizer has a fused kernel for CUDA that can be relied on."""
+
+OWN, BORROWED = "torch.optim.AdamW", frozenset(("transformers.AdamW", "transformers.optimization.AdamW"))
+"""torch's AdamW, and what was transformers' own until that took it away."""
 
 PLAIN = "adamw_torch"
 FUSED = ("adamw_torch_fused", "adamw_apex_fused")
@@ -172,6 +181,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         assumes = on_gpu(program, optimizer)
         if assumes is None:
             continue
+        borrowed = set(optimizer.qualnames) <= BORROWED and is_corrected(optimizer)
+        if borrowed:
+            optimizer = replace(optimizer, qualnames=(OWN,))  # noqa: PLW2901
         names = [each.rpartition(".")[2] for each in optimizer.qualnames]
         fusing = [each for each in optimizer.qualnames if each in SINCE]
         fused = optimizer.argument("fused")
@@ -219,7 +231,27 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((OPTION_DEFAULT,) if unasked else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
-        yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=open_ones, worth=worth)
+        plan: object = value
+        risk = codemod.risk
+        if borrowed:
+            message += "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
+            plan, risk = Borrowed(value), Risk.RECIPE
+        yield codemod.finding(
+            optimizer.site, message, plan=plan, risk=risk, evidence=seen, assumes=open_ones, worth=worth
+        )
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """The value of ``fused`` for torch's AdamW in place of transformers' own."""
+
+    value: str
+
+
+def is_corrected(optimizer: Optimizer) -> bool:
+    """Whether transformers' AdamW corrects the bias of its averages, as torch's always does."""
+    given = optimizer.argument("correct_bias")
+    return not optimizer.open_mapping and (given.state == "absent" or (given.known and all(given.values)))
 
 
 def not_all(optimizer: Optimizer, fusing: list[str]) -> str | None:
@@ -470,6 +502,31 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
         return
+    if isinstance(plan, Borrowed):
+        give_back(finding.site, edit)
+        plan = plan.value
     assert isinstance(plan, str)
     asked = plan.replace(AVAILABLE, f"{edit.name(AVAILABLE[:-2], finding.site)}()") if AVAILABLE in plan else plan
     edit.argument(finding.site, "fused", requote(asked, edit, finding.site), spelled_out=True)
+
+
+def give_back(site: Site, edit: Edit) -> None:
+    """Call torch's AdamW in place of transformers' own, with the defaults of that."""
+    call = node_of(edit, site)
+    if not isinstance(call, ast.Call):
+        raise Refuse("the call could not be found again")
+    given = {each.arg for each in call.keywords}
+    edit.replace(site_of(call.func, site.path, whole(edit, site)), edit.name(OWN, site))
+    for number, (name, value) in enumerate((("eps", "1e-6"), ("weight_decay", "0.0")), 3):
+        if name not in given and len(call.args) <= number:
+            edit.argument(site, name, value, spelled_out=True)
+    for number, name in enumerate(("correct_bias", "no_deprecation_warning"), 5):
+        if name in given or len(call.args) > number:
+            edit.drop_argument(site, name, number)
+    names = list(walk(parse(whole(edit, site))))
+    spelled = call.func.id if isinstance(call.func, ast.Name) else ""
+    if sum(isinstance(each, ast.Name) and each.id == spelled for each in names) != 1:
+        return  # it is used elsewhere too
+    for alias in (each for node in names if isinstance(node, ast.ImportFrom) for each in node.names):
+        if (alias.asname or alias.name) == spelled:
+            edit.unimport(site_of(alias, site.path, whole(edit, site)))
