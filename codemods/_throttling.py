@@ -10,7 +10,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every, everything
-from turbofix.program.model import Show, Sync
+from turbofix.program.model import Show, Step, Sync
 from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
 
@@ -18,6 +18,7 @@ from ._pages import Page, Pages
 from ._syncs import ROWS, Action, BatchLoop, replacing, shows_in, why_shown
 
 TERMINAL = ("sys.stdout.write", "sys.stderr.write", "tqdm.write")
+ELSEWHERE = "it is shown in another function or loop, which does not count the steps"
 COUNTERS = ("step", "i", "batch_idx", "iteration")
 
 COMPARISONS = frozenset(
@@ -85,7 +86,7 @@ def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: 
             if reason is not None:
                 raise Refuse(reason)
             page = pages(show.statement)
-            statements.append(shown_statement(page, show, pages(loop.loop.site).node(loop.loop.site)))
+            statements.append(shown_statement(page, show, loop, pages(loop.loop.site).node(loop.loop.site)))
         except Refuse as refuse:
             plan.refused[show.statement] = str(refuse)
     if not statements or every is None:
@@ -99,25 +100,29 @@ def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: 
         return plan
     plan.lossy = plan.lossy or any(each.guard.kind == "step" for each in shows_in(loop, waiting))
     plan.groups = grouped(page, statements)
+    node = page.node(loop.loop.site)
     for sync in waiting:
-        if sync.use == "shown" and sync.site.path == loop.loop.site.path:
-            try:
-                read = page.node(sync.site)
-                if not plan.holds(page, read):
-                    plan.hoisted[sync.site] = hoisted(page, sync, read, loop, plan)
-            except Refuse as refuse:
-                plan.refused[sync.site] = str(refuse)
-        elif sync.use == "shown":
-            plan.refused[sync.site] = "it is read in another file"
+        if sync.use != "shown":
+            continue
+        try:
+            read = page.node(sync.site) if sync.site.path == page.module.path else None
+            if read is None or page.scope(read) is not page.scope(node):
+                if sync.show is None or sync.show.statement in plan.refused:
+                    raise Refuse(ELSEWHERE)  # (else the function that reads it does so for the message alone)
+            elif not plan.holds(page, read):
+                plan.hoisted[sync.site] = hoisted(page, sync, read, loop, plan)
+        except Refuse as refuse:
+            plan.refused[sync.site] = str(refuse)
     return plan
 
 
-def shown_statement(page: Page, show: Show, loop: ast.AST) -> ast.stmt:
+def shown_statement(page: Page, show: Show, loop: BatchLoop, node: ast.AST) -> ast.stmt:
     """The statement of a message, if it can be put under a condition. Raises ``Refuse``."""
     statement = page.node(show.statement)
-    if page.loop_of(statement) is not loop:
-        raise Refuse("it is shown in another function or loop, which does not count the steps")
-    setting = setting_of(loop)
+    inside = isinstance(loop, Step) and page.holds(node, statement) and page.scope(node) is page.scope(statement)
+    if page.loop_of(statement) is not node and not inside:
+        raise Refuse(ELSEWHERE)
+    setting = setting_of(node) if loop.loop.counter is None else None
     if setting is not None and any(isinstance(each, ast.Name) and each.id == setting for each in walk_here(statement)):
         raise Refuse(f"each of its lines is the result for another `{setting}`")
     if is_description(statement):

@@ -735,15 +735,12 @@ def _made_before(analysis: Analysis, node: ast.For | ast.AsyncFor, module: Modul
     bindings = analysis.facts.bindings
     owner = bindings.owner(node.iter.id, node.iter, module)
     writes = bindings.writes(owner, node.iter.id)
-    if (
-        len(writes) != 1
-        or not isinstance(writes[0], ast.Assign)
-        or owner is not analysis.facts.places.scope(node, module)
-    ):
+    made = writes[0] if len(writes) == 1 and owner is analysis.facts.places.scope(node, module) else None
+    if not isinstance(made, (ast.Assign, ast.withitem)):
         return ()
-    value = writes[0].value
+    value = made.value if isinstance(made, ast.Assign) else made.context_expr  # `with tqdm(loader) as bar:`
     lines = [getattr(each, "lineno", 0) for name in loaded(value) for each in bindings.writes(owner, name)]
-    changed = any(writes[0].lineno < line <= (node.end_lineno or line) for line in lines)
+    changed = any(value.lineno < line <= (node.end_lineno or line) for line in lines)
     if changed:
         return ()
     return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)

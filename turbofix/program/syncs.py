@@ -25,7 +25,7 @@ from turbofix.program.model import ALWAYS, Accumulator, Argument, Look, Meter, P
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
 from turbofix.program.picks import picked
-from turbofix.program.printers import shown_at
+from turbofix.program.printers import only_looks_up, shown_at
 from turbofix.program.regions import loss_expression, no_grad, surely_no_grad
 from turbofix.program.scopes import Frame as Executed
 from turbofix.program.sites import contains
@@ -101,7 +101,8 @@ def shows(analysis: Analysis, events: list[Event], loop: ast.AST, steps: list[Co
         syncs.update(
             _site(analysis, each.node, each.module)
             for each in reading
-            if each.module is module and contains(node, each.node, places, each.module)
+            if (each.module is module and contains(node, each.node, places, each.module))
+            or (node is not event.node and any(frame.call is node for frame in analysis.facts.frames(each)))
         )
         parent = places.parent(node, module)
         show = Show(
@@ -154,26 +155,6 @@ def _reading_calls(
                 yield call
 
 
-_LOOKS_UP = (
-    ast.arguments, ast.arg, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
-    ast.Return, ast.If, ast.For, ast.Pass, ast.Expr,
-    ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp,
-    ast.BinOp, ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp, ast.comprehension,
-)  # fmt: skip
-
-
-@once_per_node
-def only_looks_up(function: ast.AST) -> bool:
-    """Whether a function calls nothing and binds nothing but its own names: it gives a part of what it was given."""
-    body = function.body if isinstance(function, ast.FunctionDef) else []
-    nodes = [node for statement in body for node in walk(statement)]
-    return bool(body) and all(
-        isinstance(node, _LOOKS_UP)
-        and (isinstance(node, ast.Name) or not isinstance(getattr(node, "ctx", None), ast.Store))
-        for node in nodes
-    )
-
-
 # --- syncs --------------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +188,7 @@ def syncs_and_shows(
         if named and named <= backwards:
             sync = replace(sync, of="loss", plain=False)
         shown.setdefault(sync.site, set()).update(_showing(analysis, uses))
+        shown[sync.site].update(look.statement for look in sync.looks if look.kind == "shown")
         known = found.get(sync.site)
         if known is None and is_uncalled(facts.frames(event)):
             blind.add(sync.site)
