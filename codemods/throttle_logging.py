@@ -33,7 +33,8 @@ When refused
     loggers, writers and trackers need not be is assumed (likely). Refused are messages in a ``while``, in another
     function than the loop (unless showing is all that it does: then its call is the message), with calls that may do
     more, and numbers that serve other purposes too. Where all that it shows is read in each step anyway, nothing would
-    be gained. Any other guard whose interval is 1 is the user's to raise, and so are pictures that every step draws and a trainer that logs in every step.
+    be gained. Any other guard whose interval is 1 is the user's to raise, and so are pictures that every step draws and
+    a trainer that logs in every step.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
