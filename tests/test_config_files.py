@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from turbofix.program.model import Target, TrainingProgram
 from turbofix.program.steps import analyse
 
@@ -120,10 +122,10 @@ def test_hydra_composes_its_lists_of_defaults() -> None:
         textwrap.dedent(TRAINING)
         + textwrap.dedent(
             """
-        import hydra
+        import hydra, os
         from hydra.utils import instantiate
 
-        @hydra.main(config_path="conf", config_name="train", version_base=None)
+        @hydra.main(config_path="conf", config_name=os.environ.get("CONFIG", default="train"), version_base=None)
         def main(cfg):
             loader = DataLoader(Pictures(), **cfg.data.loader)
             model = instantiate(cfg.model).cuda()
@@ -150,26 +152,34 @@ def test_hydra_composes_its_lists_of_defaults() -> None:
     assert found.models[0].layers == {"torch.nn.Linear"}
 
 
-def test_a_class_that_a_file_names_is_looked_up() -> None:
-    load = """
+@pytest.mark.parametrize(
+    "found",
+    [
+        "module, name = config['target'].rsplit('.', 1)",
+        "parts = config['target'].rsplit('.', 1)\n            module = parts.pop(0)\n            name = parts[0]",
+    ],
+)
+def test_a_class_that_a_file_names_is_looked_up(found: str) -> None:
+    load = f"""
         import importlib
         cfg = yaml.safe_load(open('base.yaml'))
 
         def make(config, **more):
-            module, name = config['target'].rsplit('.', 1)
-            return getattr(importlib.import_module(module), name)(**{**config.get('params', {}), **more})
+            {found}
+            return getattr(importlib.import_module(module), name)(**{{**config.get('params', {{}}), **more}})
 
+        others = make(cfg['a']), make(cfg['b']), make(cfg['c']), make(cfg['d']), make(cfg['e'])
         net = make(cfg['net'])
     """
     text = script(load, batch="4", workers="0").replace("nn.Linear(4, 4)", "net")
     text = text.replace("torch.optim.Adam(", "make(cfg['optimizer'], params=")
-    found = program(
+    made = program(
         text,
         base_yaml="net: {target: torch.nn.Linear, params: {in_features: 4, out_features: 4}}\n"
         "optimizer: {target: torch.optim.SGD, params: {lr: 0.1}}",
     )
-    assert [each.qualname for each in found.optimizers] == ["torch.optim.SGD"]
-    assert found.models[0].layers == {"torch.nn.Linear"}
+    assert [each.qualname for each in made.optimizers] == ["torch.optim.SGD"]
+    assert made.models[0].layers == {"torch.nn.Linear"}
 
 
 def test_what_modules_register_is_found_though_nobody_names_them() -> None:

@@ -60,6 +60,7 @@ def program(entry: str, head: str, **files: str) -> TrainingProgram:
         ("sys.path.extend([os.getcwd()])", "."),
         ("sys.path += [f'{os.path.dirname(__file__)}/nets']", "tools/nets"),
         ("site.addsitedir(os.path.realpath('../src'))", "src"),
+        ("here = os.path.dirname(inspect.getfile(inspect.currentframe()))\nsys.path.append(here + '/../src')", "src"),
     ],
 )
 def test_a_folder_that_is_added(text: str, folder: str) -> None:

@@ -248,6 +248,8 @@ def test_root_is_the_nearest_project_folder(tmp_path: Path) -> None:
     assert Workspace().root(deep / "train.py") == tmp_path / "project"
     (tmp_path / "project" / "scripts" / "setup.py").touch()
     assert Workspace().root(deep / "train.py") == tmp_path / "project" / "scripts"
+    (tmp_path / "project" / "scripts" / "__init__.py").touch()  # a module that is called so
+    assert Workspace().root(deep / "train.py") == tmp_path / "project"
 
 
 def test_a_project_without_its_history_is_told_by_its_requirements(

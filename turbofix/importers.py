@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.datafile import is_data
 from turbofix.searched import added_folders
-from turbofix.source import ROOT_MARKERS, python_files
+from turbofix.source import is_root, python_files
 
 if TYPE_CHECKING:
     from turbofix.pipeline import Workspace
@@ -48,7 +48,7 @@ def searched(path: Path, workspace: Workspace) -> Sequence[Path]:
     Else its own folder, and the one above as far as that lies in the current one, which may be anybody's home.
     """
     root = workspace.root(path)
-    if any((root / marker).exists() for marker in ROOT_MARKERS):
+    if is_root(root):
         return (root,)
     return (path.parent,) if path.parent == root else (path.parent, path.parent.parent)
 

@@ -81,6 +81,8 @@ class _Paths:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in ("getcwd", "cwd"):
             yield from self._starts
+        elif name in ("getfile", "getsourcefile"):  # inspect's, of the frame that asks
+            yield self._file
         elif name in _KEPT and owner is not None and not node.args:
             yield from self.of(owner, depth)
         elif name == "dirname" and node.args:

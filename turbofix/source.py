@@ -28,7 +28,7 @@ _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "__pypackages__", "node_modules", "site-packages", "venv", "build", "dist"}
 )
 PYTHON = (".py", ".ipynb")
-ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
+_ROOT_MARKERS = (".git", "pyproject.toml", "setup.py")
 ROOT_HINTS = (".gitignore", "requirements.txt", "environment.yml", "setup.cfg", "Pipfile")
 """What lies in a project's folder where it was downloaded without its history, and perhaps further down."""
 
@@ -305,10 +305,15 @@ def _hinted(folder: Path) -> Path:
     return next((each for each in above if any((each / hint).exists() for hint in ROOT_HINTS)), folder)
 
 
+def is_root(folder: Path) -> bool:
+    """Whether a project file lies in a folder; ``setup.py`` in a package may be any module."""
+    found = [marker for marker in _ROOT_MARKERS if (folder / marker).exists()]
+    return bool(found) and (found != ["setup.py"] or not (folder / "__init__.py").exists())
+
+
 def _root(folder: Path) -> Path:
-    for candidate in (folder, *folder.parents):
-        if any((candidate / marker).exists() for marker in ROOT_MARKERS):
-            return candidate
+    for candidate in filter(is_root, (folder, *folder.parents)):
+        return candidate
     hinted = _hinted(folder)
     current = Path.cwd()
     return current if current in hinted.parents else hinted
@@ -371,6 +376,5 @@ class Workspace:
         """The Python files of the script's project, or those of some suffixes; without a project file, those below its
         own folder."""
         root, own = self.root(entry), entry.absolute().parent
-        is_known = any((root / marker).exists() for marker in ROOT_MARKERS)
-        folder = root if is_known else _hinted(own) if suffixes else own
+        folder = root if is_root(root) else _hinted(own) if suffixes else own
         return python_files(folder, suffixes or (".py",))[:_SEARCHED]

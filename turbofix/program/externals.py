@@ -758,6 +758,11 @@ def _typer_default(interp: Interpreter, qualname: str, arguments: Arguments, nod
 
 def _environment(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     interp.event("call", node, qualname, None, arguments)
+    named, given = arguments.get("key", 0), arguments.get("default", 1)
+    default = given.value if given is not None else UNKNOWN
+    if type(default) is Const and isinstance(default.value, str) and default.value.isidentifier():
+        name = named.value.value if named is not None and type(named.value) is Const else "the environment"
+        return Option(str(name), default, default.origin, "environment")
     return Computed(interp.origin(node), qualname)
 
 
