@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import string
 from collections.abc import Iterator
 
 from turbofix.findings import Site
@@ -36,6 +37,7 @@ _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
 _LAST = {(-2, -1), (-1, -2)}
 _SHAPING = words("bool to view unsqueeze float")
+_SHAPES = words("shape size dim ndim")
 _QUIET = words("math numpy np float int")
 _DEEP = re.compile(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
 """What shows that a mask has two dimensions: torch's function takes no mask of one."""
@@ -66,28 +68,35 @@ def fused_attentions(analysis: Analysis) -> tuple[Site, ...]:
 
 def unwanted_weights(analysis: Analysis) -> tuple[Unwanted, ...]:
     """Calls of layers and models that make attention weights, which keeps torch's fused kernels away, for nobody."""
-    facts, found = analysis.facts, dict[Site, Unwanted]()
-    for event in facts.events:
-        call, site = event.node, facts.site(event)
-        if not isinstance(call, ast.Call) or site in found:
-            continue
-        named = {each.arg: each.value for each in call.keywords}
-        if event.kind == "forward" and event.name == "torch.nn.MultiheadAttention":
-            asked = named.get("need_weights") or next(iter(call.args[4:5]), None)
-            if None in named or any(isinstance(each, ast.Starred) for each in call.args):
-                continue
-            if isinstance(asked, ast.Constant) and asked.value is False:
-                found[site] = Unwanted(site, "the attention makes no weights", done=True)
-            elif asked is None and (certain := _drops_weights(analysis, call, event.module)) is not None:
-                message = "this attention makes weights that nobody reads, which keeps the fused kernels away"
-                found[site] = Unwanted(site, message, "need_weights", "False", certain)
-        elif isinstance(given := named.get("attn_implementation"), ast.Constant):
-            if given.value == "eager" and not _asks_for_attentions(analysis):
-                message = "the model is loaded with attention that is written out, though torch has a fused kernel"
-                found[site] = Unwanted(site, message, "attn_implementation", '"sdpa"', certain=False)
-            elif given.value in ("sdpa", "flash_attention_2", "flash_attention_3"):
-                found[site] = Unwanted(site, f"attention runs in a fused kernel ({given.value})", done=True)
-    return tuple(found.values())
+    found = dict[Site, Unwanted]()
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree):
+            one = _unwanted(analysis, call, module)
+            if one is not None:
+                found[one.call] = one
+    return tuple(found[site] for site in sorted(found))
+
+
+def _unwanted(analysis: Analysis, call: ast.Call, module: ModuleFile) -> Unwanted | None:
+    named = {each.arg: each.value for each in call.keywords}
+    site = analysis.facts.places.site(call, module)
+    if "MultiheadAttention" in module.text and _made_as(analysis, module, call.func).endswith("nn.MultiheadAttention"):
+        asked = named.get("need_weights") or next(iter(call.args[4:5]), None)
+        if None in named or any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        if isinstance(asked, ast.Constant) and asked.value is False:
+            return Unwanted(site, "the attention makes no weights", done=True)
+        certain = _drops_weights(analysis, call, module) if asked is None else None
+        if certain is not None:
+            message = "this attention makes weights that nobody reads, which keeps the fused kernels away"
+            return Unwanted(site, message, "need_weights", "False", certain)
+    elif isinstance(given := named.get("attn_implementation"), ast.Constant):
+        if given.value == "eager" and not _asks_for_attentions(analysis):
+            message = "the model is loaded with attention that is written out, though torch has a fused kernel"
+            return Unwanted(site, message, "attn_implementation", '"sdpa"', certain=False)
+        if given.value in ("sdpa", "flash_attention_2", "flash_attention_3"):
+            return Unwanted(site, f"attention runs in a fused kernel ({given.value})", done=True)
+    return None
 
 
 def _asks_for_attentions(analysis: Analysis) -> bool:
@@ -291,8 +300,9 @@ class _Reading:
         name = _name(node.func).rpartition(".")[2]
         if name not in names:
             return None
-        if self._is_function(node.func):
-            return list(node.args)
+        if self._is_function(node.func):  # (einops names the axes behind the tensors)
+            last = name == "einsum" and isinstance(node.args[-1] if node.args else None, ast.Constant)
+            return [node.args[-1], *node.args[:-1]] if last else list(node.args)
         return [node.func.value, *node.args] if isinstance(node.func, ast.Attribute) else None
 
     # --- onwards: from the softmax to the product with the values -------------------------------------------------
@@ -318,6 +328,9 @@ class _Reading:
             if not reads:
                 if loads:
                     raise _OtherError
+                continue
+            if self._asks_for_shape(each, name.id):
+                self.removed.append(each)
                 continue
             for read in reads:
                 product = self._climb(read, test)
@@ -468,6 +481,12 @@ class _Reading:
             return self._back(given[0], at)
         raise _OtherError
 
+    def _asks_for_shape(self, statement: ast.stmt, name: str) -> bool:
+        """Whether a statement asserts no more of a name than its shape."""
+        reads = [each for each in walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        above = (self.places.parent(each, self.module) for each in reads)
+        return isinstance(statement, ast.Assert) and all(getattr(each, "attr", "") in _SHAPES for each in above)
+
     def _back_from(self, name: ast.Name, at: int) -> tuple[str, str]:
         """From a name to the statement above that gave it its value, and through those that change it."""
         self.names.add(name.id)
@@ -476,6 +495,9 @@ class _Reading:
             inner, test = _only_under_test(each)
             if name.id not in stored([each]) and not self._is_changed(inner, name.id):
                 if any(isinstance(one, ast.Name) and one.id == name.id for one in walk(each)):
+                    if self._asks_for_shape(each, name.id):  # of what will not be made any more
+                        self.removed.append(each)
+                        continue
                     raise _WhyNotError("the scores are read by themselves as well")
                 continue
             self.removed.append(each)
@@ -1031,7 +1053,12 @@ def _subscripts(node: ast.expr) -> tuple[tuple[str, str], str]:
     """The letters of an einsum of two factors."""
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         raise _OtherError
-    found = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z.]+)->([a-zA-Z.]+)", node.value.replace(" ", "").replace("...", "."))
+    text, named = node.value.replace("...", "."), re.compile(r"\w\w+").findall(node.value)
+    if re.search(r"\w \w", text):  # einops: each axis is a word
+        free = (each for each in string.ascii_letters if each not in re.findall(r"\b\w\b", text))
+        letters = dict(zip(dict.fromkeys(named), free))  # noqa: B905
+        text = re.sub(r"\w\w+", lambda word: letters[word[0]], text)
+    found = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z.]+)->([a-zA-Z.]+)", text.replace(" ", ""))
     if found is None or any(len(set(each)) != len(each) for each in found.groups()):
         raise _OtherError
     return (found[1], found[2]), found[3]
