@@ -1,4 +1,4 @@
-"""Call torch's own GELU, SiLU, layer norm, RMS norm, log-softmax and log-sigmoid instead of writing them out.
+"""Call torch's own GELU, SiLU, norms, log-softmax, log-sigmoid and indexing instead of writing them out.
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
@@ -33,6 +33,10 @@ Use instead
     ``unbiased=False``), a factor makes torch's the same; where it adds ``eps`` to the deviation, torch's is told
     ``eps ** 2``: they differ in the last digits, and only where a row hardly varies, which a comparison shows.
 
+    Lists that Python makes of tensors one by one are made at once: windows (``torch.stack([data[i : i + n] for i in
+    starts])`` is ``data[starts[:, None] + torch.arange(n)]``), norms of parameters or their gradients
+    (``torch._foreach_norm``, as torch's own clipping takes them), and equal numbers (``torch.full``).
+
 When refused
     Nothing is said of formulas that compute anything else, that are used piece by piece, or that run over another
     dimension than the last, and where all models are compiled, not only if an option is passed: the compiler makes one
@@ -48,13 +52,14 @@ Measured
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Formula, Model, TrainingProgram
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.program.model import Formula, Listed, Model, TrainingProgram
 
 from ._precision import version
 
@@ -67,6 +72,7 @@ codemod = Codemod(
 )
 
 FUSED_RMS = (2, 9)
+NAMED = re.compile(r"\{(torch\.\w+)\}")
 UNBIASED, OUTSIDE = ("unbiased", "unbiased_outside"), ("outside", "unbiased_outside")
 NAMES = {
     "gelu": "GELU",
@@ -80,7 +86,12 @@ NAMES = {
 
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """Formulas that torch has a kernel for."""
+    """Formulas that torch has a kernel for, and lists that it makes at once."""
+    for each in program.listed:
+        seen = (Evidence("made in Python", each.site),)
+        yield codemod.finding(
+            each.site, each.message, plan=each, evidence=seen, assumes=(SAME_FORMULA,), worth=Worth.SOME
+        )
     if program.models and all(map(is_compiled, program.models)):
         return
     for formula in program.formulas:
@@ -117,6 +128,9 @@ def why_not(program: TrainingProgram, formula: Formula) -> str | None:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
+    if isinstance(formula, Listed):
+        edit.replace(formula.site, NAMED.sub(lambda name: edit.name(name[1], formula.site), formula.text))
+        return
     assert isinstance(formula, Formula)
     norm = formula.eps is not None
     function = {"gelu_tanh": "gelu", "rms_norm": "rms_norm"}.get(formula.kind, "layer_norm" if norm else formula.kind)

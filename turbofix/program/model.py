@@ -1602,6 +1602,16 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
+    torch in braces."""
+
+    site: Site
+    message: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Formula:
     """A formula that is written out, and that torch has a function for, by what it computes.
 
@@ -1807,6 +1817,7 @@ class TrainingProgram:
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     built_again: tuple[BuiltAgain, ...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
+    listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()
     remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)

@@ -42,6 +42,7 @@ from turbofix.program.lasting import iterations, passes
 from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
+from turbofix.program.listed import listed
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of, qualname_of
 from turbofix.program.model import (
@@ -210,6 +211,7 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         attentions=attentions(analysis) if trains else (),
         unwanted=unwanted_weights(analysis) if trains else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
+        listed=listed(analysis) if trains else (),
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
         built_again=built_again(analysis) if trains else (),

@@ -1,0 +1,170 @@
+"""Lists of tensors that Python makes one by one, and that one call of torch makes: windows, norms, equal numbers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
+from turbofix.program.execution import ModuleFile
+from turbofix.program.libraries import words
+from turbofix.program.model import Listed
+from turbofix.program.names import dotted
+from turbofix.program.sites import COMPREHENSIONS
+from turbofix.program.written import meaning
+
+_DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
+_NORMS = words("torch.norm torch.linalg.vector_norm")
+_EACH_ITS_OWN = words("astype long float int double to type clone")
+"""Methods that do to a batch of windows what they do to each."""
+
+
+def listed(analysis: Analysis) -> tuple[Listed, ...]:
+    """Such lists, in the order of the text."""
+    found: list[Listed] = []
+    for module in analysis.execution.modules.values():
+        for call in every(ast.Call, module.tree) if "torch" in module.text else ():
+            inner = call.args[0] if call.args else None
+            name = meaning(call.func, module.tree)
+            if not isinstance(inner, ast.ListComp):
+                continue
+            made = None
+            if name == "torch.stack":
+                alone = len(call.args) == 1 and not call.keywords
+                made = (_windows(analysis, call, inner, module) if alone else None) or _norms(analysis, inner, module)
+            elif name == "torch.tensor" and len(call.args) == 1:
+                made = _equal(analysis, call, inner, module)
+            if made is not None:
+                found.append(made)
+    return tuple(sorted(found, key=lambda each: each.site))
+
+
+def _text(analysis: Analysis, node: ast.AST, module: ModuleFile) -> str:
+    return " ".join(analysis.facts.places.text(node, module).split())
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(each, ast.Name) and each.id in names for each in walk(node))
+
+
+def _windows(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: ModuleFile) -> Listed | None:
+    """``torch.stack([data[i : i + n] for i in starts])``: rows of one length that begin at each of some numbers."""
+    (round_, *more) = inner.generators
+    cut = inner.elt
+    numpy = False
+    while isinstance(cut, ast.Call):
+        method = cut.func if isinstance(cut.func, ast.Attribute) else None
+        if meaning(cut.func, module.tree) == "torch.from_numpy" and len(cut.args) == 1:
+            cut, numpy = cut.args[0], True
+        elif method is not None and method.attr in _EACH_ITS_OWN:
+            cut = method.value
+        else:
+            return None
+    if more or round_.ifs or not isinstance(round_.target, ast.Name) or not isinstance(cut, ast.Subscript):
+        return None
+    number = round_.target.id
+    whole = cut.slice.lower is not None and cut.slice.step is None if isinstance(cut.slice, ast.Slice) else False
+    if not whole or dotted(cut.value) is None or _reads(cut.value, {number}):
+        return None
+    assert isinstance(cut.slice, ast.Slice) and cut.slice.lower is not None
+    begin, end = _terms(cut.slice.lower), _terms(cut.slice.upper) if cut.slice.upper is not None else Counter()
+    length = Counter(end)
+    length.subtract(begin)
+    if begin.get(number) != 1 or end.get(number) != 1:
+        return None
+    begin.pop(number)
+    if any(re.search(rf"\b{number}\b", each) for each in (*begin, *(each for each, n in length.items() if n))):
+        return None
+    starts = _text(analysis, round_.iter, module)
+    if not isinstance(round_.iter, ast.Name) or not _is_drawn(analysis, round_.iter, module):
+        starts = f"{{torch.as_tensor}}({starts})"
+    rows = f"{starts}[:, None] + {{torch.arange}}({_sum(length)})"
+    if begin:
+        rows = f"{starts}[:, None] + {{torch.arange}}({_sum(begin)}, {_sum(begin + length)})"
+    message = f"windows of `{dotted(cut.value)}` are cut one by one in Python, and stacked"
+    told = _with(analysis, module, inner.elt, {cut.slice: f"({rows}).numpy()" if numpy else rows})
+    return Listed(analysis.facts.places.site(call, module), message, told)
+
+
+def _with(analysis: Analysis, module: ModuleFile, taken: ast.AST, parts: dict[ast.AST, str]) -> str:
+    """The text of an expression, with other texts for parts of it."""
+    told = analysis.facts.places.text(taken, module)
+    for part, new in parts.items():
+        told = told.replace(analysis.facts.places.text(part, module), new, 1)
+    return told
+
+
+def _terms(node: ast.expr) -> Counter[str]:
+    """A sum by its terms: how often each stands in it."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        found, other = _terms(node.left), _terms(node.right)
+        (found.update if isinstance(node.op, ast.Add) else found.subtract)(other)
+        return found
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return Counter({"1": node.value})
+    return Counter({ast.unparse(node): 1})
+
+
+def _sum(terms: Counter[str]) -> str:
+    """The source of a sum."""
+    text = ""
+    for name, count in sorted(terms.items(), key=lambda each: each[0] == "1"):
+        part = str(abs(count)) if name == "1" else name if abs(count) == 1 else f"{abs(count)} * ({name})"
+        text += (f" {'-' if count < 0 else '+'} {part}" if text else f"{'-' * (count < 0)}{part}") if count else ""
+    return text or "0"
+
+
+def _is_drawn(analysis: Analysis, name: ast.Name, module: ModuleFile) -> bool:
+    """Whether a name is only given what torch makes: a tensor of whole numbers."""
+    scope = analysis.facts.places.scope(name, module)
+    writes = analysis.facts.bindings.writes(scope, name.id)
+    values = [each.value for each in writes if isinstance(each, ast.Assign)]
+    made = [meaning(each.func, module.tree) for each in values if isinstance(each, ast.Call)]
+    return bool(made) and len(made) == len(writes) and _DRAWN.issuperset(made)
+
+
+def _norms(analysis: Analysis, inner: ast.ListComp, module: ModuleFile) -> Listed | None:
+    """``torch.stack([torch.norm(p.grad, 2) for p in ...])``: norms that one call takes."""
+    own = {each.id for one in inner.generators for each in walk(one.target) if isinstance(each, ast.Name)}
+    for call in (each for each in walk(inner.elt) if isinstance(each, ast.Call)):
+        given = {each.arg: each.value for each in call.keywords}
+        arguments = list(call.args)
+        if meaning(call.func, module.tree) in _NORMS and arguments:
+            of = arguments.pop(0)
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "norm" and _reads(call.func.value, own):
+            of = call.func.value
+        else:
+            continue
+        order = given.pop("p", None) or given.pop("ord", None) or (arguments.pop(0) if arguments else None)
+        inside = {id(each) for each in walk(call)}
+        around = [each for each in walk(inner.elt) if id(each) not in inside]
+        if arguments or given or any(isinstance(each, COMPREHENSIONS) for each in walk(inner.elt)):
+            return None
+        if (order is not None and _reads(order, own)) or any(getattr(each, "id", None) in own for each in around):
+            return None
+        power = _text(analysis, order, module) if order is not None else "2"
+        message = "the norms of tensors are taken one by one, by kernels of their own for each"
+        tensors = _with(analysis, module, inner, {inner.elt: analysis.facts.places.text(of, module)})
+        taken = f"{{torch._foreach_norm}}({tensors}, {power})"
+        if call is not inner.elt:
+            taken = f"[{_with(analysis, module, inner.elt, {call: 'norm'})} for norm in {taken}]"
+        return Listed(analysis.facts.places.site(inner, module), message, taken)
+    return None
+
+
+def _equal(analysis: Analysis, call: ast.Call, inner: ast.ListComp, module: ModuleFile) -> Listed | None:
+    """``torch.tensor([0 for _ in range(n)])``."""
+    (round_, *more) = inner.generators
+    over, number = round_.iter, inner.elt
+    counted = isinstance(over, ast.Call) and dotted(over.func) == "range" and len(over.args) == 1
+    plain = isinstance(number, ast.Constant) and type(number.value) in (int, float)
+    if more or round_.ifs or not counted or not plain:
+        return None
+    assert isinstance(over, ast.Call)
+    message = "a list of equal numbers is made in Python, to be copied into a tensor"
+    size = f"({_text(analysis, over.args[0], module)},), {_text(analysis, number, module)}"
+    told = _with(analysis, module, call, {call.func: "{torch.full}", inner: size})
+    return Listed(analysis.facts.places.site(call, module), message, told)
