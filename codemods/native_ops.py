@@ -88,9 +88,9 @@ NAMES = {
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Formulas that torch has a kernel for, and lists that it makes at once."""
     for each in program.listed:
-        seen = (Evidence("made in Python", each.site),)
+        made = (Evidence("made in Python", each.site),)
         yield codemod.finding(
-            each.site, each.message, plan=each, evidence=seen, assumes=(SAME_FORMULA,), worth=Worth.SOME
+            each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
         )
     if program.models and all(map(is_compiled, program.models)):
         return
