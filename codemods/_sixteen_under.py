@@ -209,7 +209,7 @@ def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
 
 def is_plain(module: ModuleSteps | None) -> bool:
     """Whether the steps of a module compute nothing beside the model and criteria of torch."""
-    return module is not None and bool(module.losses) and module.by_hand is None and module.kept is None
+    return module is not None and bool(module.losses) and not module.by_hand
 
 
 def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from turbofix.findings import Site
-from turbofix.nodes import children, walk
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.arguments import argument_from
@@ -17,10 +17,22 @@ from turbofix.program.loaders import loader_sites
 from turbofix.program.losses import called_in
 from turbofix.program.model import Compiling, Framework, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.program.names import ASSIGNING, dotted, written
-from turbofix.program.objects import Layers, layers_of, models_given
+from turbofix.program.objects import models_given
 from turbofix.program.shapes import resized_in
 from turbofix.program.unread import wish_at
-from turbofix.program.values import Class, Const, Function, Instance, Made, Namespace, Opaque, Tensor, Value, members
+from turbofix.program.values import (
+    Bound,
+    Class,
+    Const,
+    Function,
+    Instance,
+    Made,
+    Opaque,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -52,15 +64,6 @@ _SHAPING = words(
     """
 )
 """Methods whose result is as precise as what they are called on, or that are of no tensor."""
-
-_CASTING = frozenset(("float", "double", "long", "int", "size", "argmax"))
-"""Methods that give 32 bits or whole numbers, whatever they are called on."""
-
-_KEEPING = frozenset(("mean", "sum", "item", "detach", "cpu", "view", "reshape", "flatten", "squeeze"))
-"""Methods that compute in the precision of what they are called on."""
-
-_PUTTING = frozenset(("append", "extend", "insert"))
-"""Methods that keep what they are given."""
 
 _FREEZING = ("requires_grad", "requires_grad_", "freeze", "toggle_optimizer", "peft_config")
 """What keeps parameters from being trained, or asks which are."""
@@ -284,13 +287,11 @@ def _steps(
     criteria = {name for event in events if event.kind == "criterion" for name in _names(event)}
     old = sorted(_OLD & (set(arguments) | set(names)))
     old += sorted(_OLD & {each.arg for step in training for each in step.node.args.args})
-    settings = {f"self.{name}" for name, value in _attributes(modules) if _is_settings(value)} | {"self.hparams"}
-    look = _Look(analysis, names, settings, events)
+    plain = {e.node for e in events if e.kind == "criterion" and set(_names(e)) <= LOSSES | SCALAR_LOSSES}
     return ModuleSteps(
         calls=called_in(analysis, events),
         losses=tuple(sorted(criteria)),
-        by_hand=look.by_hand(steps),
-        kept=look.kept(steps) or look.predicted(),
+        by_hand=_computes_by_hand(analysis, steps, modules, plain),
         leaves=_leaving(analysis, owners),
         manual=any(_is_manual(owner) for owner in owners),
         clips=_clipping(analysis, owners, "clip_grad", "configure_gradient_c"),
@@ -314,190 +315,40 @@ def _attributes(modules: list[Value]) -> Iterator[tuple[str, Value]]:
             yield from module.attributes.items()
 
 
-def _is_settings(value: Value) -> bool:
-    """Whether a value is what the command line says, and no tensor is in it."""
-    return all(isinstance(each, Namespace) for each in members(value))
+def _computes_by_hand(analysis: Analysis, steps: list[Function], modules: list[Value], losses: set[ast.AST]) -> bool:
+    """Whether the steps compute, beside layers and losses of torch, with what autocast may leave in 16 bits.
+
+    Or keep that, or hand it out, for code that runs beside autocast.
+    """
+    execution = analysis.execution
+    owners = {base for module in modules if isinstance(module, Instance) for base in module.cls.mro()}
+    followed = {id(step.node) for step in steps}
+    frames = [each for each in execution.frames.values() if each.function is not None]
+    for frame in frames:  # in the order of the calls, so that what a step calls comes after it
+        assert frame.function is not None
+        values = frame.values
+        if id(frame.function.node) not in followed:
+            continue
+        for node in walk(frame.function.node):
+            given: list[ast.expr] = []
+            if isinstance(node, ast.BinOp):
+                given = [node.left, node.right]
+            elif isinstance(node, ast.Call) and node not in losses:
+                own = [each.function for each in members(values.get(node.func)) if isinstance(each, Bound)]
+                if own and all(each.cls in owners for each in own):
+                    followed |= {id(each.node) for each in own if each.name != "forward"}
+                elif isinstance(node.func, ast.Attribute) and not (dotted(node.func) or "").startswith("self."):
+                    given = [node.func.value] if node.func.attr not in _SHAPING else []
+                elif isinstance(node.func, ast.Name):
+                    given = node.args if node.func.id not in _PLAIN else []
+            if any(_in_16_bits(values.get(each)) for each in given):
+                return True
+    predicts = any(event.name in _PREDICTS for event in analysis.facts.of("call"))
+    return predicts or any(_in_16_bits(value) for _, value in _attributes(modules))
 
 
-class _Look:
-    """What the steps of a module do with what its model returns."""
-
-    def __init__(self, analysis: Analysis, names: dict[str, Value], settings: set[str], events: list[Event]) -> None:
-        self.analysis = analysis
-        self.names = names
-        self.settings = settings
-        criteria = [event for event in events if event.kind == "criterion"]
-        self.criteria = {
-            id(each.node) for each in criteria if all(name in LOSSES | SCALAR_LOSSES for name in _names(each))
-        }
-        forwards = [event for event in events if event.kind == "forward"]
-        self.own = {id(each.node) for each in (*criteria, *filter(_has_no_layers, forwards))} - self.criteria
-        self.forwards = {id(each.node) for each in forwards} - self.own
-
-    def by_hand(self, steps: list[Function]) -> Site | None:
-        """Where a step, or a method that it calls for it, computes with what the model has returned."""
-        for function in self._followed(steps):
-            full = self._in_full(function)
-            for node in walk(function.node):
-                if self._own_method(node) is None and (id(node) in self.own or self._computes(node, full)):
-                    return self.analysis.facts.places.site(node, function.module)
-        return None
-
-    def kept(self, steps: list[Function]) -> Site | None:
-        """Where a step keeps what the model has returned in an attribute, for code that runs beside autocast."""
-        for function in self._followed(steps):
-            full, results = self._in_full(function), self._results(function)
-            for node in walk(function.node):
-                given: list[ast.expr] = []
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PUTTING:
-                    given = node.args if (dotted(node.func) or "").startswith("self.") else []
-                elif isinstance(node, ast.Assign) and any(map(_is_of_self, node.targets)):
-                    given = [node.value]
-                if any(self._is_result(each, full, results) for each in given):
-                    return self.analysis.facts.places.site(node, function.module)
-        return None
-
-    def predicted(self) -> Site | None:
-        """Where the trainer is asked for what the model returns."""
-        facts = self.analysis.facts
-        steps = [each for each in members(self.names.get("predict_step")) if isinstance(each, Function)]
-        for event in facts.of("call"):
-            if event.name not in _PREDICTS or isinstance(facts.places.parent(event.node, event.module), ast.Expr):
-                continue
-            if not steps or any(self._returns_result(each) for each in steps):
-                return facts.site(event)
-        return None
-
-    def _followed(self, steps: list[Function]) -> Iterator[Function]:
-        """The steps, and the methods and functions of the module that they call."""
-        waiting, seen = list(steps), set()
-        while waiting:
-            function = waiting.pop()
-            if function.node not in seen:
-                seen.add(function.node)
-                yield function
-                called = map(self._own_method, walk(function.node))
-                waiting += [each for each in called if each is not None]
-
-    def _own_method(self, node: ast.AST) -> Function | None:
-        """The method of the module that a call calls, other than its forward pass."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr == "forward":
-            return None
-        if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "self"):
-            return None
-        return next((each for each in members(self.names.get(node.func.attr)) if isinstance(each, Function)), None)
-
-    def _returns_result(self, function: Function, depth: int = 3) -> bool:
-        full, results = self._in_full(function), self._results(function, depth)
-        returned = [each.value for each in walk(function.node) if isinstance(each, ast.Return)]
-        if isinstance(function.node, ast.Lambda):
-            returned = [function.node.body]
-        return any(self._is_result(each, full, results) for each in returned if each is not None)
-
-    def _results(self, function: Function, depth: int = 3) -> set[str]:
-        """The names of a function that may stand for what the model has returned."""
-        full, results = self._in_full(function), set[str]()
-        assigned = [
-            (each, value)
-            for each in walk(function.node)
-            if isinstance(each, ASSIGNING)
-            and isinstance(value := getattr(each, "value", None) or getattr(each, "iter", None), ast.expr)
-        ]
-        for _ in assigned:
-            more = {
-                name
-                for each, value in assigned
-                if self._is_result(value, full, results, depth)
-                for name in written(each)
-            }
-            if more <= results:
-                break
-            results |= more
-        return results
-
-    def _is_result(self, node: ast.expr, full: set[str], results: set[str], depth: int = 3) -> bool:
-        """Whether what the model has returned may be in a value, in 16 bits."""
-        if _is_full(node, self.criteria, full):
-            return False
-        if isinstance(node, ast.Name):
-            return node.id in results
-        method = self._own_method(node)
-        if method is not None:
-            return depth <= 0 or self._returns_result(method, depth - 1)
-        if id(node) in self.forwards | self.own:
-            return True
-        parts = [each for part in children(node) for each in ([part] if isinstance(part, ast.expr) else children(part))]
-        return any(self._is_result(each, full, results, depth) for each in parts if isinstance(each, ast.expr))
-
-    def _in_full(self, function: Function) -> set[str]:
-        """The names of a step that only ever stand for values of criteria, or what was computed in 32 bits."""
-        written: dict[str, list[ast.expr | None]] = {}
-        for node in walk(function.node):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                written.setdefault(node.targets[0].id, []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                written.setdefault(node.target.id, []).append(node.value)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                written.setdefault(node.id, []).append(None)
-        # each plain target is met twice, as a target and as a name
-        plain = {name: [each for each in values if each is not None] for name, values in written.items()}
-        plain = {name: values for name, values in plain.items() if len(written[name]) == 2 * len(values)}
-        full = set(self.settings)
-        for _ in plain:
-            more = self.settings | {
-                name for name, values in plain.items() if all(_is_full(each, self.criteria, full) for each in values)
-            }
-            if more == full:
-                break
-            full = more
-        return full
-
-    def _computes(self, node: ast.AST, full: set[str]) -> bool:
-        """Whether an expression of a step may compute in 16 bits what the loss, or a metric, is made of."""
-        if isinstance(node, ast.BinOp):
-            return not _is_full(node, self.criteria, full)
-        if isinstance(node, ast.AugAssign):
-            target = node.target if isinstance(node.target, ast.Name) else node.value
-            return not all(_is_full(each, self.criteria, full) for each in (target, node.value))
-        if isinstance(node, ast.Call):
-            if id(node) in self.forwards | self.criteria or (
-                isinstance(node.func, ast.Name) and node.func.id in _PLAIN
-            ):
-                return False
-            if isinstance(node.func, ast.Attribute):
-                on_self = (dotted(node.func) or "").startswith("self.")
-                return node.func.attr not in _SHAPING and not on_self and not _is_full(node, self.criteria, full)
-            return True
-        return False
-
-
-def _is_of_self(target: ast.expr) -> bool:
-    return (dotted(target) or "").startswith("self.")
-
-
-def _has_no_layers(event: Event) -> bool:
-    """Whether a forward pass is one of the program's own that has no layer to call: a metric, or a loss."""
-    found = Layers()
-    for each in members(event.receiver):
-        layers_of(each, found)
-    return bool(found.own) and found.complete and not found.names
-
-
-def _is_full(node: ast.expr, criteria: set[int], full: set[str]) -> bool:
-    """Whether an expression is a number, the value of a criterion, or was computed in 32 bits of what was cast."""
-    if isinstance(node, ast.BinOp):
-        return _is_full(node.left, criteria, full) and _is_full(node.right, criteria, full)
-    if isinstance(node, ast.Name):
-        return node.id in full
-    if isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)) or id(node) in criteria:
-        return True
-    if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Name):
-            return node.func.id == "len"
-        if isinstance(node.func, ast.Attribute):
-            is_kept = node.func.attr in _KEEPING and _is_full(node.func.value, criteria, full)
-            return node.func.attr in _CASTING or is_kept
-    return ".".join((dotted(node) or "").split(".")[:2]) in full
+def _in_16_bits(value: Value | None) -> bool:
+    return any(isinstance(each, Tensor) and each.half for each in flatten(value))
 
 
 def _leaving(analysis: Analysis, owners: list[Class]) -> Site | None:

@@ -1365,18 +1365,16 @@ class Owner:
 class ModuleSteps:
     """The steps of a ``LightningModule``, which Lightning puts under autocast as they are, losses included.
 
-    ``losses`` are the criteria that they call. ``by_hand`` is where the training step computes beside these and the
-    model, ``kept`` where what the model has returned is kept, or predicted, for code beside the steps. ``leaves`` is
-    where the file makes a numpy array of a tensor. ``manual``: the module steps its optimizers itself. ``clips`` is
-    where it clips gradients, ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows.
-    ``resized`` is what may change the size of the tensors in them. ``freezes`` is where the file may keep parameters
-    from being trained.
+    ``losses`` are the criteria that they call. ``by_hand``: the steps compute beside these and the model, or what it
+    has returned is kept, or predicted, for code beside them. ``leaves`` is where the file makes a numpy array of a
+    tensor. ``manual``: the module steps its optimizers itself. ``clips`` is where it clips gradients,
+    ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may
+    change the size of the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
     """
 
     calls: tuple[Called, ...] = ()
     losses: tuple[str, ...] = ()
-    by_hand: Site | None = None
-    kept: Site | None = None
+    by_hand: bool = False
     leaves: Site | None = None
     manual: bool = False
     clips: Site | None = None
