@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 from turbofix.edits import Edit, Refuse
@@ -10,6 +11,7 @@ from turbofix.findings import Site
 from turbofix.program.model import Act, Optimizer, Passing, Step, TrainingProgram
 from turbofix.records import dataclass
 
+from ._loaders import put_above, whole
 from ._precision import THERE, autocast_of, requote, test_beside, written
 
 TAKES_CPU = (2, 3)
@@ -20,12 +22,13 @@ TAKES_CPU = (2, 3)
 class Scaling:
     """Where the scaler is made, how it travels, and what it does in the step.
 
-    ``at_home`` is its name beside the optimizer's construction, ``in_step`` in the step. The scale is updated after the
-    statement ``update_after``, or after the block that this test heads (``update_after_block``). ``saved_in`` are the
-    mappings that hold the optimizer's state in checkpoints, ``loads`` the calls that load it.
+    ``at_home`` is its name beside the optimizer's construction (``made_after``), ``in_step`` in the step. Where it
+    cannot go along with the optimizer, it is a name of the step's file. The scale is updated after the statement
+    ``update_after``, or after the block that this test heads (``update_after_block``). ``saved_in`` are the mappings
+    that hold the optimizer's state in checkpoints, ``loads`` the calls that load it.
     """
 
-    made_after: Site
+    made_after: Site | None
     test: str
     at_home: str
     in_step: str
@@ -60,32 +63,39 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
         raise Refuse("the optimizers step in different functions")
     if any(backward.function != step.updates[0].function for backward in step.backwards):
         raise Refuse("backward and the optimizer's step stand in different functions")
-    optimizers = [optimizer_of(program, update) for update in step.updates]
-    home = optimizers[-1]
-    if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
-        raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
-    if any(optimizer.branch is not None for optimizer in optimizers):
-        raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
-    last = max(optimizers, key=lambda optimizer: optimizer.statement)
-    update = next(u for u, o in zip(step.updates, optimizers, strict=True) if o is last)
-    at_home, in_step = companion_names(last, update, "scaler")
     position, block = end_of_updates(step.updates)
     # A scaler that starts afresh skips a few updates, until it has found its scale: no reason to go without.
-    saved = why_not_saved(optimizers, home, step.loop.site.path) is None
+    done = step.backwards, unscalings(step), step.updates, position, block
+    try:
+        optimizers = [optimizer_of(program, update) for update in step.updates]
+        last = home_of(optimizers)
+        update = next(u for u, o in zip(step.updates, optimizers, strict=True) if o is last)
+        at_home, in_step = companion_names(last, update, "scaler")
+    except Refuse:
+        if program.target.torch < TAKES_CPU:
+            raise
+        return Scaling(None, test if test == "True" else THERE, "scaler", "scaler", (), *done, (), ())
+    saved = why_not_saved(optimizers, last, step.loop.site.path) is None
     return Scaling(
         last.statement,
         test_at_home(program, last, step, test),
         at_home,
         in_step,
         last.passes,
-        step.backwards,
-        unscalings(step),
-        step.updates,
-        position,
-        block,
+        *done,
         tuple(save.mapping for save in last.state_saves if save.mapping is not None and saved),
         tuple(load.site for load in last.state_loads if saved),
     )
+
+
+def home_of(optimizers: list[Optimizer]) -> Optimizer:
+    """The optimizer that a scaler can be made beside; Refuse where one is built elsewhere, or not always."""
+    home = max(optimizers, key=lambda optimizer: optimizer.statement)
+    if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
+        raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
+    if any(optimizer.branch is not None for optimizer in optimizers):
+        raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
+    return home
 
 
 def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, test: str) -> str:
@@ -205,15 +215,23 @@ def end_of_updates(updates: tuple[Act, ...]) -> tuple[Site, bool]:
 
 def scale(scaling: Scaling, edit: Edit, *, old_torch: bool) -> None:
     """Make the scaler, send it along with the optimizer, and let it take over backward, clipping and step."""
-    for place, name in ((scaling.made_after, scaling.at_home), (scaling.updates[0].site, scaling.in_step)):
+    here = scaling.updates[0].site
+    home = scaling.made_after or here
+    if scaling.made_after is None:
+        name = edit.free_name("scaler", here)
+        scaling = replace(scaling, at_home=name, in_step=name)
+    for place, name in ((home, scaling.at_home), (here, scaling.in_step)):
         if "." not in name and edit.is_bound(name, place):
             raise Refuse(f"the name {name} is taken")
     arguments = [] if old_torch else ['"cuda"']
-    test = written(scaling.test, edit, scaling.made_after)
+    test = written(scaling.test, edit, home)
     arguments += [] if test == "True" else [f"enabled={test}"]
-    maker = edit.name("torch.cuda.amp.GradScaler" if old_torch else "torch.amp.GradScaler", scaling.made_after)
-    line = f"{scaling.at_home} = {maker}({', '.join(arguments)})"
-    edit.after(scaling.made_after, requote(line, edit, scaling.made_after))
+    maker = edit.name("torch.cuda.amp.GradScaler" if old_torch else "torch.amp.GradScaler", home)
+    line = requote(f"{scaling.at_home} = {maker}({', '.join(arguments)})", edit, home)
+    if scaling.made_after is None:
+        put_above(edit, top_of(edit, here), line)
+    else:
+        edit.after(home, line)
     name = scaling.at_home
     for hop in scaling.travels:
         edit.pass_on(hop.call, name, beside=hop.argument)
@@ -242,6 +260,13 @@ def scale(scaling: Scaling, edit: Edit, *, old_torch: bool) -> None:
         edit.entry(mapping, "scaler", f"{scaling.at_home}.state_dict()")
     for load in scaling.loads:
         load_state(load, scaling.at_home, edit)
+
+
+def top_of(edit: Edit, site: Site) -> Site:
+    """The statement of the file's top level that holds a place."""
+    tops = ast.parse(whole(edit, site)).body
+    top = next(each for each in tops if (each.end_lineno or 0) >= site.line)
+    return Site(site.path, top.lineno, 0, top.lineno, 1, type(top).__name__)
 
 
 def load_state(load: Site, scaler: str, edit: Edit) -> None:

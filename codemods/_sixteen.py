@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from turbofix.edits import Refuse
-from turbofix.findings import Worth
+from turbofix.findings import Site, Worth
 from turbofix.program.libraries import unfit_for_half
 from turbofix.program.model import Called, Model, Step, TrainingProgram
 from turbofix.program.sizes import batch_of, is_bound_by_launches
@@ -138,12 +139,16 @@ def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
     return {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
 
 
-def unsafe_call(calls: tuple[Called, ...], half: str, here: Path) -> str | None:
-    """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so."""
+def unsafe_call(calls: Iterable[Called], half: str, here: Path, outside: Collection[Site] = ()) -> str | None:
+    """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so.
+
+    What stands ``outside`` of the models can be given 32 bits.
+    """
     for call in calls:
         if call.beside:
             continue
-        why = unfit_for_half(call.qualname)
+        narrow = (call.of_halves or call.of_weights) and call.site not in outside
+        why = unfit_for_half(call.qualname) if narrow else None
         why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
         if why is not None and call.constants != ("custom_fwd",):
             return f"{call.qualname} on {call.site.line_from(here)} {why}"

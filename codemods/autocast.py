@@ -45,10 +45,10 @@ When refused
     convolutions, and of steps that optimise an image and no model. It is refused for float64 and half precision, beside
     apex, a scaler or autocast elsewhere, where a library's own kernels pass messages in graphs, for gradients of
     gradients and closures (L-BFGS), for functions that raise in 16 bits inside of a model, and in reinforcement
-    learning, where a step compares with what the model did in float32. float16 needs a scaler, which must be able to go
-    along; where its state cannot be put beside the optimizer's in a checkpoint, it finds its scale anew. Frameworks'
-    switches are left alone where the command line or an engine (FSDP, a configuration of DeepSpeed that says so)
-    decides.
+    learning, where a step compares with what the model did in float32. float16 needs a scaler: where it cannot go along
+    with the optimizer, it is a name of the step's file; where its state cannot be put beside the optimizer's in a
+    checkpoint, it finds its scale anew. Frameworks' switches are left alone where the command line or an engine (FSDP,
+    a configuration of DeepSpeed that says so) decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -443,7 +443,8 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
         raise Refuse("gradients of gradients are taken (create_graph), which 16 bits need other care for")
     for model in models_of(program, step):
         refuse_model(model)
-    reason = unsafe_call(step.calls, half, step.forwards[0].first.path)
+    outside = {call.site for region in step.forwards for call in region.unfit}
+    reason = unsafe_call(step.calls, half, step.forwards[0].first.path, outside)
     if reason is not None:
         raise Refuse(reason)
 

@@ -15,7 +15,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.events import Control, Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
-from turbofix.program.libraries import is_product
+from turbofix.program.libraries import is_product, unfit_for_half
 from turbofix.program.model import Output, Region
 from turbofix.program.names import dotted, loaded, reads_of, stored, walk_here
 from turbofix.program.sites import LOOPS, blocks, contains
@@ -316,17 +316,17 @@ def with_outputs(analysis: Analysis, region: Region, span: Span, events: list[Ev
             continue
         if event.kind not in ("call", "criterion", "forward"):
             continue
-        in_model = _in_model(analysis, event, len(span.frames))
+        inner = in_model(analysis, event, len(span.frames))
         if event.kind == "criterion":
             judging.add(index)
             made = [each.qualname for each in members(event.receiver) if isinstance(each, (Made, External))]
-            criteria += [(name, -1 if in_model else index) for name in made or [event.name]]
-        elif event.kind == "call" and not in_model:
-            if is_product(event.name):
+            criteria += [(name, -1 if inner else index) for name in made or [event.name]]
+        elif event.kind == "call" and not inner:
+            if is_product(event.name) or unfit_for_half(event.name) is not None:
                 site = analysis.facts.site(event)
                 products[site] = min(index, products.get(site, index))
             logarithms = logarithms or _is_logarithm(event)
-        elif event.kind == "forward" and event.result is not None and not in_model:
+        elif event.kind == "forward" and event.result is not None and not inner:
             last = max(last, index)
             calling.add(index)
             found = _output(analysis, event, module) if node is event.node else None
@@ -389,7 +389,7 @@ def _is_logarithm(event: Event) -> bool:
     return any(isinstance(each, Tensor) and each.half for each in given)
 
 
-def _in_model(analysis: Analysis, event: Event, depth: int) -> bool:
+def in_model(analysis: Analysis, event: Event, depth: int) -> bool:
     """Whether an event happens inside a model that is called in the last of the first ``depth`` frames, or below."""
     return any(
         frame.call is not None and any(each.kind == "forward" for each in analysis.facts.at(frame.call))

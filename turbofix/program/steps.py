@@ -79,7 +79,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.planned import planned
 from turbofix.program.preloading import cut_by_hand, moved_once, preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
-from turbofix.program.regions import evaluation_region, forward_region, no_grad
+from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.program.removed import removed
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
@@ -598,6 +598,7 @@ def _with_escapes(
     for event in facts.of("call", "sync"):
         values = [event.receiver] if event.kind == "sync" else []
         raises = event.kind == "call" and unfit_for_half(qualname_of(event)) is not None
+        raises = raises and not in_model(analysis, event, 0)
         if event.kind == "call" and (raises or is_foreign(event.name)) and event.arguments is not None:
             values = [*event.arguments.values(), *([event.receiver] if raises else ())]
             if event.name == "Tensor.index_put_":
@@ -633,7 +634,7 @@ def _with_escapes(
                 unfit=tuple(
                     called
                     for (site, origin), called in sorted(raising.items(), key=lambda each: each[0][0])
-                    if (not _within(site, region) if origin is None else _within(origin, region))
+                    if origin is None or _within(origin, region)
                 ),
             )
         )
