@@ -12,7 +12,7 @@ import re
 import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -242,10 +242,19 @@ _FREQUENT: dict[type[ast.AST], Callable[[Any], tuple[ast.AST, ...]]] = {
 """The same for the classes of most nodes that have children, in half the time."""
 
 
-def walk(node: ast.AST) -> list[ast.AST]:
-    """The node and everything below it, level by level, as ``ast.walk``; a list, for that takes half the time."""
+def walk(node: ast.AST) -> Sequence[ast.AST]:
+    """The node and everything below it, level by level, as ``ast.walk``; of a block it is kept, as its children are."""
+    kept: list[ast.AST] | None = node.__dict__.get("_turbofix_walk")
+    if kept is not None:
+        return kept
     found = [node]
     for each in found:  # grows meanwhile
         if each.__class__ not in LEAVES:
-            found += children(each)
+            below: tuple[ast.AST, ...] | None = each.__dict__.get("_turbofix_children")
+            found += children(each) if below is None else below
+    if len(found) > _FEW:
+        node.__dict__["_turbofix_walk"] = found
     return found
+
+
+_FEW = 24  # so many nodes are sooner walked again than kept

@@ -108,6 +108,8 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
             is_guard = not is_function and _is_guard(top)
             if not is_function and not is_guard and (guarded or module is not entry):
                 continue  # a worker comes there
+            if parts.keys().isdisjoint(_names(top)):
+                continue
             where = "" if module is entry else f" of {module.path.name}"
             for write in _writes(top):
                 read_parts = parts.get(write.name, ())
@@ -131,6 +133,11 @@ def _is_library(module: ModuleFile, name: str) -> bool:
 
 def _is_guard(top: ast.stmt) -> bool:
     return isinstance(top, ast.If) and is_main_test(top.test)
+
+
+@once_per_node
+def _names(top: ast.stmt) -> frozenset[str]:
+    return frozenset(each.id for each in walk(top) if isinstance(each, ast.Name))
 
 
 @once_per_node
