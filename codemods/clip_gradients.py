@@ -1,16 +1,12 @@
 """Clip the gradients of a transformer before each step.
 
 Why slow
-    It is not about the time of a step. One batch with large gradients can throw a transformer's weights far off, and
-    what it has learned until then is lost; training that cannot take such batches needs a smaller learning rate, and so
-    more steps.
+    It is not about the time of a step. One batch with large gradients can throw a transformer's weights far off;
+    training that cannot take such batches needs a smaller learning rate, and so more steps.
 
 Example
     ::
 
-        for tokens, labels in train_loader:
-            loss = criterion(model(tokens), labels)
-            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
@@ -21,44 +17,26 @@ Use instead
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
-    1.0 is what the Trainer of transformers clips to unless told otherwise (``max_grad_norm``). The line stands before
-    the step, under the condition that the step is under, so that with accumulation the sum is clipped, once. Beside a
-    gradient scaler the gradients are unscaled first::
-
-            scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-
-    Lightning's trainer has a switch for it, ``Trainer(gradient_clip_val=1.0)``; Accelerate and Fabric have calls::
-
-            accelerator.backward(loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+    1.0 is what the Trainer of transformers clips to (``max_grad_norm``). The line stands before the step, under its
+    condition, so that with accumulation the sum is clipped, once; beside a scaler ``scaler.unscale_(optimizer)`` comes
+    first. Lightning's trainer has ``gradient_clip_val=1.0``; Accelerate and Fabric have calls of their own.
 
 When refused
-    Nothing is said of models without an attention, of convolutional networks with one in them, of what is trained on
-    top of a frozen one, of steps that clip or in which several optimizers step, of optimizers outside of torch, which
-    may clip by themselves, and of programs whose framework clips (the Trainer of transformers, DeepSpeed), nor of
-    modules of Lightning that step by themselves or in whose file parameters may be frozen. It is refused
+    Nothing is said of models without an attention, of convolutional networks, of what is trained on top of a frozen
+    model, of steps that clip or in which several optimizers step, and of programs whose framework clips. It is refused
 
-    - where the optimizer is not known to train all parameters of one model: others would count into the norm;
-    - where the function that makes the step has no name for that model;
+    - where the optimizer is not known to train all parameters of one model, or the function has no name for it;
     - where gradients are read or changed by hand, by hooks, or by a call between the backward and the step;
     - where a step goes through a closure or is read, or gradients are differentiated again;
-    - under Accelerate and Fabric where ``backward`` is called on the loss itself: their object is to clip, too;
-    - under FSDP, whose parameters are pieces: there the model has a ``clip_grad_norm_`` of its own;
-    - under Lightning beside a strategy or plugin of another kind, and for a fused optimizer beside mixed precision;
+    - under FSDP, whose parameters are pieces, beside strategies of Lightning of another kind, and for a fused optimizer
+      beside Lightning's mixed precision;
     - where a scaler's gradients are unscaled under another condition than the step.
 
 Risk
     recipe: the steps of batches with a gradient norm above 1.0 become shorter. Others stay as they were.
 
 Measured
-    Nothing was measured but that it does no harm to a toy: ``verify --risk recipe`` keeps it in
-    ``fixtures/scripts/majority_transformer.py``, which learns as fast with it.
+    Nothing but that it does no harm to a toy (``fixtures/scripts/majority_transformer.py``).
 """
 
 from __future__ import annotations

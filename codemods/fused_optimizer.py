@@ -14,68 +14,28 @@ Use instead
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
-    From torch 2.4 on that holds on a CPU too. For older versions (``--torch-version``, or where torchtext is imported,
-    which ends with torch 2.3) a script that also runs without a GPU gets its own device test:
-    ``fused=device.type == "cuda"``. Adam stays Adam.
+    From torch 2.4 on that holds on a CPU too; for older versions a script gets its own device test. Under Accelerate
+    and Fabric whoever starts the program chooses device and precision, so that the value asks for both (a
+    ``GradScaler`` steps a fused optimizer even where it skips it; a TPU raises)::
 
-    Under Accelerate and Fabric the optimizer is still the script's own, but whoever starts the program chooses device
-    and precision, so that the value asks for both. A TPU's parameters raise with ``fused=True``. A ``GradScaler``
-    (fp16) calls the step of a fused optimizer even where it skips it: Accelerate's scheduler would then move on, the
-    sharded scaler of FSDP would not tell the other processes, and Fabric's ``clip_gradients`` raises. Those runs stay
-    as they were::
+        fused=(accelerator.device.type == "cuda" and accelerator.scaler is None) or None
 
-        optimizer = torch.optim.AdamW(
-            model.parameters(), fused=(accelerator.device.type == "cuda" and accelerator.scaler is None) or None
-        )
-        precision = fabric.strategy.precision.precision
-        optimizer = torch.optim.AdamW(
-            model.parameters(), fused=(torch.cuda.is_available() and precision != "16-mixed") or None
-        )
-
-    (``False`` would also switch off torch's ``foreach`` kernels there, which are chosen only where neither is said.)
-    Without the second half where the script itself asks for another precision than fp16, or sets no name for the object
-    before the optimizer is built (``fused=torch.cuda.is_available() or None``: that nobody asks for fp16 when the
-    program is started is assumed then). DeepSpeed, FSDP (1 and 2,
-    whose DTensors have a rule for fused Adam) and Megatron-LM step the optimizer that they are given, or replace it.
-
-    The ``Trainer`` of transformers makes the optimizer itself. Its own default is the fused AdamW with torch 2.8 and
-    transformers 4.54 or newer; before, and where the plain one is asked for, the settings say so. A TPU would raise::
-
-        args = TrainingArguments("out", optim="adamw_torch_fused" if torch.cuda.is_available() else "adamw_torch")
-
-    Under Lightning the module makes it, and Lightning chooses the device; the value asks for a GPU where the trainer is
-    not told to use one: ``fused=torch.cuda.is_available() or None``.
-
-    ``load_state_dict`` takes ``fused`` from the checkpoint: a training that goes on from one that was saved without it
-    steps as before (``torch/optim/optimizer.py``), and nothing goes wrong, but beside a ``GradScaler``: that has the
-    optimizer unscale the gradients itself then, which only a fused step does, so torch raises.
+    The ``Trainer`` of transformers is told by ``optim=`` (its own default is fused from torch 2.8 on); under Lightning
+    the value is ``torch.cuda.is_available() or None``. A checkpoint brings its own ``fused``: what goes on from an old
+    one steps as before, but beside a ``GradScaler``, where torch raises.
 
 When refused
-    Nothing is said of optimizers that have no fused kernel, of SGD without momentum and decay (one ``foreach`` kernel
-    does it all already), of classes of the project's own, of optimizers that no step uses or that DeepSpeed steps, and
-    of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
-    ``fused=False``, for sparse gradients, for parameters of which some
-    may be DTensors (tensor parallelism, ``fully_shard`` of parts), or all of them for SGD and Adagrad, for SGD with
-    momentum beside a ``GradScaler`` (torch makes the buffers uninitialised, and once), for complex parameters, which
-    raise, for parameters that are given twice, those of a module in two models, and such that several processes update
-    without a lock, and before torch 2.4 where the model is moved to the GPU after the optimizer was built.
-
-    Under Accelerate and Fabric also where the script asks for fp16, before torch 2.4 (they place the parameters
-    afterwards), for SGD and Adagrad where parameters may become DTensors (FSDP2), which have no rule for these, and
-    under tensor parallelism. Under the ``Trainer`` of transformers where the command line decides (pass ``--optim
-    adamw_torch_fused``), and where the plain AdamW is asked for by name beside ``fp16``. Under Lightning beside mixed
-    precision where it clips gradients (it raises) or fp16; nothing is said beside its sharding strategies. Nor is
-    anything under other frameworks.
+    Nothing is said of optimizers without a fused kernel, of SGD without momentum and decay, of classes of the project's
+    own, and of programs that never reach a GPU. It is refused beside ``foreach``, ``differentiable`` or an explicit
+    ``fused=False``, for sparse gradients, complex parameters and DTensors, for parameters that are given twice or that
+    several processes update, for SGD with momentum beside a ``GradScaler``, and under frameworks beside fp16.
 
 Risk
     equivalent: the same update, with other rounding. recipe where torch's AdamW takes the place of the one that
     transformers had (until it was taken away): with the same numbers, but epsilon weighs less in the first updates.
-    Beside ``fp16`` the schedule of transformers' ``Trainer`` also moves on in the few steps that its ``GradScaler``
-    skips, as it does by the newer default.
 
 Measured
-    One AdamW step 647 to 352 microseconds (pytorch issue 120308, the plain loop against fused); about 3 % of a whole
-    GPT-2 training (Karpathy, build-nanogpt).
+    One AdamW step 647 to 352 microseconds (pytorch issue 120308); about 3 % of a whole GPT-2 training (Karpathy).
 """
 
 from __future__ import annotations

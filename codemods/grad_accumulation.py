@@ -1,21 +1,13 @@
 """Add up the gradients of several batches before each update, where the script says so and does not do it.
 
 Why slow
-    An update wants a certain number of samples, and they may not fit into memory at once. A script that says how many
-    batches make up one update, and then updates with every batch, trains with a smaller batch than it says: with more
-    noise, and at a learning rate that was meant for the larger one.
+    A script that says how many batches make up one update, and then updates with every batch, trains with a smaller
+    batch than it says: with more noise, and at a learning rate that was meant for the larger one.
 
 Example
     ::
 
         parser.add_argument("--accumulation-steps", type=int, default=4)  # nothing reads it
-        ...
-        for i, (images, labels) in enumerate(train_loader):
-            optimizer.zero_grad()
-            loss = criterion(model(images), labels)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
 
 Use instead
     ::
@@ -29,26 +21,16 @@ Use instead
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
 
-    The loss is divided, so that the gradient is the mean over the batches; clipping, the update, the scaler, a schedule
-    by batches and an average of the weights beside them wait for the last batch of each group; what is left at the end
-    of an epoch is an update of its own. Losses that are shown or summed stay as they were.
-
-    The trainers of transformers and Lightning have a switch for it, which gets the number::
-
-        trainer = L.Trainer(max_epochs=10, accumulate_grad_batches=args.accumulation_steps)
-
-    It makes nothing faster: where the whole batch fits, one larger batch is (``larger-batch``).
+    Clipping, the scaler, a schedule by batches and an average of the weights wait for the last batch of each group.
+    Losses that are shown stay as they were. The trainers of transformers and Lightning have a switch for it. It makes
+    nothing faster: where the whole batch fits, one larger batch is (``larger-batch``).
 
 When refused
-    Nothing is said unless the script asks for it: by an option of argparse, or a constant above 1 on its top level,
-    that is called so (``gradient_accumulation_steps``, ``accum_iter``) and that nothing reads, in a training that
-    accumulates nothing. A small batch alone is no such wish, nor is anything said under frameworks but those with a
-    trainer, where it is refused for settings that are changed or unpack a mapping and beside DeepSpeed and strategies
-    that may step in their own way. Refused where the step has several losses or optimizers, where backward and update
-    stand in other functions or under tests, where other statements stand between them, where gradients are read, where
-    the loop may leave a batch out (``continue``, ``break``), where weights are averaged elsewhere or the learning rate
-    is set by hand with every batch, and where the number of batches cannot be written, so that the last group could not
-    be told.
+    Nothing is said unless an option or a constant that is called so (``accum_iter``) asks for it and nothing reads it.
+    Refused where the step has several losses or optimizers, where backward and update stand in other functions or under
+    tests, where other statements stand between them, where gradients are read, where the loop may leave a batch out,
+    where weights are averaged elsewhere or the learning rate is set by hand with every batch, where the number of
+    batches cannot be written, and for settings that are changed, or decided by DeepSpeed or a strategy.
 
 Risk
     recipe: the effective batch is larger, and there are fewer updates. BatchNorm still sees the small batches.

@@ -2,8 +2,7 @@
 
 Why slow
     Without workers the training process itself reads, decodes and collates every batch, and the GPU waits meanwhile.
-    Workers prepare the next batches while the current step runs. Workers that are started anew in each epoch cost
-    their start each time; ``persistent_workers`` keeps them.
+    Workers that are started anew in each epoch cost their start each time; ``persistent_workers`` keeps them.
 
 Example
     ::
@@ -19,43 +18,22 @@ Use instead
             num_workers=min(16, cpus), persistent_workers=True, prefetch_factor=4,
         )
 
-    The number follows the machine: the CPUs that this process may use (where the system tells: on Linux), shared
-    between the ranks of one machine and the loaders that one loop reads at once (``zip``), and at most 16. Where
-    the script has an option for it that nothing reads (``--n_cpu``), the number is that. ``prefetch_factor`` is
-    raised from 2 to 4 where batches are small (up to 64 samples), since a short step empties the queue quickly.
-    Where an option or a constant holds the number, its default is changed, and ``persistent_workers`` follows it, for
-    0 workers and ``persistent_workers`` exclude each other. A configuration file (YAML, JSON), which cannot count, is
-    told 4. One to four workers, fixed or by default, are too few where files are decoded or text is tokenised; workers
-    that are started anew in each epoch are kept. A script
-    that trains at module level gets its ``if __name__ == "__main__":`` guard, without which workers cannot be spawned
-    (macOS, Windows, and Linux from Python 3.14 on). Loaders that Lightning, Accelerate, Fabric or Ignite are given
-    are the script's own; the ``Trainer`` of transformers builds its loaders by its settings::
-
-        args = TrainingArguments(
-            "out", dataloader_num_workers=max(1, min(16, cpus)), dataloader_persistent_workers=True
-        )
-
-    Where a worker could not be spawned (a data set that is defined in a notebook or in a function, a lambda, a script
-    that needs a guard around what it defines) there are workers only where processes are forked, and elsewhere it
-    stays as it is::
-
-        forks = multiprocessing.get_all_start_methods()[0] == "fork"
-        train_loader = DataLoader(train_set, 64, num_workers=min(16, cpus) if forks else 0, persistent_workers=forks)
+    The CPUs are shared between ranks and the loaders that one loop reads at once. An option or a constant that holds
+    the number gets another default; a configuration file, which cannot count, is told 4. One to four workers are too
+    few where files are decoded or text is tokenised. A script that trains at module level gets its guard. Where a
+    worker could not be spawned there are workers only where processes are forked (``... if forks else 0``). The
+    ``Trainer`` of transformers has settings for it (``dataloader_num_workers``).
 
 When refused
-    What no run of the script would show: an ``IterableDataset`` that does not share its data between workers (each
-    would yield all of it), samples drawn from a random generator of the dataset's own (each worker would draw the same
-    from its copy), files that forked workers would share, and globals that ``main`` sets, which a spawned worker
-    (macOS, Windows, Python 3.14) does not find. Work on the GPU in the dataset or collate function is refused, and so
-    are samples that are tensors in memory already (workers are slower there by far), a number that is passed by the
-    user, read for something else, or explained by a comment, calls that unpack a mapping which is written neither
-    in the same function nor in a configuration file, and scripts whose own processes may not start others. Nothing is
-    said of a handful of samples, and of loader classes of other libraries.
+    What no run of the script would show: an ``IterableDataset`` that every worker would yield whole, samples drawn from
+    a generator of the dataset's own, files that forked workers would share, globals that ``main`` sets. Work on the GPU
+    in the dataset or collate function is refused, and samples that are tensors in memory already, a number that is
+    passed by the user, read for something else, or explained by a comment, and mappings that could not be read. Nothing
+    is said of a handful of samples, and of loader classes of other libraries.
 
 Risk
-    equivalent: the same samples and the same batches. Random numbers that are drawn for each sample come from the
-    worker's own generator, and persistent workers change the shuffle from the second epoch on (the loader draws its
-    seed once, not in every epoch).
+    equivalent: the same samples and batches. Random numbers that are drawn for each sample come from the worker's own
+    generator, and persistent workers change the shuffle from the second epoch on.
 
 Measured
     Not measured in isolation: no trustworthy figure for worker counts was found. Measure with ``turbofix verify``.

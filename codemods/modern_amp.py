@@ -11,9 +11,6 @@ Example
         from torch.cuda.amp import GradScaler, autocast
 
         scaler = GradScaler(enabled=args.amp)
-        ...
-            with autocast(args.amp):
-                loss = criterion(model(images), labels)
 
 Use instead
     ::
@@ -21,45 +18,23 @@ Use instead
         from torch.amp import GradScaler, autocast
 
         scaler = GradScaler("cuda", enabled=args.amp)
-        ...
-            with autocast("cuda", enabled=args.amp):
-                loss = criterion(model(images), labels)
 
     The import changes together with all that uses it. ``custom_fwd`` and ``custom_bwd`` get ``device_type="cuda"``.
-
-    Where a region may be entered inside another one, or the framework puts one around it, or the program sets torch's
-    defaults, ``dtype=torch.float16`` is written out: the old name always means that, the new one what is in force.
-
-    A scaler whose every autocast is bfloat16 goes::
-
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = criterion(model(images), labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    Where another default may be in force ``dtype=torch.float16`` is written out, which the old name always means. A
+    scaler whose every autocast is bfloat16 goes: ``loss.backward()`` and ``optimizer.step()`` are left.
 
 When refused
-    Nothing is said where the program itself asks which torch it has (``hasattr``, ``torch.__version__``, an
-    ``except``): there the old name is the fallback. It is refused
+    Nothing is said where the program itself asks which torch it has: there the old name is the fallback. It is refused
 
-    - where the oldest torch to be served does not have the new name: ``torch.amp.autocast`` came with 1.12,
-      ``torch.amp.GradScaler`` with 2.3, the decorators with 2.4 (where the project's requirements alone say so it is
-      likely, resting on ``recent-torch``);
-    - where a class derives from the old one, or it is passed on without being called: how it is called is not known;
-    - where a comment in a file with such names speaks of a torch that does not have the new one: the script may serve
-      that, too;
+    - where the oldest torch to be served, or one that a comment speaks of, does not have the new name;
+    - where a class derives from the old one, it is passed on without being called, or something else takes its place;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
-    - where the name is bound to something else too, as in a fallback for old versions, or the program puts something
-      else in the place of the old one (``torch.cuda.amp.autocast = ...``, ``setattr``, ``mock.patch``);
-    - where the import brings other things that have no new name, or another file of the project takes it from there,
-      one that this script does not run among them;
-    - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place:
-      in checkpoints, as a parameter, where its scale is chosen or read, or where anything is computed in float16.
+    - where the import brings other things that have no new name, or another file of the project takes it from there;
+    - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place.
 
 Risk
-    exact: the old classes are the new ones with their device filled in. Taking a scaler away is equivalent: it
-    multiplies by powers of two and divides by them again, which bfloat16 and float32 do without rounding, but it also
-    leaves out steps whose gradients are infinite or not a number, and those are made then.
+    exact: the old classes are the new ones with their device filled in. Taking a scaler away is equivalent: it only
+    multiplies by powers of two, but it also leaves out steps whose gradients are infinite or not a number.
 
 Measured
     Nothing was measured.

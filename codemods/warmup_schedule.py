@@ -1,23 +1,17 @@
 """Let a transformer's learning rate rise at first, and fall to zero by the end.
 
 Why slow
-    It is not about the time of a step. At a constant learning rate a transformer is limited twice: the first steps, on
-    weights that fit nothing yet, allow a small rate only, and the last ones never settle. With warm-up and decay the
-    same number of steps gets further, or fewer steps as far.
+    It is not about the time of a step. At a constant learning rate the first steps, on weights that fit nothing yet,
+    allow a small rate only, and the last ones never settle: with warm-up and decay fewer steps get as far.
 
 Example
     ::
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        for epoch in range(args.epochs):
-            for tokens, labels in train_loader:
-                ...
-                optimizer.step()
 
 Use instead
     ::
 
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         total_steps = args.epochs * len(train_loader)
         warmup_steps = max(1, total_steps // 20)
         scheduler = torch.optim.lr_scheduler.SequentialLR(
@@ -28,38 +22,24 @@ Use instead
             ],
             milestones=[warmup_steps],
         )
-        for epoch in range(args.epochs):
-            for tokens, labels in train_loader:
-                ...
-                optimizer.step()
-                scheduler.step()
 
-    Where one loop runs over all steps (``for step in range(steps)``), their number is that.
-
-    A twentieth of the steps for the warm-up is a usual choice, and no more than that. The scheduler goes wherever the
-    optimizer goes, as a parameter or an attribute, and its state into the checkpoints that hold the optimizer's.
+    and ``scheduler.step()`` behind each step. The scheduler goes wherever the optimizer goes, and its state into the
+    checkpoints that hold the optimizer's.
 
 When refused
-    Nothing is said of models without an attention, of convolutional networks with one in them, of what is trained on
-    top of a frozen one, of other optimizers than Adam and AdamW, and of programs with a scheduler, or that set ``"lr"``
-    or hand on ``param_groups`` themselves. It is refused
+    Nothing is said of models without an attention, of convolutional networks, of what is trained on top of a frozen
+    model, of other optimizers than Adam and AdamW, and of programs that schedule. It is refused
 
-    - where the number of steps cannot be written down beside the optimizer as epochs times ``len(loader)``: a loop that
-      may be left early, a loader that is built elsewhere or has no length, a first epoch that may be another one;
-    - where not every batch makes a step: accumulation, conditions;
-    - where the optimizer is built in a loop or under a condition, or its state is loaded: the training may go on from
-      the middle;
-    - where the optimizer's state is saved where the scheduler's cannot be put beside it, or the optimizer is returned,
-      stored or renamed on its way to the step, so that the scheduler cannot go along;
+    - where the number of steps cannot be written down beside the optimizer, or not every batch makes a step;
+    - where the optimizer is built in a loop or under a condition, or its state is loaded: the training may go on;
+    - where the scheduler cannot go along to the step, or its state not into the checkpoint beside the optimizer's;
     - under Accelerate and Fabric, where a scheduler has to be prepared, and may count the steps of all processes.
 
 Risk
     recipe: the learning rate is another one in nearly every step, and the best one to start from may be higher.
 
 Measured
-    Only on a toy, where it does not pay: ``verify --risk recipe`` drops it from
-    ``fixtures/scripts/majority_transformer.py``, which takes 64 steps at a rate that it can do with from the first on.
-    Whether it pays for your training, ``verify`` tells in the same way.
+    Only on a toy, where it does not pay; ``verify --risk recipe`` tells whether it does for your training.
 """
 
 from __future__ import annotations
