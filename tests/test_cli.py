@@ -580,31 +580,6 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     assert run.returncode == 0 and "No training loop found" in run.stdout + run.stderr
 
 
-REMOTE = """
-import torch.distributed.autograd as remote
-from torch.distributed.optim import DistributedOptimizer
-
-
-def work(model, batches):
-    optimizer = DistributedOptimizer(torch.optim.SGD, model.weights(), lr=0.1)
-    for batch in batches:
-        with remote.context() as context:
-            remote.backward(context, [model(batch).sum()])
-            optimizer.step(context)
-"""
-
-
-def test_a_training_over_several_processes_is_said_to_be_one(run: Run, tmp_path: Path) -> None:
-    script = tmp_path / "remote.py"
-    script.write_text("import torch\n" + REMOTE)
-    answer = run("analyze", str(script))
-    assert "torch.distributed.autograd" in answer.out and "No training loop found" not in answer.out
-    script.write_text(
-        "import torch\n" + REMOTE.replace("remote.backward(context, [model(batch).sum()])", "model(batch)")
-    )
-    assert "No training loop found" in run("analyze", str(script)).out
-
-
 def test_a_diff_of_files_elsewhere_applies_in_their_project(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ class FileReport:
     went wrong inside turbofix (each one a bug of ours), with the traceback behind the sentence's line. ``cells`` are
     those of a notebook. ``mended``: what stops the script today is rewritten, so that what rests on that alone is
     accepted. ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that
-    import it. ``remote``: it trains by torch's RPC alone. ``risk`` is the highest that the user accepts for it,
+    import it. ``risk`` is the highest that the user accepts for it,
     ``likely`` whether what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own
     comments. ``acts_on`` are the lines of other files that a training does something on.
     """
@@ -132,7 +132,6 @@ class FileReport:
     mended: bool = False
     defines: bool = False
     started_by: tuple[Path, ...] = ()
-    remote: bool = False
     risk: Risk = Risk.EQUIVALENT
     likely: bool = False
     warnings: tuple[str, ...] = ()
@@ -374,7 +373,6 @@ class Analysis:
             notes=tuple(dict.fromkeys(self.notes)),
             mended=self._is_mended(examined),
             defines=bool(self.program.steps) and not self.program.script.starts,
-            remote=self.program.remote,
             acts_on=self.program.acts_on if self.program.trains else frozenset(),
         )
 

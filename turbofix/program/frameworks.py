@@ -6,10 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
 from turbofix.program.model import Framework
 from turbofix.program.values import Class, External, Instance, Made, Tensor, members
 
@@ -57,8 +55,6 @@ _ENGINES = {
 }
 """Packages whose objects take the loss (``accelerator.backward(loss)``), by the name under which they are imported."""
 
-_REMOTE = "torch.distributed.autograd.backward"
-
 _ORDER = (
     Framework.DEEPSPEED,
     Framework.ACCELERATE,
@@ -91,23 +87,6 @@ def framework_of(analysis: Analysis, trains: bool) -> Framework:
         if framework in found:
             return framework
     return Framework.PYTORCH if torch else Framework.NONE
-
-
-def trains_remotely(analysis: Analysis) -> bool:
-    """Whether a program goes back through several processes, whose optimizers hold the weights: torch's RPC.
-
-    The functions that do it are often only sent to another process, and not followed.
-    """
-    for module in analysis.execution.modules.values():
-        if "autograd" not in module.text:
-            continue
-        frame = Frame(module.tree, module, module.tree, None, ())
-        for call in by_type(module.tree).get(ast.Call, ()):
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "backward":
-                found = members(analysis.facts.evaluate(call.func, (frame,)))
-                if any(isinstance(each, External) and each.qualname == _REMOTE for each in found):
-                    return True
-    return False
 
 
 def takes_loss(event: Event) -> bool:

@@ -1818,7 +1818,6 @@ class TrainingProgram:
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()
-    remote: bool = False  # no step was found, but it goes back through other processes (torch.distributed.autograd)
     samplings: tuple[Sampling, ...] = ()  # the functions that a training calls and that build graphs for nothing
     held: tuple[Held, ...] = ()  # what keeps it on the CPU although it moves by a device
     unplaced: Unplaced | None = None  # None for a program that knows of devices, or is none of plain torch

@@ -20,7 +20,7 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.attention import attentions, fused_attentions, unwanted_weights
 from turbofix.program.averages import averagings
 from turbofix.program.biases import biases
-from turbofix.program.branches import keeping_from_training, without_excluded
+from turbofix.program.branches import keeping_from_training
 from turbofix.program.bulk import bulks
 from turbofix.program.chosen import held_back
 from turbofix.program.compiling import with_compiling
@@ -33,7 +33,7 @@ from turbofix.program.execution import Beside, Execution, ModuleFile, Reader, ex
 from turbofix.program.factories import creations, creations_in_passes, moved_again
 from turbofix.program.facts import Facts, Frame, unwrapped
 from turbofix.program.formulas import formulas
-from turbofix.program.frameworks import framework_of, trains_remotely
+from turbofix.program.frameworks import framework_of
 from turbofix.program.graphless import kept_graph
 from turbofix.program.habits import habits
 from turbofix.program.housekeeping import chores
@@ -169,7 +169,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         framework=framework,
         complete=complete,
         trains=trains,
-        remote=not trains and trains_remotely(analysis),
         device=_placed(analysis, _join_devices([step.device for step in steps] or [m.device for m in known_models])),
         names_cuda=names_cuda,
         script=script(analysis),
@@ -446,7 +445,7 @@ def _step(
     evaluating = _evaluation_nodes(analysis, events, loop)
     training = [event for event in events if not any(facts.inside(event, each) for each in evaluating)]
     sources = _sources(analysis, record, backwards, training)
-    found_loaders = without_excluded(analysis, _loaders_read(analysis, sources, training), record.module)
+    found_loaders = _loaders_read(analysis, sources, training)
     moved = transfers(analysis, training, loop, found_loaders, in_step=True)
     regions = _with_escapes(analysis, _regions(analysis, backwards, loop, training), training, loop)
     choices = model_choices(analysis, training, loop)
@@ -1125,7 +1124,7 @@ def _evaluation(
     facts = analysis.facts
     loop = record.node
     sources = [record.iterated, *(event.receiver for event in events if event.kind == "next")]
-    found_loaders = without_excluded(analysis, _loaders_read(analysis, sources, events), record.module)
+    found_loaders = _loaders_read(analysis, sources, events)
     moved = transfers(analysis, events, loop, found_loaders, in_step=False)
     forwards = [event for event in events if event.kind in ("forward", "unknown_call")]
     region = evaluation_region(analysis, loop, events)

@@ -72,11 +72,6 @@ def _nothing(outcome: Outcome, style: Style) -> str:
     if outcome.findings:
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
-        if any(report.remote for report in outcome.reports):
-            return (
-                "No training loop that turbofix can follow: torch.distributed.autograd goes back through several "
-                "processes, and optimizers on them make the steps."
-            )
         return "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
     told = "\n".join(style.wrap(hint, 0) for hint in hints(outcome))
     return f"Nothing to fix here.\n{told}" if told else "Nothing to fix."
