@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -144,17 +145,31 @@ def comment_above(edit: Edit, site: Site) -> str:
 
 REASON = re.compile(
     r"(?i)\b(must|needs?|because|since|due|too|so that|avoid\w*|errors?|bugs?|crash\w*|fail\w*|wrong|memory|oom|keep"
-    r"|reproduc\w*|determin\w*|do not|don't|doesn't|never|only|old|broken|unsupported|not support\w*|slower|driver)\b"
+    r"|reproduc\w*|determin\w*|do not|don't|doesn't|never|only|old|broken|breaks?|unsupported|not support\w*|slower"
+    r"|driver|fits?|scarce|limit\w*|v?ram|shm|hangs?|deadlock\w*|stuck|freez\w*|fork\w*|spawn\w*|pickl\w*|h5py|hdf5"
+    r"|lmdb)\b"
 )
 
 
 def gives_reason(comment: str) -> bool:
     """Whether a comment may give a reason for what stands there: not one that is code, or only names it."""
-    try:
-        ast.parse(comment.strip("# "))
-    except SyntaxError:
-        return REASON.search(comment) is not None
-    return False
+    text = comment.strip("# ")
+    with contextlib.suppress(SyntaxError):
+        if not text.isidentifier() and ast.parse(text):
+            return False
+    return REASON.search(text) is not None
+
+
+def reason_beside(*given: Argument) -> str | None:
+    """What a refusal says of a comment beside a value that gives a reason for it."""
+    comment = next((each.comment for each in given if each.comment and gives_reason(each.comment)), None)
+    return f"a comment beside the value may say why it is so: {comment.strip()}" if comment else None
+
+
+def said_beside(*given: Argument) -> str:
+    """What a message adds of any other comment there, which the user has to judge."""
+    said = (each.comment.strip() for each in given if each.comment and is_telling(each.comment))
+    return "".join(f"; the comment beside it says: {each}" for each in said)
 
 
 def is_telling(comment: str) -> bool:

@@ -243,7 +243,10 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
         at = None if given.state == "absent" else site
         plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at)
         plain = program.complete and all(models_of(program, step) for step in steps)
-        assumes = (*((OPTION_DEFAULT,) if launched else ()), *(() if plain else (LEARNS_IN_16_BITS,)))
+        assumes = (
+            *((OPTION_DEFAULT,) if launched or not is_off(owner.argument("cpu")) else ()),
+            *(() if plain else (LEARNS_IN_16_BITS,)),
+        )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
         yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
@@ -263,8 +266,9 @@ def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list
         return "the call unpacks a mapping that may already hold mixed_precision"
     if given.state != "absent" and given.values != (None,) and given.option is None:
         return f"the script sets mixed_precision={given.text or 'no'} itself, on purpose as it seems"
-    if not is_off(owner.argument("cpu")):
-        return f"whether it trains on a GPU is left to `cpu={owner.argument('cpu').text or '...'}`"
+    cpu = owner.argument("cpu")
+    if not is_off(cpu) and (cpu.state != "option" or cpu.values != (False,)):
+        return f"whether it trains on a GPU is left to `cpu={cpu.text or '...'}`"
     if given.reads:
         return f"the option is read for something else too ({given.reads[0].line_from(program.entry)})"
     known = given.state == "absent" or given.edit_at is not None

@@ -38,8 +38,8 @@ When refused
 
     It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
     (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; for detectors,
-    which take lists of pictures; for graph networks, whose work other libraries' kernels do; for language models that
-    are trained further for a few passes; where gradients are differentiated; where the script compiles it itself under
+    which take lists of pictures; for graph networks, whose work other libraries' kernels do; where hooks are registered
+    after the model is made; where gradients are differentiated; where the script compiles it itself under
     a switch that is off; where it starts processes of its own; and where deterministic algorithms are asked for. Under
     the ``Trainer``: for models in 16 bits or quantized.
 
@@ -118,7 +118,6 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
-PASSES = 3
 WIDE, NARROW = 128, 64
 SWITCH = "torch_compile"
 NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
@@ -317,12 +316,6 @@ def is_heavy(model: Model) -> bool:
     return not model.layers_complete or bool(model.layers & HEAVY or model.convolutions)
 
 
-def is_short(model: Model, steps: list[Step]) -> bool:
-    """Whether a language model is trained further for a few passes, which is over in minutes as a rule."""
-    tuned = any(layer.startswith("transformers.") and "from_pretrained" in layer for layer in model.layers)
-    return tuned and all(not step.iterations and step.passes is not None and step.passes <= PASSES for step in steps)
-
-
 def is_narrow(model: Model) -> bool:
     """Whether nothing of a model is multiplied but matrices that are a few numbers wide, once for each sample."""
     products = model.products
@@ -374,7 +367,9 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
     if compiling is None:
         return None
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
-    if cells and not any(each.whole for each in model.convolutions):
+    if cells and not (
+        any(each.whole for each in model.convolutions) or any(each.startswith(NETWORKS) for each in model.layers)
+    ):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
     if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
@@ -387,8 +382,6 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return "the script starts processes of its own, to which a compiled model does not go"
     if graphs := sorted(program.libraries & GRAPHS):
         return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
-    if is_short(model, steps):
-        return "it is trained further for a few passes, which hardly earn back the minutes that compiling takes"
     if is_narrow(model):
         return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
     if is_detector(model):

@@ -28,18 +28,18 @@ Use instead
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
     clipped or the rate is scheduled with every small batch, where all samples are less than a larger batch that
-    ``drop_last`` would leave out, where a comment may say why a value is as it is, where the training ends after a
-    number of small batches (``while``), two loaders are read side by side, and where the loop catches an out-of-memory
-    error, which would skip batches.
+    ``drop_last`` would leave out, where a comment gives a reason for a value, where the training ends after a number of
+    small batches (``while``), two loaders are read side by side, and where the loop catches an out-of-memory error,
+    which would skip batches.
 
-    Without accumulation, batches of up to 8 samples become eight times as large, of up to 32 four times (under the
-    ``Trainer``, 32 samples), and up to 64 rows of a table become 256: a recipe, as the learning rate would have to
-    grow with them, which is yours to decide. So do batches of an evaluation of up to 8 samples. It is refused for
-    batches of one sample that nothing pads or lists, and where several processes share the batches.
+    Without accumulation, batches of up to 16 samples become 64, of up to 32 four times as large (under the ``Trainer``,
+    32 samples), and up to 64 rows of a table become 256: a recipe, as the learning rate would have to
+    grow with them, which is yours to decide. So do batches of an evaluation of up to 8 samples, which teach nothing. It
+    is refused where several processes share the batches.
 
     Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
     checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
-    or builds the loaders, and where a setting is changed elsewhere or a comment may say why it is so.
+    or builds the loaders, and where a setting is changed elsewhere or a comment gives a reason for it.
 
 Risk
     equivalent where the update is the mean over the same samples, as a comparison has to show: losses over unpadded
@@ -58,7 +58,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, Assumption
+from turbofix.assumptions import LEARNS_IN_LARGER, ON_GPU, ONE_SIZE, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -76,7 +76,7 @@ from turbofix.program.model import (
 )
 from turbofix.records import dataclass
 
-from ._loaders import at, called, is_inside, is_telling, mend_help, node_of
+from ._loaders import at, called, is_inside, mend_help, node_of, reason_beside, said_beside
 from ._precision import on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
@@ -87,11 +87,11 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
     known_as=("batch size", "less gradient accumulation"),
-    assumes=(LEARNS_IN_LARGER, ON_GPU),
+    assumes=(LEARNS_IN_LARGER, ONE_SIZE, ON_GPU),
 )
 
 TINY, SMALL = 8, 32
-"""A batch of at most so many samples is tiny, or small: it becomes eight or four times as large."""
+"""A batch of at most so many samples is tiny, or small."""
 
 JOINED, ENOUGH = 16, 64
 """Accumulated batches of at most so many samples are joined, up to what is enough."""
@@ -163,14 +163,13 @@ def accumulates(program: TrainingProgram) -> bool:
 
 def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
     """Up to which size the batches of a loader are small, and what they become."""
-    larger = size * (8 if size <= TINY else 4)
     if loader.role == "evaluation":
-        return TINY, larger
+        return TINY, max(SMALL, size * 8)
     if loader.role not in ("training", "both"):
         return 0, 0
     rows = loader.dataset.kind == "tensors" or loader.dataset.table
     rows = rows and not any("Conv" in layer for model in models_of(program, steps) for layer in model.layers)
-    return (SMALL_ROWS, ENOUGH_ROWS) if rows else (SMALL, larger)
+    return (SMALL_ROWS, ENOUGH_ROWS) if rows else (SMALL, max(ENOUGH, size * 4))
 
 
 def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
@@ -204,20 +203,18 @@ def grown(  # noqa: PLR0913
         norm = norm_of(program, steps)
         message += f"batches of {enough} change the recipe: {OTHER_RATE}"
         message += f", and {norm} sees other statistics" if norm else ""
-    message += read_elsewhere(program, loader)
+    message += read_elsewhere(program, loader) + said_beside(batch)
     seen = of_loader(program, loader, "batch_size")
     reason = why_not_written(batch)
-    if reason is None and size == 1 and loader.collate == "default":
-        reason = "nothing shows that the samples have one shape, as a larger batch needs"
-    elif reason is None and program.distributed:
+    if reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
+    risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None or batch.edit_at is None:
-        return codemod.refuse(place(loader), message, reason or "", risk=Risk.RECIPE, evidence=seen)
-    plan, rests = Plan(((batch.edit_at, enough),)), (LEARNS_IN_LARGER, *assumes)
+        return codemod.refuse(place(loader), message, reason or "", risk=risk, evidence=seen)
+    alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
+    plan, rests = Plan(((batch.edit_at, enough),)), (LEARNS_IN_LARGER, *alike, *assumes)
     worth = Worth.SOME if evaluates or size <= TINY * 2 else Worth.SMALL
-    return codemod.finding(
-        place(loader), message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests, worth=worth
-    )
+    return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
 
 
 def read_elsewhere(program: TrainingProgram, loader: Loader) -> str:
@@ -232,8 +229,7 @@ def why_not_written(*values: Argument) -> str | None:
     """What keeps a value from being changed where it stands."""
     if any(each.edit_at is None for each in values):
         return "where the batch size or the number of accumulated batches is written could not be seen"
-    comment = next((each.comment for each in values if each.comment and is_telling(each.comment)), None)
-    return f"a comment beside the value may say why it is so: {comment.strip()}" if comment else None
+    return reason_beside(*values)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
@@ -262,6 +258,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         given = (BATCH, STEPS)[: len(values)]
         read = next((site for name, site in training.reads if name in given), None)
         message += f"; the number is read on {read.line_from(training.site.path)}, too" if read is not None else ""
+        message += said_beside(*map(training.argument, given))
         seen = tuple(of_value(name, training.argument(name), training.site) for name in given)
         reason = why_not_under_trainer(program, training, given)
         where = batch.edit_at or training.site
@@ -327,7 +324,7 @@ def accumulated(
     factor = factor_of(size, many) if many is not None and 0 < size <= JOINED else 1
     if many is None or factor == 1:
         return
-    message = joined(size, many, factor) + read_elsewhere(program, loader)
+    message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, accumulation.steps)
     told = (
         *of_loader(program, loader, "batch_size"),
         of_value("the number of accumulated batches", accumulation.steps, accumulation.guard),

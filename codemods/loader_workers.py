@@ -28,8 +28,8 @@ When refused
     What no run of the script would show: an ``IterableDataset`` that every worker would yield whole, samples drawn from
     a generator of the dataset's own, files that forked workers would share, globals that ``main`` sets. Work on the GPU
     in the dataset or collate function is refused, and samples that are tensors in memory already, a number that is
-    passed by the user, read for something else, or explained by a comment, and mappings that could not be read. Nothing
-    is said of a handful of samples, and of loader classes of other libraries.
+    passed by the user, read for something else, or given a reason by a comment, and mappings that could not be read.
+    Nothing is said of a handful of samples, and of loader classes of other libraries.
 
 Risk
     equivalent: the same samples and batches. Random numbers that are drawn for each sample come from the worker's own
@@ -63,9 +63,11 @@ from ._loaders import (
     comment_above,
     dict_of,
     earlier_in_its_block,
-    is_telling,
+    gives_reason,
     mend_help,
     node_of,
+    reason_beside,
+    said_beside,
     whole,
 )
 from ._trainers import LOADING, on_gpu
@@ -215,7 +217,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         yield codemod.finding(
             site,
-            message(loaders, told[site]) + said_of_forks(forked),
+            message(loaders, told[site]) + said_of_forks(forked) + said_beside(loaders[0].argument("num_workers")),
             plan=plan,
             evidence=evidence(program, loaders),
             assumes=(each for loader in loaders for each in open_ones(program, loader)),
@@ -269,7 +271,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         heavy = any(kind in data.work for kind in (*HEAVY, "read"))
         yield codemod.finding(
             site,
-            said + said_of_forks(forked),
+            said + said_of_forks(forked) + said_beside(workers),
             plan=plan,
             evidence=seen,
             assumes=open_ones(program, loader),
@@ -376,7 +378,8 @@ def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
     data = loader.dataset
     waits = any(kind in data.work for kind in (*HEAVY, "read"))
     made = [each for each in (data, loader.collating) if each is not None]
-    if data.kind == "unknown" or any(each.stateful is not None for each in made):
+    told = said_beside(loader.argument("num_workers"))
+    if told or data.kind == "unknown" or any(each.stateful is not None for each in made):
         yield SAME_ITEMS
     unknown = data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made)
     if unknown and only_forked(program, loader) is None:
@@ -542,8 +545,8 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
             "its samples are tensors in memory already, which workers would only send back and forth, "
             "10 to 100 times slower: move them to the GPU once, before the loop, instead"
         )
-    if workers.comment and is_telling(workers.comment):
-        return f"a comment beside the number may say why it is low: {workers.comment.strip()}"
+    if said := reason_beside(workers):
+        return said
     if data.on_device or loader.collate_on_device:
         return "its dataset or collate_fn uses the GPU, which worker processes must not"
     if data.kind == "iterable" and not data.worker_aware:
@@ -818,7 +821,7 @@ def refuse_comments(edit: Edit, plan: Plan) -> None:
     """Raise Refuse where a comment above the call, or above the number, speaks of workers: it may say why."""
     for site in (*(each.call for each in plan.extras), *((plan.value,) if plan.value is not None else ())):
         comment = comment_above(edit, site)
-        if "worker" in comment.lower() and is_telling(comment):
+        if "worker" in comment.lower() and gives_reason(comment):
             raise Refuse(f"the comment above may say why it is so: {comment}")
 
 

@@ -109,7 +109,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             found[chore.site] = loop, chore, why_not(chore, loop, program)
     free = tuple(chore for _, chore, reason in found.values() if reason is None)
     for loop, chore, reason in found.values():
-        message = MESSAGES[chore.kind].format(often=loop_words(loop))
+        often = loop_words(loop) + (", or nearly so" if chore.guard.kind == "every_n" else "")
+        message = MESSAGES[chore.kind].format(often=often)
         seen = (of_loop(loop), *of_guard(chore.guard))
         if reason is not None:
             yield codemod.refuse(chore.site, message, reason, evidence=seen)

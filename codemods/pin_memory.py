@@ -21,7 +21,7 @@ Use instead
 
     Lightning, Fabric and Accelerate copy the batches of loaders that the script makes, and leave ``pin_memory`` to it.
     The ``Trainer`` of transformers pins by itself. Where its settings forbid it (``dataloader_pin_memory=False``) and
-    workers load, that is taken out; a comment beside it is a reason to leave it.
+    workers load, that is taken out, unless a comment beside it gives a reason.
 
 When refused
     Where the call unpacks a mapping that is written neither in the same function, for that alone, nor in a
@@ -55,7 +55,7 @@ from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinnin
 from turbofix.records import dataclass
 
 from ._copies import Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
-from ._loaders import OWN_COPIES, called, is_timed
+from ._loaders import OWN_COPIES, called, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
@@ -179,8 +179,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         reason = why_not_setting(program, training, SETTING)
         if reason is None and given.state == "option":
             reason = f"the script has a switch for it: pass {given.option}"
-        if reason is None and given.comment:
-            reason = f"{SETTING} is off with a comment beside it, which may say why"
+        reason = reason or reason_beside(given)
         if reason is None and training.overrides & LOADING:
             reason = "the script's own trainer builds its loaders itself"
         if reason is not None:
@@ -208,9 +207,7 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return f"the script has a switch for it: pass {pin.option}"
     if wish_is_elsewhere(loader):
         return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
-    if pin.state != "absent" and pin.comment:
-        return "pin_memory is off with a comment beside it, which may say why"
-    return None
+    return reason_beside(pin)
 
 
 @codemod.rewrite

@@ -63,24 +63,19 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         own = forwards.get(site, [])
         return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
 
-    foreign = next(_uses(analysis), None)
+    foreign, hooked = next(_uses(analysis), None), next(_hooks(analysis, built=True), None)
     off = next((event for event in analysis.facts.dead if event.kind == "compile"), None)
     switch = Hazard(_OFF, analysis.facts.site(off)) if off else None
     told = [switch_of(analysis, event) for event in analysis.facts.of("compile")]
     options = {each.option for each in told if each.option is not None and not any(each.values)}
     option = options.pop() if len(options) == len(told) == 1 else None
-    return tuple(
-        replace(
-            model, compiling=_with(_compiling(analysis, set_up, model, *passes(model.site)), switch, foreign, option)
-        )
-        if model.site in called
-        else model
-        for model in models
-    )
 
+    def compiling(model: Model) -> Compiling:
+        found = _compiling(analysis, set_up, model, *passes(model.site))
+        hazard, barred = found.hazard or hooked, switch or found.barred
+        return replace(found, hazard=hazard, barred=barred, foreign=foreign, option=option)
 
-def _with(compiling: Compiling, switch: Hazard | None, foreign: Hazard | None, option: str | None) -> Compiling:
-    return replace(compiling, barred=switch or compiling.barred, foreign=foreign, option=option)
+    return tuple(replace(each, compiling=compiling(each)) if each.site in called else each for each in models)
 
 
 def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:
@@ -102,15 +97,20 @@ def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]
 def _uses(analysis: Analysis) -> Iterator[Hazard]:
     """What else a program does with its models that a compiled one does not go with."""
     facts = analysis.facts
-    for frame in {frame.scope: frame for frame in facts.opened()}.values():
-        if "register_" in frame.module.text:
-            for node in _hooking_in(frame.scope):
-                yield Hazard("forward passes have hooks", facts.places.site(node, frame.module))
+    yield from _hooks(analysis, built=False)
     for event in facts.of("autograd_grad"):
         yield Hazard("the program takes gradients by itself, perhaps to differentiate them", facts.site(event))
     for event in facts.of("call"):
         if event.name.startswith(("torch.jit.", "torch.onnx.", "torch.fx.", "torch.ao.", "torch.export.")):
             yield Hazard(f"the program calls {event.name}", facts.site(event))
+
+
+def _hooks(analysis: Analysis, *, built: bool) -> Iterator[Hazard]:
+    """Hooks of layers: those that a model is built with, which the compiler goes through, or the others."""
+    for frame in {frame.scope: frame for frame in analysis.facts.opened()}.values():
+        if "register_" in frame.module.text and (getattr(frame.scope, "name", "") == "__init__") == built:
+            for node in _hooking_in(frame.scope):
+                yield Hazard("forward passes have hooks", analysis.facts.places.site(node, frame.module))
 
 
 @once_per_node

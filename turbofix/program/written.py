@@ -15,6 +15,7 @@ from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
+from turbofix.program.guards import modulo_of
 from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.program.names import dotted, parameters, walk_here
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
@@ -266,6 +267,9 @@ def written_of(analysis: Analysis) -> Written:
 @once_per_node
 def is_interval(test: ast.If) -> bool:
     """Whether what is under a test is done every so often: by a remainder, a clock, or a count that begins again."""
+    remainder = modulo_of(test.test)
+    if remainder is not None and not remainder[1]:
+        return False  # all times but one: `if step % n:`
     for node in walk(test.test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             left = node.left
