@@ -30,12 +30,14 @@ TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
 class Deferral:
     """The edits that put one read off. ``too_early`` is a line that reads the value in every step before they can.
 
-    ``likely``: that nothing else looks at the value is assumed.
+    ``likely``: that nothing else looks at the value is assumed. ``rounded``: a division can differ in the last digit,
+    as a GPU divides by a number by multiplying with its reciprocal.
     """
 
     actions: list[Action] = field(default_factory=list)
     too_early: int | None = None
     likely: bool = False
+    rounded: bool = False
 
 
 def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> Deferral:
@@ -71,6 +73,7 @@ def deferred_sum(  # noqa: PLR0913
     plan = Deferral()
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind)
+    plan.rounded = any(isinstance(each, ast.Div) for each in walk(update.value))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
     plan.actions += kept_on_device(page, loop, sync, read, kind)
@@ -165,10 +168,6 @@ def refuse_operands(
                 continue
             if not isinstance(each, ast.BinOp) or not isinstance(each.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
                 raise Refuse(f"line {update.lineno} does more with the number than to sum it")
-            if isinstance(each.op, ast.Div):
-                raise Refuse(
-                    "a GPU divides by a number by multiplying with its reciprocal, which can differ in the last digit"
-                )
             other = each.right if each.left is child else each.left
             if not any(page.holds(other, one) for one in inside):
                 refuse_unless_number(page, other, loop)

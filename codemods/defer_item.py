@@ -34,8 +34,8 @@ When refused
     where the program ends behind it.
 
 Risk
-    exact: sums, and what is printed of them, are the same bit for bit. equivalent: a meter of the script's own averages
-    on the GPU, where a division can differ in the last of sixteen digits, and what is likely.
+    exact: sums, and what is printed of them, are the same bit for bit. equivalent: where a meter of the script's own
+    averages on the GPU, or a step divides what it adds, the last of sixteen digits can differ; and what is likely.
 
 Measured
     Taking one wait out of a step: 5–7 % (torchtune 522); waits of 40–50 ms were seen (fvdb 144).
@@ -112,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 sync.site,
                 f"{message}{beside}",
                 plan=Plan(tuple(found.actions)),
-                risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely else Risk.EXACT,
+                risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely or found.rounded else Risk.EXACT,
                 evidence=seen,
                 assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes

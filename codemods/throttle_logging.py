@@ -53,8 +53,8 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.answers import everything
-from turbofix.program.evidence import of_guard, of_loop
-from turbofix.program.model import Show, Step, Sync, TrainingProgram
+from turbofix.program.evidence import of_guard, of_loop, of_value
+from turbofix.program.model import Show, Step, Sync, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._deferring import Deferral
@@ -63,6 +63,7 @@ from ._pages import Page, page_of, pages_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
+    INTERVAL,
     ROWS,
     SHORT_INTERVAL,
     BatchLoop,
@@ -76,6 +77,10 @@ from ._syncs import (
     why_shown,
 )
 from ._throttling import Throttling, guarding, refuse_more_than_messages
+from ._trainers import on_gpu as trains_on_gpu
+
+BAR = "enable_progress_bar"
+SLOWER = f"TQDMProgressBar(refresh_rate={INTERVAL})"
 
 codemod = Codemod(
     __name__,
@@ -103,6 +108,15 @@ class Default:
     option: str
     shown: tuple[Site, ...]
     tests: tuple[Site, ...]
+
+
+@dataclass(frozen=True)
+class Slower:
+    """Lightning's trainer, its callbacks, and the bar that it is to get."""
+
+    trainer: Site
+    callbacks: Site | None
+    bar: str
 
 
 @codemod.find
@@ -151,6 +165,50 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                         place, text, plan=plan, evidence=seen, for_speed=timed, worth=small, assumes=assumes
                     )
     yield from shared.refusals(codemod)
+    for training in program.trainings:
+        if training.in_bar and trains_on_gpu(training) is not False and training.argument(BAR).values != (False,):
+            yield bar_of(program, training, unknown)
+
+
+def bar_of(program: TrainingProgram, training: Training, unknown: str | None) -> Finding | Refusal:
+    """The bar of Lightning's trainer, which by default is drawn in every step, and reads what is logged for it."""
+    message = "the progress bar reads this value back in every step: the host waits for the GPU"
+    given = training.argument("callbacks")
+    reason = unknown
+    if training.parsed or training.open_mapping:
+        reason = "what callbacks there are is said elsewhere"
+    elif training.argument(BAR).state != "absent" or (training.module is not None and training.module.old is not None):
+        reason = "whether there is such a bar is not known"
+    elif given.state != "absent" and (given.site is None or list_at(pages_of(program)(given.site), given.site) is None):
+        reason = "its callbacks are no list that is written down"
+    if reason is not None:
+        return codemod.refuse(training.in_bar[0], message, f"{reason}; give the trainer `{SLOWER}` among its callbacks")
+    seen = (of_value("callbacks", given, training.site),)
+    rests = (DISPLAY_ONLY,) if trains_on_gpu(training) else (DISPLAY_ONLY, ON_GPU)
+    plan = Slower(training.site, given.site, f"{training.qualname.rpartition('.')[0]}.callbacks.TQDMProgressBar")
+    return codemod.finding(training.in_bar[0], message, plan=plan, evidence=seen, assumes=rests)
+
+
+def list_at(page: Page, site: Site) -> ast.expr | None:
+    """The list that an expression is, as it stands there or as the one statement that makes it has it."""
+    node = page.node(site)
+    made = page.writes(node.id, page.scope(node)) if isinstance(node, ast.Name) else []
+    value = made[0].value if len(made) == 1 and isinstance(made[0], ast.Assign) else node
+    return node if isinstance(node, ast.expr) and isinstance(value, ast.List) else None
+
+
+def slow_down(edit: Edit, plan: Slower) -> None:
+    """Give a trainer a bar that is drawn every so many steps."""
+    given = plan.callbacks
+    shown = f"{edit.name(plan.bar, plan.trainer)}(refresh_rate={INTERVAL})"
+    if given is None:
+        edit.argument(plan.trainer, "callbacks", f"[{shown}]")
+        return
+    node = list_at(page_of(edit, given), given)
+    text = edit.text(given)
+    if isinstance(node, ast.List):
+        text = f"{text[:-1].rstrip().rstrip(',')}, {shown}]" if node.elts else f"[{shown}]"
+    edit.replace(given, text if isinstance(node, ast.List) else f"[*{text}, {shown}]")
 
 
 def leaves_out(view: Outlook, page: Page, place: Site) -> bool:
@@ -251,6 +309,9 @@ def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Itera
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the message under a condition, and read its values inside it."""
     plan = finding.plan
+    if isinstance(plan, Slower):
+        slow_down(edit, plan)
+        return
     if isinstance(plan, Default):
         raise_default(edit, plan)
         return

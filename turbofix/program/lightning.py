@@ -18,6 +18,7 @@ from turbofix.program.losses import called_in
 from turbofix.program.model import Compiling, Framework, Hazard, Loader, Model, ModuleSteps, Training
 from turbofix.program.names import ASSIGNING, dotted, written
 from turbofix.program.objects import models_given
+from turbofix.program.overlooked import shown_by_the_bar
 from turbofix.program.shapes import resized_in
 from turbofix.program.unread import wish_at
 from turbofix.program.values import (
@@ -33,6 +34,7 @@ from turbofix.program.values import (
     flatten,
     members,
 )
+from turbofix.program.written import written_of
 
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
@@ -262,6 +264,7 @@ def _training(analysis: Analysis, made: Made, modules: list[Value], *, resumes: 
         models=models,
         precision="other" if any(each.half for each in models) else "own" if steps is not None else "unknown",
         module=steps,
+        in_bar=tuple(facts.places.site(*each) for each in shown_by_the_bar(written_of(analysis))),
     )
 
 

@@ -1465,6 +1465,7 @@ class Training:
     inside: bool = False  # that is the last one of the module's ``__init__`` instead
     parts: tuple[tuple[str, Model], ...] = ()  # the models in the module that its steps call, by their names there
     configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
+    in_bar: tuple[Site, ...] = ()  # what the steps of Lightning's module show in its progress bar, by default in each
 
     def argument(self, name: str) -> Argument:
         """The argument of that name; ``absent`` when nothing passes it."""

@@ -224,7 +224,8 @@ def read_to_show(written: Written) -> Found:
 def shown_by_the_bar(written: Written) -> Found:
     """``self.log("loss", loss, prog_bar=True)`` in a step of Lightning's, whose bar reads it when it moves on."""
     told = {word.arg for module in written.modules for word in every(ast.keyword, module.tree)}
-    if told & {"refresh_rate", "enable_progress_bar", "progress_bar_refresh_rate"}:
+    own = any("ProgressBar" in module.text for module in written.modules)
+    if own or told & {"refresh_rate", "progress_bar_refresh_rate"}:
         return
     for module, call, _, _ in _in_each_step(written):
         said = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
@@ -271,7 +272,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
     for each in (
         drawn,
         read_to_show,
-        shown_by_the_bar,
         logs_each_step,
         one_by_one,
         averaged_one_by_one,
