@@ -9,7 +9,7 @@ from dataclasses import field
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.answers import every, everything
+from turbofix.program.answers import every
 from turbofix.program.model import Show, Step, Sync
 from turbofix.program.names import dotted, stores, walk_here
 from turbofix.records import dataclass
@@ -93,7 +93,7 @@ def throttling(pages: Pages, loop: BatchLoop, waiting: tuple[Sync, ...], every: 
         return plan
     page = pages(loop.loop.site)
     try:
-        plan.header, plan.lossy = condition(page, loop, every, plan.common, statements)
+        plan.header, plan.lossy = condition(page, loop, every, plan.common)
     except Refuse as refuse:
         for statement in statements:
             plan.refused[page.site(statement)] = str(refuse)
@@ -193,9 +193,7 @@ def is_harmless(node: ast.AST) -> bool:
     return False
 
 
-def condition(
-    page: Page, loop: BatchLoop, every: int, common: list[Action], statements: list[ast.stmt]
-) -> tuple[str, bool]:
+def condition(page: Page, loop: BatchLoop, every: int, common: list[Action]) -> tuple[str, bool]:
     """The line above the messages, and whether they may miss the last step; ``common`` gets what makes the counter, if
     the loop has none. Raises ``Refuse``."""
     node = page.node(loop.loop.site)
@@ -203,13 +201,8 @@ def condition(
         raise Refuse("the loop is no `for`, whose steps can be counted")
     counter, start = loop.loop.counter, loop.loop.counter_start
     itself = counter is not None and counts_itself(node, counter)
-    ends = [each for each in exits(node) if not is_settled(page, each, node)]
-    early = None
-    if len(ends) == 1:
-        early = foreseen(page, ends[0], node, counter, statements) if counter and itself else None
-        early = early or tested_below(page, ends[0], node, statements)
     sized = length(page, loop)
-    lossy = sized is None or bool(ends and early is None)
+    lossy = sized is None or any(not is_settled(page, each, node) for each in exits(node))
     if counter is None or not itself:
         counter, start = new_counter(page, node, common), 0
     if start not in (0, 1):
@@ -219,8 +212,7 @@ def condition(
     if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
         sized = f"({sized})" if start == 0 else sized
     last = f"{sized} - 1" if start == 0 else sized
-    shown = [f"{counter} % {every} == 0", *([early] if early is not None else []), f"{counter} == {last}"]
-    return f"if {' or '.join(shown)}:", lossy
+    return f"if {counter} % {every} == 0 or {counter} == {last}:", False
 
 
 ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit", "KeyboardInterrupt"})
@@ -255,120 +247,6 @@ def exits(loop: ast.AST, *, nested: bool = False) -> Iterator[ast.stmt]:
                 yield from exits(ast.Module([statement], []), nested=nested)
         elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield from exits(child, nested=nested)
-
-
-def foreseen(page: Page, leave: ast.stmt, loop: ast.For, counter: str, statements: list[ast.stmt]) -> str | None:
-    """A test of the step that shows its values for the last time, where the number of steps alone ends the loop.
-
-    ``if step >= steps: break`` above the messages ends it in the step after that one: ``step + 1 >= steps``. Below
-    them it ends it in that very step. None where something else decides, or what the test reads may change.
-    """
-    above = page.parent(leave)
-    if not isinstance(above, ast.If) or above.body[-1] is not leave or above not in loop.body:
-        return None
-    at = loop.body.index(above)
-    below = {next(i for i, each in enumerate(loop.body) if page.holds(each, one)) > at for one in statements}
-    names = [name for name, _ in stores(loop)]
-    if len(below) != 1 or names.count(counter) != 1 or not is_steady(page, above.test, loop, counter):
-        return None
-    if not any(isinstance(each, ast.Name) and each.id == counter for each in walk(above.test)):
-        return None
-    test = ast.parse(page.text(above.test), mode="eval").body
-    test = Later(counter).visit(test) if below.pop() else test
-    text = ast.unparse(test)
-    return f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp)) else text
-
-
-def tested_below(page: Page, leave: ast.stmt, loop: ast.For, statements: list[ast.stmt]) -> str | None:
-    """The test that ends the loop below the messages, where it says above them what it will say: ``updates == limit``.
-
-    None where anything that it reads may change in between.
-    """
-    above = page.parent(leave)
-    if not isinstance(above, ast.If) or above.body[-1] is not leave or above not in loop.body:
-        return None
-    at = loop.body.index(above)
-    first = min(next(i for i, each in enumerate(loop.body) if page.holds(each, one)) for one in statements)
-    last = max(next(i for i, each in enumerate(loop.body) if page.holds(each, one)) for one in statements)
-    between = ast.Module(loop.body[first:at], [])
-    if last >= at or not is_steady(page, above.test, between, ""):
-        return None
-    if "\n" in (text := page.text(above.test)) or any(isinstance(each, ast.Attribute) for each in walk(above.test)):
-        return None
-    return f"({text})" if isinstance(above.test, (ast.BoolOp, ast.IfExp)) else text
-
-
-STEADY = (
-    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute,
-    ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
-)  # fmt: skip
-
-
-def is_steady(page: Page, test: ast.expr, loop: ast.AST, counter: str) -> bool:
-    """Whether a test computes with numbers that stay as they are while the loop runs, and with its counter."""
-    changing = {name for name, _ in stores(loop)} - {counter}
-    shared = {
-        name
-        for each in everything(page.module.tree)
-        if isinstance(each, (ast.Global, ast.Nonlocal))
-        for name in each.names
-    }
-    for node in walk(test):
-        if isinstance(node, ast.Call):
-            if not (isinstance(node.func, ast.Name) and node.func.id in ("len", "int", "min", "max")) or node.keywords:
-                return False
-            if node.func.id == "len" and any(has_methods_called(page, each, loop) for each in node.args):
-                return False
-        elif not isinstance(node, STEADY):
-            return False
-        name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        if name is None or name in changing or name.partition(".")[0] in changing | shared:
-            return False
-        if isinstance(node, ast.Attribute) and is_set_later(page, node.attr, loop):
-            return False
-    return True
-
-
-def has_methods_called(page: Page, sized: ast.expr, loop: ast.AST) -> bool:
-    """Whether a loop calls a method of something, which may make it longer."""
-    text = page.text(sized)
-    return any(isinstance(each, ast.Attribute) and page.text(each.value) == text for each in walk(loop))
-
-
-def is_set_later(page: Page, attribute: str, loop: ast.AST) -> bool:
-    """Whether the file sets an attribute of that name where a step may come by: in its loop, or in another function."""
-    here = page.scope(loop)
-    for node in everything(page.module.tree):
-        if isinstance(node, ast.Attribute) and node.attr == attribute and not isinstance(node.ctx, ast.Load):
-            scope = page.scope(node)
-            made = isinstance(scope, ast.FunctionDef) and scope.name == "__init__"
-            if page.holds(loop, node) or not (made or scope is here or isinstance(scope, ast.Module)):
-                return True
-    return False
-
-
-class Later(ast.NodeTransformer):
-    """What a test says one step later: ``step + 1`` for ``step``, ``step + 2`` for ``step + 1``."""
-
-    def __init__(self, counter: str) -> None:
-        self.counter = counter
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """A number that is added to the counter grows."""
-        added = node.right
-        if (
-            isinstance(node.op, ast.Add)
-            and isinstance(node.left, ast.Name)
-            and node.left.id == self.counter
-            and isinstance(added, ast.Constant)
-            and type(added.value) is int
-        ):
-            return ast.BinOp(node.left, node.op, ast.Constant(added.value + 1))
-        return ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """The counter alone."""
-        return ast.BinOp(node, ast.Add(), ast.Constant(1)) if node.id == self.counter else node
 
 
 def is_settled(page: Page, leave: ast.stmt, loop: ast.AST) -> bool:

@@ -22,19 +22,20 @@ Use instead
             if step % 50 == 0 or step == len(train_loader) - 1:
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
-    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is shown, too, where it
-    is known which one it is (else it is likely). A loop that does not count its steps is given a counter
-    (``enumerate``), and a number that is read above its message is read inside it. Where the interval is an option of
-    the script whose default is 1 and which serves nothing else, the default becomes 10.
+    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is shown, too, unless
+    the loop may end early, or nothing tells which one it is (then it is likely). A loop that does not count its steps
+    is given a counter (``enumerate``), and a number that is read above its message is read inside it. Where the
+    interval is an option of the script whose default is 1 and which serves nothing else, the default becomes 10.
+    Lightning's trainer gets a bar that is drawn every 50 steps.
 
 When refused
     What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
     that is known to be over after 30 steps. Lines that ``print(..., file=...)`` writes are kept complete; that rows of
     loggers, writers and trackers need not be is assumed (likely). Refused are messages in a ``while``, in another
-    function than the loop (unless showing is all that it does: then its call is the message), with calls that may do
-    more, and numbers that serve other purposes too. Where all that it shows is read in each step anyway, nothing would
-    be gained. Any other guard whose interval is 1 is the user's to raise, and so are pictures that every step draws and
-    a trainer that logs in every step.
+    function than the loop (unless to show is all that it does), with calls that may do more, and numbers that serve
+    other purposes too. Where all that it shows is read in each step anyway, nothing would be gained. Any other guard
+    whose interval is 1 is the user's to raise, and so are pictures that every step draws and a trainer that logs in
+    every step.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
