@@ -53,6 +53,9 @@ def deferral(pages: Pages, loop: BatchLoop, sync: Sync, shown: Throttling) -> De
         return deferred_list(page, loop, sync)
     if sync.use == "shown":
         return deferred_message(page, loop, sync)
+    if sync.use == "nothing":
+        refuse_timing(page, page.node(sync.site), page.node(loop.loop.site))
+        return Deferral([lambda edit: edit.delete(sync.statement)])
     raise Refuse("the number is used for more than a sum or a message")
 
 

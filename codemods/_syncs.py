@@ -128,8 +128,6 @@ def why_it_stays(sync: Sync) -> str | None:
         return "the number is returned to the caller in every step"
     if sync.unread and not sync.forgotten:
         return "nothing reads the list that it is stored in"
-    if sync.how == "iterate":
-        return "it is gone through item by item"
     if sync.how == "metric":
         return "the metric that takes it keeps it on the host"
     if sync.use == "other" or sync.how in ("bool", "data", "other"):

@@ -29,7 +29,7 @@ COMPARISONS = frozenset(
 PURE_FUNCTIONS = frozenset(
     {
         "len", "int", "float", "round", "str", "abs", "max", "min", "sum", "format", "print", "dict", "list", "tuple",
-        "zip", "sorted", "type", "repr",
+        "zip", "sorted", "type", "repr", "isinstance",
     }
 )  # fmt: skip
 PURE_MODULES = frozenset({"time", "math", "datetime", "np", "numpy"})

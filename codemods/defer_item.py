@@ -138,6 +138,8 @@ def purpose(sync: Sync) -> str:
         return f", only to add it to `{sync.accumulator.text}`"
     if sync.use == "meter":
         return ", only to average it"
+    if sync.use == "nothing":
+        return ", and nothing reads it"
     if sync.use == "shown":
         return ", only to show it now and then"
     if sync.forgotten:

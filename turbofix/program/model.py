@@ -577,7 +577,8 @@ class Sync:
 
     ``use`` says what becomes of the value. ``summed``: added to ``accumulator``. ``meter``: given to ``meter``.
     ``shown``: in the arguments of ``show``. ``stored``: appended or assigned into a container. ``control``: decides
-    what the program does next. ``returned``: leaves the function. ``other``: anything else, or several of these.
+    what the program does next. ``returned``: leaves the function. ``nothing``: it is thrown away. ``other``: anything
+    else, or several of these.
     ``results`` are the calls of functions of the project that the tensor may be the result of, each with what those
     functions return. ``loops`` are the loops that it happens in, whatever function they stand in. ``scalar``: the
     tensor certainly has no dimension, and is what an operation made: no view of a larger one.
@@ -591,14 +592,14 @@ class Sync:
 
     site: Site
     how: Literal[
-        "item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "iterate", "metric",
+        "item", "float", "int", "bool", "cpu", "numpy", "tolist", "print", "format", "data", "metric",
         "other",
     ]  # fmt: skip
     of: Literal["loss", "output", "grad", "param", "batch", "tensor", "unknown"]
     of_text: str  # the source of the tensor: "loss" in "loss.item()"
     statement: Site
     guard: Guard
-    use: Literal["summed", "meter", "shown", "stored", "control", "returned", "other"]
+    use: Literal["summed", "meter", "shown", "stored", "control", "returned", "nothing", "other"]
     accumulator: Accumulator | None = None
     meter: Meter | None = None
     show: Show | None = None

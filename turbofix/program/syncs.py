@@ -214,8 +214,6 @@ def syncs_and_shows(
                 loops=tuple(dict.fromkeys((*known.loops, *sync.loops))),
             )
         found[sync.site] = sync
-    for sync in _taken_apart(analysis, events, loop, device) if in_evaluation else ():
-        found.setdefault(sync.site, sync)
     for place, show in known_shows.items():
         reading = {site for site in show.syncs if site in found} | {
             site for site, statements in shown.items() if place in statements
@@ -284,29 +282,6 @@ def _named(analysis: Analysis, event: Event, name: str) -> set[_NamedTensor]:
 def is_uncalled(frames: tuple[Frame, ...]) -> bool:
     """Whether a function is executed by itself, with parameters of which nothing is known."""
     return len(frames) == 1 and isinstance(frames[0].scope, (ast.FunctionDef, ast.AsyncFunctionDef))
-
-
-def _taken_apart(analysis: Analysis, events: list[Event], loop: ast.AST, device: Placement) -> Iterator[Sync]:
-    """Results of models that a ``for`` statement goes through item by item, to look each one up on the host."""
-    places = analysis.facts.places
-    for event in events:
-        if event.kind != "iterate" or not isinstance(event.node, ast.For) or event.node is loop:
-            continue
-        tensors = [member for member in members(event.receiver) if isinstance(member, Tensor)]
-        results = [tensor for tensor in tensors if tensor.roles & {"output", "prediction"}]
-        if not results or _where(results, device).where == "cpu":
-            continue
-        yield Sync(
-            site=places.site(event.node.iter, event.module),
-            how="iterate",
-            of=_of(event),  # type: ignore[arg-type]
-            of_text=places.text(event.node.iter, event.module),
-            statement=places.site(event.node, event.module),
-            guard=analysis.guards.guard(event, loop),
-            use="other",
-            no_grad=no_grad(event),
-            on_device=_where(results, device),
-        )
 
 
 def _waits_for_nothing(analysis: Analysis, event: Event, loop: ast.AST) -> bool:
@@ -426,6 +401,8 @@ def _sync(  # noqa: PLR0913
     statement = places.statement(event.node, event.module) or event.node
     use = "control" if decides else _use(uses, event) if event.name != "metric" else "other"
     accumulator = None
+    if isinstance(statement, ast.Expr) and statement.value is event.node and event.name in _NUMBERS:
+        use = "nothing"
     if use == "summed":
         (update,) = {each.node for each in uses if isinstance(each.node, ast.AugAssign)}
         accumulator = accumulator_of(analysis, update, event, loop)
