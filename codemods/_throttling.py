@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import field
+from itertools import pairwise
 
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site
@@ -326,18 +327,23 @@ def grouped(page: Page, statements: list[ast.stmt]) -> list[list[ast.stmt]]:
     """Neighbours together, each run with the assignments directly above it that serve nothing else."""
     groups: list[list[ast.stmt]] = []
     for statement in sorted(statements, key=lambda each: each.lineno):
-        run = [statement]
         block = page.block(statement)
-        index = block.index(statement)
+        if groups and any(each is groups[-1][-1] and after is statement for each, after in pairwise(block)):
+            groups[-1].append(statement)
+        else:
+            groups.append([statement])
+    found: list[list[ast.stmt]] = []
+    for run in groups:
+        block = page.block(run[0])
+        index = block.index(run[0])
         while index > 0 and serves_only(page, block[index - 1], run):
             index -= 1
             run.insert(0, block[index])
-        above = block[index - 1] if index > 0 else None
-        if groups and groups[-1][-1] is above:
-            groups[-1] += run
+        if found and index > 0 and found[-1][-1] is block[index - 1]:
+            found[-1] += run
         else:
-            groups.append(run)
-    return groups
+            found.append(run)
+    return found
 
 
 def serves_only(page: Page, statement: ast.stmt, run: list[ast.stmt]) -> bool:
