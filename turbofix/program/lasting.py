@@ -149,7 +149,7 @@ def written_samples(analysis: Analysis, loader: Made) -> tuple[int | None, tuple
     asking = lengths(analysis)
     place = asking.where_made(loader)
     size = asking.of(data.node, place) if data is not None and data.node is not None and place is not None else None
-    return (size.count, tuple(asking.options)) if size is not None else (None, ())
+    return (size, tuple(asking.options)) if size is not None else (None, ())
 
 
 def samples(analysis: Analysis, value: Value) -> int | None:
