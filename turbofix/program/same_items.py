@@ -48,7 +48,9 @@ _SPLITTING = words("lower split rsplit replace casefold")
 _LOADING = re.compile(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
 _ROWS = words("iloc loc iat")
 _DRAWING = words("shuffle choice choices randint randrange uniform permutation normal_ uniform_ random_ bernoulli_")
-_CHANGING = words("append extend insert pop popitem remove clear update sort reverse setdefault")
+_CHANGING = words("""
+    append extend insert pop popitem remove clear update sort reverse setdefault thumbnail paste putpixel putalpha
+    """)
 _BUILT = re.compile(
     r"torchaudio\.transforms\.(?:Resample|\w*Spectrogram|\w*FCC|\w*MelScale|GriffinLim)"
     r"|(?:torchvision\.transforms\.(?:v2\.)?|albumentations\.)Compose|(?:transformers|tokenizers)\..*\.from_(?:pretrained|file)"
@@ -74,13 +76,16 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
     reading = _loaders_of(analysis, loaders)
     instances: dict[int, list[Instance]] = {}
     for data, _ in reading:
-        instances.setdefault(id(data.cls.node), []).append(data)
+        for cls in (each for each in data.cls.mro() if isinstance(each, Class)):
+            instances.setdefault(id(cls.node), []).append(data)
     for scope in (*(each.scope for each in analysis.execution.modules.values()), *analysis.execution.scopes.values()):
         for each in (one for value in scope.names.values() for one in members(value)):
             if isinstance(each, Instance):
                 instances.setdefault(id(each.cls.node), [each])
-    read = {id(each.cls.node) for each, _ in reading}
-    classes = {id(each.node): each for each in _classes(analysis)} | {key: own[0].cls for key, own in instances.items()}
+    read = {id(cls.node) for each, _ in reading for cls in each.cls.mro() if isinstance(cls, Class)}
+    classes = {id(each.node): each for each in _classes(analysis)} | {
+        id(cls.node): cls for own in instances.values() for cls in own[0].cls.mro() if isinstance(cls, Class)
+    }
     found: list[SameItems] = []
     for key, cls in classes.items():
         method = cls.names.get("__getitem__")
@@ -264,8 +269,8 @@ def _reads(analysis: Analysis, work: _Work, method: Function, instance: Instance
             if len(known) != 1 or not simple or any(each.arg in (None, *_PART_OF_IT) for each in call.keywords):
                 continue
             whole = _with_what_follows(analysis, call, function)
-            if isinstance(places.parent(whole, function.module), ast.withitem):
-                continue
+            if isinstance(places.parent(whole, function.module), ast.withitem) and known[0] != "PIL.Image.open":
+                continue  # (a picture of PIL's that is closed keeps what was read of it)
             copied = _BY_PATH[known[0]] if _changes_result(function, whole) is not None else None
             if copied is None and _changes_result(function, whole) is not None:
                 continue
@@ -425,6 +430,10 @@ def _changes_result(caller: Function, call: ast.expr) -> str | None:
         for each in walk(caller.node)
         if isinstance(each, ast.Assign) and each.value is call
         for target, _ in stores(each)
+    } | {
+        dotted(each.optional_vars)
+        for each in walk(caller.node)
+        if isinstance(each, ast.withitem) and each.context_expr is call and each.optional_vars is not None
     }
     for each in walk(caller.node):
         changed: ast.AST | None = None
