@@ -1,4 +1,4 @@
-"""Build a loader, its data or a criterion once, not in every round of a loop.
+"""Build a loader, its data, a criterion or a constant tensor once, not in every round of a loop.
 
 Why slow
     A loader that is built anew in every epoch cannot keep its workers (``persistent_workers``), and data that are built
@@ -23,7 +23,9 @@ Use instead
         for epoch in range(epochs):
             for images, labels in train_loader:
 
-    The statements move as they are, out of all loops in which nothing changes that they read.
+    The statements move as they are, out of all loops in which nothing changes that they read. What a forward pass makes
+    of sizes and numbers alone (a mask of ones cut to a triangle, a filter from a list) is made by a function that
+    remembers it for each size and device (``functools.lru_cache``).
 
 When refused
     It speaks of assignments that stand right in the body of a loop that trains or evaluates, and that are the only ones
@@ -51,14 +53,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Rebuilt, TrainingProgram
+from turbofix.program.model import Constant, Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
-codemod = Codemod(__name__, group="data", risk=Risk.EXACT, known_as=("loader rebuilt in every epoch",))
+from ._loaders import put_above
+
+codemod = Codemod(
+    __name__,
+    group="data",
+    risk=Risk.EXACT,
+    after=("sdpa",),
+    known_as=("loader rebuilt in every epoch", "constant tensors made once"),
+    assumes=(READ_WHOLE,),
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             plan = Plan(each.statements, each.above)
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
+    for constant in program.constants:
+        made = (Evidence("made of sizes and numbers alone", constant.site),)
+        message = "the same tensor is made in every pass, by kernels or a copy of its own"
+        yield codemod.finding(
+            constant.site, message, plan=constant, evidence=made, assumes=(READ_WHOLE,), worth=Worth.SMALL
+        )
     yield from first_batches(program)
 
 
@@ -126,6 +144,14 @@ def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Move the statements in front of the loop."""
     plan = finding.plan
+    if isinstance(plan, Constant):
+        name, cache = edit.free_name(plan.name, plan.helper), edit.name("functools.lru_cache", plan.helper)
+        if name != plan.name:
+            raise Refuse(f"`{plan.name}` means something else here")
+        parameters = ", ".join(each for _, each in plan.given)
+        put_above(edit, plan.helper, f"@{cache}(maxsize=8)", f"def {name}({parameters}):", f"    return {plan.text}")
+        edit.replace(plan.site, f"{name}({', '.join(each for each, _ in plan.given)})")
+        return
     assert isinstance(plan, Plan)
     lines: list[str] = []
     for site in plan.statements:

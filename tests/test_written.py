@@ -229,7 +229,7 @@ from torch.utils.data import DataLoader
 
 
 def frequencies(n, device):
-    return torch.exp(torch.arange(n) * -0.1).to(device)  # device-tensors
+    return torch.exp(torch.randn(n) * -0.1).to(device)  # device-tensors
 
 
 def positions(n, device):

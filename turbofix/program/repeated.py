@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
+from turbofix.program.model import Constant
 from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
-from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning
+from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
-_HOST = words("numpy item tolist array asarray DataFrame")
 _EMPTY = words("zeros empty zeros_like empty_like")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
-_TOKENIZING = words("tokenize encode encode_plus batch_encode_plus encode_batch")
 _ASKING = words("None hasattr shape size len cache")
 _COMMON = words("forward __init__ __call__ get step run update sum mean sample call to train eval main plot")
 
@@ -179,15 +181,124 @@ def loader_for_one(written: Written) -> Found:
 # --- tensors --------------------------------------------------------------------------------------------------------
 
 
-def mask_of_length(written: Written) -> Found:
-    """``torch.triu(torch.ones(n, n))`` in a forward pass."""
+_CONSTANT = words("zeros ones full eye arange linspace tensor")
+_PURE = words("""
+    tril triu exp sin cos log sqrt pow outer cat stack flip cumsum cumprod abs unsqueeze view reshape float double half
+    bool long int to expand repeat transpose permute t flatten masked_fill logical_not type add sub mul div
+    """)
+_NUMBERS = words("size len")
+_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.Compare)
+
+
+def constants_made_again(analysis: Analysis) -> tuple[Constant, ...]:
+    """Tensors that a forward pass or a step makes of sizes and numbers alone, by several kernels or from a list."""
+    written, found = written_of(analysis), dict[ast.AST, Constant]()
+    if any("inference_mode" in module.text for module in written.modules):
+        return ()  # what is made there may be in no graph later on
     for function, module in _computing(written):
-        for call in _said(function):
-            cuts = isinstance(call, ast.Call) and last(call) in ("triu", "tril") and call.args
-            if cuts and isinstance(call, ast.Call) and not _is_kept(call, module):
-                made = call.args[0]
-                if isinstance(made, ast.Call) and meaning(made.func, module.tree) in ("torch.ones", "torch.full"):
-                    yield call, module
+        for node in _said(function) if "torch" in module.text and function.name != "backward" else ():
+            if not isinstance(node, (ast.Call, *_OPERATIONS)):
+                continue
+            above = parents_in(module.tree).get(node)
+            above = parents_in(module.tree).get(above) if isinstance(above, ast.Attribute) else above
+            leaves: dict[str, str] = {}
+            whole = _is_constant(node, module, leaves) and not _is_constant(above, module, {})
+            if not whole or _is_kept(node, module) or _is_changed(node, function, module):
+                continue
+            calls = [each for each in walk(node) if isinstance(each, ast.Call)]
+            made = [each for each in calls if _makes_constant(each, module)]
+            takes = any(last(each) == "tensor" and isinstance(each.args[0], (ast.List, ast.Tuple)) for each in made)
+            works = any(isinstance(each, _OPERATIONS) for each in walk(node)) and not takes
+            if made and (works or takes or {last(each) for each in calls} & (_PURE - _VIEWS)):
+                given = parents_in(module.tree).get(node)
+                target = dotted(given.targets[0]) if isinstance(given, ast.Assign) else None
+                name = f"{target or function.name}_once"
+                same = sum(re.fullmatch(rf"{name}(_\d+)?", each.name) is not None for each in found.values())
+                found[node] = _constant(analysis, node, module, leaves, f"{name}_{same + 1}" if same else name)
+    return tuple(sorted(found.values(), key=lambda each: each.site))
+
+
+_VIEWS = words("unsqueeze view reshape expand transpose permute t flatten to type float")
+
+
+def _constant(analysis: Analysis, node: ast.expr, module: ModuleFile, leaves: dict[str, str], called: str) -> Constant:
+    class Named(ast.NodeTransformer):
+        def visit(self, each: ast.AST) -> ast.AST:
+            name = leaves.get(ast.unparse(each)) if isinstance(each, ast.expr) else None
+            return ast.Name(name, ast.Load()) if name is not None else self.generic_visit(each)
+
+    places = analysis.facts.places
+    text = ast.unparse(Named().visit(ast.parse(ast.unparse(node), mode="eval").body))
+    helper = place_of_helper(analysis, node, module)
+    return Constant(places.site(node, module), helper, called, text, tuple(leaves.items()))
+
+
+def _makes_constant(call: ast.Call, module: ModuleFile) -> bool:
+    name = meaning(call.func, module.tree)
+    plain = not {word.arg for word in call.keywords} & {"requires_grad", "out", "pin_memory", "generator", None}
+    return name.removeprefix("torch.") in _CONSTANT and name.startswith("torch.") and bool(call.args) and plain
+
+
+def _is_constant(node: ast.AST | None, module: ModuleFile, leaves: dict[str, str]) -> bool:
+    """Whether an expression is a tensor of numbers alone; ``leaves`` are the sizes and devices in it, with names."""
+    if isinstance(node, ast.Call) and _makes_constant(node, module):
+        return all(_is_number(each, leaves) for each in (*node.args, *(word.value for word in node.keywords)))
+    if isinstance(node, ast.Call) and last(node) in _PURE:
+        of_torch = meaning(node.func, module.tree).startswith("torch.")
+        of = node.args[:1] if of_torch else [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        rest = [*node.args[of_torch:], *(word.value for word in node.keywords)]
+        return bool(of) and _is_constant(of[0], module, leaves) and all(_is_number(each, leaves) for each in rest)
+    if isinstance(node, (ast.BinOp, ast.Compare)):
+        sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.left, *node.comparators]
+        return any(_is_constant(each, module, {}) for each in sides) and all(
+            _is_constant(each, module, leaves) or _is_plain(each) for each in sides
+        )
+    return isinstance(node, ast.UnaryOp) and _is_constant(node.operand, module, leaves)
+
+
+def _is_plain(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return (dotted(node.func) or "").startswith(("math.", "float")) and all(map(_is_plain, node.args))
+    parts = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Attribute, ast.Name, ast.expr_context)
+    names = [each for each in walk(node) if isinstance(each, ast.Name)]
+    return all(isinstance(each, parts) for each in walk(node)) and all(each.id == "math" for each in names)
+
+
+def _is_number(node: ast.expr, leaves: dict[str, str]) -> bool:
+    """Whether an argument is a size, a device, a type or a list of numbers; names those that change."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return all(_is_number(each, leaves) for each in node.elts)
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        return all(_is_number(each, leaves) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+    text = dotted(node)
+    if isinstance(node, ast.Constant) or (text or "").partition(".")[0] in ("torch", "math"):
+        return True
+    shape = node.value if isinstance(node, ast.Subscript) else None
+    sized = isinstance(shape, ast.Attribute) and shape.attr == "shape" and not isinstance(node.slice, ast.Slice)  # type: ignore[attr-defined]
+    sized = sized or (isinstance(node, ast.Call) and last(node) in _NUMBERS and bool(node.args))
+    if not sized and text is None:
+        return False
+    known = ast.unparse(node)
+    name = "device" if known.endswith("device") else "dtype" if known.endswith("dtype") else known.rpartition(".")[2]
+    name = name if name.isidentifier() else "size"
+    free = (each for each in (name, *(f"{name}_{n}" for n in range(2, 9))) if each not in leaves.values())
+    leaves[known] = leaves.get(known) or next(free)
+    return True
+
+
+def _is_changed(node: ast.expr, function: ast.FunctionDef, module: ModuleFile) -> bool:
+    """Whether a function writes into what it gives a name to, or keeps it."""
+    parent = parents_in(module.tree).get(node)
+    names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
+    for each in _said(function):
+        changed: ast.AST | None = each.target if isinstance(each, ast.AugAssign) else None
+        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
+            changed = each.value
+        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr.endswith("_"):
+            changed = each.func.value
+        if changed is not None and dotted(changed) in names:
+            return True
+    return any(name is not None and "." in name for name in names)
 
 
 def made_on_host(written: Written) -> Found:
@@ -216,19 +327,6 @@ def _is_to_device(call: ast.Call) -> bool:
     if last(call) == "cuda":
         return True
     return last(call) == "to" and any("device" in ast.unparse(each).lower() for each in given)
-
-
-def by_the_host(written: Written) -> Found:
-    """``x.cpu()`` amid a forward pass."""
-    for function, module in _computing(written):
-        if function.name in _HOST or "pack_padded_sequence" in _calls(function) or _calls(function) & _HOST:
-            continue
-        for call in _said(function):
-            is_copied = isinstance(call, ast.Call) and last(call) == "cpu" and not call.args
-            if not is_copied or not _calls(function) & {"to", "cuda"}:
-                continue
-            if not any(isinstance(each, ast.Name) and "len" in each.id for each in walk(call)):
-                yield call, module
 
 
 # --- computing ------------------------------------------------------------------------------------------------------
@@ -346,22 +444,6 @@ def written_by_slices(written: Written) -> Found:
                         yield node, module
 
 
-def multiplied_up(written: Written) -> Found:
-    """``for i in range(t): product *= factor(i)``."""
-    for function, module in _computing(written):
-        given = _given(function)
-        for loop, number in _steps_of(function):
-            for node in loop.body:
-                if not (isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult)):
-                    continue
-                counts = isinstance(node.value, (ast.Call, ast.Subscript)) and any(
-                    isinstance(each, ast.Name) and each.id == number for each in walk(node.value)
-                )
-                begun = given.get(dotted(node.target) or "", [])
-                if counts and begun and not any(isinstance(each, ast.Constant) for each in begun):
-                    yield loop, module
-
-
 def boxes_by_hand(written: Written) -> Found:
     """A function of the project's own that suppresses boxes, with a loop that goes on while there are some."""
     for module in written.modules:
@@ -374,42 +456,16 @@ def boxes_by_hand(written: Written) -> Found:
                         break
 
 
-def tokenized_again(written: Written) -> Found:
-    """A generator that makes its batches of texts by a tokenizer, begun again in every epoch."""
-    for module in written.modules:
-        yields = (*every(ast.Yield, module.tree), *every(ast.YieldFrom, module.tree))
-        giving = {function_of(each, module) for each in yields}
-        for function in every(ast.FunctionDef, module.tree) if giving else ():
-            if function not in giving:
-                continue
-            if not any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _said(function)):
-                continue
-            if not any(written.where(each, where) == "loop" for each, where in written.callers(function.name)):
-                continue
-            for call in _said(function):
-                if (
-                    isinstance(call, ast.Call)
-                    and last(call) in _TOKENIZING
-                    and "token" in ast.unparse(call.func).lower()
-                ):
-                    yield call, module
-                    break
-
-
 SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
         loader_of_epoch,
         loader_for_one,
-        mask_of_length,
         made_on_host,
-        by_the_host,
         selected_by_mask,
         row_by_row,
         written_by_slices,
-        multiplied_up,
         boxes_by_hand,
-        tokenized_again,
     )
 }
 """The shapes that the table may name."""
