@@ -8,6 +8,7 @@ from memory import ENTRY, MemoryWorkspace
 from turbofix import pipeline, registry
 from turbofix.findings import Risk
 from turbofix.program.model import Target
+from turbofix.program.steps import analyse
 
 BATCHES = {"pin-memory", "non-blocking"}
 LEFT = {"tf32", "fused-optimizer"}
@@ -395,3 +396,35 @@ def test_a_scaler_steps_and_gets_no_second_one(name: str) -> None:
     assert "a gradient scaler" in (refusals[0] or "")
     wrapped = program(*SCALERS[name]).replace("loss = nn.", 'with torch.autocast("cuda"): loss = nn.')
     assert [each.codemod for each in report(wrapped).in_place if each.codemod == "autocast"] == ["autocast"]
+
+
+def test_a_script_that_only_tests_asks_a_module_for_no_optimizer() -> None:
+    text = """
+import lightning as L
+import torch
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def training_step(self, batch, index):
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+L.Trainer().HOW(Net())
+"""
+    line = 1 + text[: text.index("Adam")].count("\n")
+    for how, acts in (("fit", True), ("test", False)):
+        found = analyse(
+            ENTRY,
+            ENTRY.parent,
+            {ENTRY: "from net import Net\nNet\n", ENTRY.with_name("net.py"): text.replace("HOW", how)}.get,
+            Target(),
+        )
+        assert found is not None
+        assert ((ENTRY.with_name("net.py"), line) in found.acts_on) is acts

@@ -628,7 +628,7 @@ def _call_trainer(
         model = externals.first(arguments, "model")
         for member in members(model):
             if type(member) is Instance:
-                _call_hooks(interp, member, arguments, node)
+                _call_hooks(interp, member, arguments, node, trains=name == "fit")
     if name == "run":
         loader = _argument(arguments)
         batch = access.iterate(interp, loader, node) if loader is not None else UNKNOWN
@@ -639,7 +639,7 @@ def _call_trainer(
     return access.child(interp, trainer, f".{name}()", node, "call")
 
 
-def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node: ast.AST) -> None:
+def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node: ast.AST, *, trains: bool) -> None:
     given = arguments.get("train_dataloaders", 1) or arguments.get("train_dataloader")
     evaluation = arguments.get("val_dataloaders", 2) or arguments.get("dataloaders", 1)
     module = arguments.get("datamodule")
@@ -649,10 +649,10 @@ def _call_hooks(interp: Interpreter, model: Instance, arguments: Arguments, node
     for source in reversed(sources):  # the data are set up before the model is
         _set_up(interp, source, node)
     optimizers = model.cls.find("configure_optimizers")
-    if type(optimizers) is Function:
+    if type(optimizers) is Function and trains:
         calls.call(interp, Bound(model, optimizers), Arguments(), node)
     hooks = (("training_step", given, "train_dataloader"), ("validation_step", evaluation, "val_dataloader"))
-    for hook, passed, provider in hooks:
+    for hook, passed, provider in hooks if trains else hooks[1:]:
         method = model.cls.find(hook)
         if type(method) is not Function:
             continue
