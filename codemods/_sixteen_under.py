@@ -64,6 +64,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         there = [
             judged_setting(codemod, training, each, message, right.format(each), value, (LEARNS_IN_16_BITS,))
             for each, value in (("bf16", CAPABLE), ("fp16", "{torch.cuda.is_available}()"))
+            if each == "bf16" or not is_off(training.argument(each))
         ]
         told = sorted((each for each in there if each is not None), key=lambda each: not isinstance(each, InPlace))
         if told and isinstance(told[0], InPlace):  # one of the two that is on decides
