@@ -128,18 +128,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_trainer(program)
     assumes = on_the_gpu(program)
     told: set[Site] = set()
-    for loader in program.loaders:
+    for loader in sorted(program.loaders, key=lambda each: each.role == "evaluation"):
         steps = [step for step in program.steps if loader.site in step.loaders]
         size = one_number(loader.argument("batch_size"))
         if size is None or place(loader) in told or program.framework in BY_SETTINGS:
             continue
+        told.add(place(loader))  # who evaluates with the same number has been spoken of
         accumulation = next((step.accumulation for step in steps if step.accumulation is not None), None)
         if accumulation is not None and len(steps) == 1:
             yield from accumulated(program, loader, steps[0], accumulation, size)
         elif accumulation is None and assumes is not None and not accumulates(program):
             small, enough = bounds(program, loader, steps, size)
             if size <= small:
-                told.add(place(loader))
                 yield grown(program, loader, steps, size, enough, assumes)
 
 
