@@ -7,40 +7,24 @@ Why slow
 Example
     ::
 
-        for images, labels in train_loader:
-            images, labels = images.to(device), labels.to(device)
-            optimizer.zero_grad()
-            outputs = model(images)
-            loss = criterion(outputs, labels)
+            loss = criterion(model(images), labels)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
 
 Use instead
     From Ampere on (compute capability 8.0) bfloat16, which needs nothing else::
 
             with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                outputs = model(images)
-                loss = criterion(outputs, labels)
+                loss = criterion(model(images), labels)
             loss.backward()
 
-    ``enabled`` is the script's own device test. Torch's own losses compute in float32 inside the region. A loss that is
-    put together by hand does not, nor does ``BCELoss``: the region ends with the forward pass, whose results become
-    float32 again, or each call of a model gets a region of its own::
-
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                seen = critic(images).float()
-            loss = bce(seen, ones)
-
-    The ``Trainer`` of transformers (``bf16=``), Lightning (``precision="bf16-mixed"``), Accelerate
-    (``mixed_precision="bf16"``) and DeepSpeed's configuration have a switch for it. On Volta and Turing (``--gpu
-    volta``), and for LSTMs and ``DataParallel``, it is float16, with a ``torch.amp.GradScaler``.
-
-    Where the script has autocast for its training, calls of models beside it (of a frozen encoder, in an evaluation)
-    get theirs. An option that is off by default is turned on where there is a GPU: ``--amp`` becomes
-    ``action=argparse.BooleanOptionalAction, default=torch.cuda.is_available()``.
+    ``enabled`` is the script's own device test. Around a loss that is put together by hand, or ``BCELoss``, there is no
+    region: its results become float32 again behind the forward pass (``critic(images).float()``). The ``Trainer`` of
+    transformers, Lightning, Accelerate and DeepSpeed have a switch for it. On Volta and Turing (``--gpu volta``), and
+    for LSTMs and ``DataParallel``, it is float16, with a ``torch.amp.GradScaler``. An option that is off by default is
+    turned on where there is a GPU; calls of models beside the training's autocast get theirs.
 
 When refused
+<<<<<<< HEAD
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
     convolutions, and of steps that optimise an image and no model. It is refused for float64 and half precision, beside
     apex, a scaler or autocast elsewhere, where a library's own kernels pass messages in graphs, for gradients of
@@ -49,14 +33,21 @@ When refused
     with the optimizer, it is a name of the step's file; where its state cannot be put beside the optimizer's in a
     checkpoint, it finds its scale anew. Frameworks' switches are left alone where the command line or an engine (FSDP,
     a configuration of DeepSpeed that says so) decides.
+=======
+    Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
+    convolutions. It is refused for float64 and half precision, beside apex, a scaler or autocast elsewhere, where a
+    library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions that
+    raise in 16 bits in the forward pass, and in reinforcement learning, where a step compares with what the model did
+    in float32. Frameworks' switches are left alone where the command line or an engine decides.
+>>>>>>> f04be18 (Pages of autocast and larger-batch within forty lines)
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
     float16 the scaler skips the first few updates, until it has found its scale.
 
 Measured
-    bfloat16 over TF32 on an A100: GPT-2 124M 1.11 times (Karpathy, build-nanogpt) and 1.60 times (Raschka,
-    LLMs-from-scratch); ResNet-50 938 to 2470 images/s over float32 (NVIDIA DeepLearningExamples).
+    bfloat16 over TF32 on an A100: GPT-2 124M 1.11 times (Karpathy) and 1.60 times (Raschka); ResNet-50 938 to 2470
+    images/s over float32 (NVIDIA DeepLearningExamples).
 """
 
 from __future__ import annotations

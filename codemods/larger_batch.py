@@ -18,38 +18,26 @@ Use instead
         parser.add_argument("--accumulation-steps", type=int, default=1)
 
     Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to
-    64 samples, and what is left stays accumulated. It needs the memory of the larger batch; whether a still larger one
-    fits is measured with your data, not guessed.
+    64 samples, and what is left stays accumulated. The same two numbers are settings of transformers' ``Trainer``.
 
-    The same two numbers are settings of transformers' ``Trainer``::
-
-        args = TrainingArguments("out", per_device_train_batch_size=32, gradient_accumulation_steps=1)
+    Without accumulation, batches of up to 16 samples become 64, of up to 32 four times as large (under the ``Trainer``,
+    32 samples), and up to 64 rows of a table become 256. So do batches of an evaluation of up to 8 samples, which teach
+    nothing.
 
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
-    clipped or the rate is scheduled with every small batch, where all samples are less than a larger batch that
-    ``drop_last`` would leave out, where a comment gives a reason for a value, where the training ends after a number of
-    small batches (``while``), two loaders are read side by side, and where the loop catches an out-of-memory error,
-    which would skip batches.
-
-    Without accumulation, batches of up to 16 samples become 64, of up to 32 four times as large (under the ``Trainer``,
-    32 samples), and up to 64 rows of a table become 256: a recipe, as the learning rate would have to
-    grow with them, which is yours to decide. So do batches of an evaluation of up to 8 samples, which teach nothing. It
-    is refused where several processes share the batches.
-
-    Of the settings of the ``Trainer`` it is refused where they tell that memory limits the batch (gradient
-    checkpointing, a model in 16 bits or quantized), beside DeepSpeed, where the script's own trainer computes the loss
-    or builds the loaders, and where a setting is changed elsewhere or a comment gives a reason for it.
+    clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave all samples out, where a
+    comment gives a reason for a value, where the training ends after a number of small batches (``while``), two loaders
+    are read side by side, the loop catches an out-of-memory error, or several processes share the batches. Of the
+    ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its loss or its loaders
+    are the script's own or a setting is changed elsewhere.
 
 Risk
-    equivalent where the update is the mean over the same samples, as a comparison has to show: losses over unpadded
-    tokens, pairs of samples and last, shorter batches may weigh samples otherwise. recipe with BatchNorm, whose
-    statistics are those of the batch, where the number of samples is known not to be divisible, under the ``Trainer``,
-    and without accumulation.
+    equivalent where the update is the mean over the same samples. recipe with BatchNorm, where the number of samples is
+    known not to be divisible, under the ``Trainer``, and without accumulation: the learning rate has to grow, too.
 
 Measured
-    12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10); far more where the GPU
-    waits for the next kernel to be started.
+    12 % for GPT-2 124M, which a small batch already fills (Raschka, LLMs-from-scratch ch05/10).
 """
 
 from __future__ import annotations
