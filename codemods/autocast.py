@@ -24,22 +24,12 @@ Use instead
     turned on where there is a GPU; calls of models beside the training's autocast get theirs.
 
 When refused
-<<<<<<< HEAD
-    Nothing is said of programs that never reach a GPU, of GPUs before Volta, of models without matrix products and
-    convolutions, and of steps that optimise an image and no model. It is refused for float64 and half precision, beside
-    apex, a scaler or autocast elsewhere, where a library's own kernels pass messages in graphs, for gradients of
-    gradients and closures (L-BFGS), for functions that raise in 16 bits inside of a model, and in reinforcement
-    learning, where a step compares with what the model did in float32. float16 needs a scaler: where it cannot go along
-    with the optimizer, it is a name of the step's file; where its state cannot be put beside the optimizer's in a
-    checkpoint, it finds its scale anew. Frameworks' switches are left alone where the command line or an engine (FSDP,
-    a configuration of DeepSpeed that says so) decides.
-=======
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
     convolutions. It is refused for float64 and half precision, beside apex, a scaler or autocast elsewhere, where a
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions that
     raise in 16 bits in the forward pass, and in reinforcement learning, where a step compares with what the model did
-    in float32. Frameworks' switches are left alone where the command line or an engine decides.
->>>>>>> f04be18 (Pages of autocast and larger-batch within forty lines)
+    in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where its state cannot be
+    saved it finds its scale anew. Frameworks' switches are left alone where the command line or an engine decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
