@@ -17,6 +17,7 @@ from turbofix.program.sizes import is_bound_by_launches
 from ._deepspeed import InConfiguration
 from ._deepspeed import evidence as of_configuration
 from ._deepspeed import under_trainer as beside_trainer
+from ._loaders import reason_beside
 from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said
 from ._scaler import holds
 from ._sixteen import (
@@ -64,7 +65,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         there = [
             judged_setting(codemod, training, each, message, right.format(each), value, (LEARNS_IN_16_BITS,))
             for each, value in (("bf16", CAPABLE), ("fp16", "{torch.cuda.is_available}()"))
-            if each == "bf16" or not is_off(training.argument(each))
+            if not is_off(training.argument(each)) or reason_beside(training.argument(each)) is not None
         ]
         told = sorted((each for each in there if each is not None), key=lambda each: not isinstance(each, InPlace))
         if told and isinstance(told[0], InPlace):  # one of the two that is on decides
@@ -77,7 +78,8 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             continue
         reason = why_not_under(program, training)
         seen = evidence(training, "bf16")
-        plan: Switch | InConfiguration = Switch("bf16", CAPABLE)
+        given = training.argument("bf16")
+        plan: Switch | InConfiguration = Switch("bf16", CAPABLE, given.edit_at)
         if reason is None and by_deepspeed(training):
             both, seen = beside_trainer(training), (*seen, *of_configuration(training))
             reason, plan = (both, plan) if isinstance(both, str) else (None, both)
@@ -85,6 +87,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
         plain = training.precision == "float32" and not training.overrides & STEPPING and program.complete
+        plain = plain and given.state == "absent"
         # a file cannot ask whether there is a GPU, without which transformers raises
         in_a_file = (ON_GPU,) if training.site in program.told_by else ()
         assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file)

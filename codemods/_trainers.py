@@ -10,7 +10,6 @@ from turbofix.program.evidence import of_value
 from turbofix.program.model import Argument, Training, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import is_telling
 from ._options import turned_on
 from ._precision import filled, said
 
@@ -102,8 +101,7 @@ def judged(  # noqa: PLR0913
 ) -> Finding | Refusal | InPlace | None:
     """What to say of a switch that the settings have; None where nothing sets it.
 
-    An option that is off is turned on, to ``value``, which rests on ``assumes``; so is what is off without a reason,
-    where anything is assumed.
+    An option that is off is turned on, to ``value``, which rests on ``assumes``.
     """
     given = training.argument(name)
     site = given.edit_at or given.site or training.site
@@ -112,17 +110,13 @@ def judged(  # noqa: PLR0913
     seen = (of_value(name, given, training.site),)
     if training.parsed:
         return None
-    plan: object = turned_on(given, value) if OPTION_DEFAULT in codemod.assumes and given.values == (False,) else None
+    plan = turned_on(given, value) if OPTION_DEFAULT in codemod.assumes and given.values == (False,) else None
     if plan is not None:
         return codemod.finding(site, slow, plan=plan, evidence=seen, assumes=(OPTION_DEFAULT, *assumes))
     if given.option is not None and given.state == "option":
         return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
     if given.state in ("computed", "unknown", "may") and given.site is not None:
         return codemod.in_place(site, f"{right}, where `{given.text or '...'}` says so")
-    told = given.comment is not None and is_telling(given.comment)
-    if given.state == "value" and given.values == (False,) and assumes and given.edit_at is not None and not told:
-        plan = Switch(name, value, given.edit_at)
-        return codemod.finding(site, slow, plan=plan, evidence=seen, assumes=assumes)
     if given.state == "value" and given.values != (None,):
         reason = f"the script sets {name}={given.text or given.values[0]} itself, on purpose as it seems"
         return codemod.refuse(site, slow, reason, evidence=seen)
