@@ -313,6 +313,9 @@ class _Following:
                 self._use("other", target)
             return [place for read in readers(scope).get(target, ()) if self._may_be(place := (frame, read))]
         if isinstance(target, (ast.Attribute, ast.Subscript)):
+            holders = members(frame.values.get(target.value))
+            if self.deep and not any(isinstance(each, _HOLDERS) for each in holders):
+                return self._use("other", target)  # who else has it is not known
             kind: Kind = "stored" if isinstance(target, ast.Subscript) or self.until is not None else "other"
             self._use(kind, target)
             return self._slot_reads(target) if self.deep else []
@@ -329,7 +332,9 @@ class _Following:
                 if isinstance(above, (ast.Attribute, ast.Subscript)) and above.value is node and not asked:
                     if self._key(above, frame) in (key, None) and self._may_be((frame, above)):
                         places.append((frame, above))
-                elif isinstance(holder, (Mapping, Sequence)) and isinstance(node, (ast.Name, ast.Attribute)):
+                elif isinstance(node, (ast.Name, ast.Attribute)) and (
+                    isinstance(holder, (Mapping, Sequence)) or isinstance(target, ast.Subscript)
+                ):
                     places.append((frame, node))
         return [place for place in places if isinstance(getattr(place[1], "ctx", None), ast.Load)]
 

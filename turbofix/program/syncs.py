@@ -455,12 +455,14 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
         frames = facts.frames_at(node, flow.opener(frame), frame.module)
         if not any(loop is each for one in frames for each in one.loops):
             return True
-        tests = [each for each in analysis.guards.conditions_of(node, frames, loop) if not is_key_known(each)]
+        tests = [each for each in analysis.guards.conditions_of(node, frames, loop) if not is_asked(each)]
         guard = analysis.guards.beside(tests, read_under, loop)
         return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
 
-    def is_key_known(condition: Condition) -> bool:  # `name not in totals`, on both sides of which it is kept there
+    def is_asked(condition: Condition) -> bool:  # `x is None`; `name not in totals`, on both sides of which it is kept
         test = condition.test
+        if isinstance(test, ast.Compare) and _is_none_test(test):
+            return True
         asked = test.comparators[-1] if isinstance(test, ast.Compare) and isinstance(test.ops[-1], _KEYS) else None
         held = members(facts.evaluate(asked, condition.frames)) if asked is not None else ()
         return bool(held) and all(isinstance(each, Mapping) for each in held)
