@@ -23,13 +23,13 @@ Use instead
             v,
             dropout_p=self.attn_dropout.p if self.attn_dropout.training else 0.0,
             is_causal=True,
+            scale=1.0 / math.sqrt(k.size(-1)),
         )
 
-    Scores that are multiplied by anything but one over the root of their width get ``scale=``; what may be a tensor
-    multiplies the queries. A mask that leaves out just what lies ahead of each query (``tril``, ``triu``, of whole
-    squares) is ``is_causal``, for a mask that is passed keeps FlashAttention away. Of others, ``attn_mask`` is True
-    where a key may be seen, the opposite of what ``masked_fill`` is given, or is what the script adds; a finite fill
-    (``-1e9``) is added, too, for it weighs all keys alike where a query may see none.
+    What scales the scores and may be a tensor multiplies the queries. A mask that leaves out just what lies ahead of
+    each query (``tril``, ``triu``, of whole squares) is ``is_causal``, for a mask that is passed keeps FlashAttention
+    away. Of others, ``attn_mask`` is True where a key may be seen, the opposite of what ``masked_fill`` is given, or is
+    what the script adds; a finite fill (``-1e9``) is added, too, for it weighs all keys alike where a query sees none.
 
     Modules and buffers stay, so that checkpoints load as before. What has three dimensions gets one more for a moment:
     torch's kernels only take four. Weights that are returned or kept and that nobody seems to read become None.
@@ -141,13 +141,14 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         values.append(f"dropout_p={attention.dropout}")
     if attention.causal:
         values.append(f"is_causal={attention.mask}")
-    if attention.scale is not None:
-        values.append(f"scale={attention.scale}")
+    values.append(f"scale={attention.scale}")
     name = edit.name("torch.nn.functional.scaled_dot_product_attention", attention.product)
     edit.replace(attention.product, laid_out(edit, attention, name, values, behind))
     for each in attention.unread:
         if each.site is not None:
             edit.replace(each.site, "None")
+    for site in attention.typed:
+        edit.replace(site, attention.like)
     for site in attention.removed:
         edit.delete(site)
 

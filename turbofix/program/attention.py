@@ -21,12 +21,13 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Attention, Unread, Unwanted
-from turbofix.program.names import dotted, parameters, stored
-from turbofix.program.values import Instance, members
+from turbofix.program.names import dotted, parameters, reads_of, stored
+from turbofix.program.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
 
 FUSED = "torch.nn.functional.scaled_dot_product_attention"
 _KERNELS = re.compile(
-    r"scaled_dot_product_attention|flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
+    r"(?<!self\.)(?<!def )scaled_dot_product_attention|"
+    r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
 _HIGHER = re.compile(
     r"\b(torch\.func|functorch|autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
@@ -38,7 +39,6 @@ _FAR = -1e4
 _LAST = {(-2, -1), (-1, -2)}
 _SHAPING = words("bool to view unsqueeze float")
 _SHAPES = words("shape size dim ndim")
-_QUIET = words("math numpy np float int")
 _DEEP = re.compile(r"\[.*(None|:).*\]|unsqueeze|\.view\(|reshape|expand")
 """What shows that a mask has two dimensions: torch's function takes no mask of one."""
 
@@ -242,6 +242,7 @@ class _Reading:
         self.dropout: str | None = None
         self.certain = True
         self.letters: str | None = None  # einsum's, of the scores
+        self.typed: list[tuple[ast.stmt, list[ast.Name]]] = []  # statements that ask scores for their dtype or device
 
     def attention(self) -> Attention | None:
         """The attention; None where it is none."""
@@ -339,6 +340,8 @@ class _Reading:
             if not isinstance(inner, ast.Assign) or inner.value is not self._top or self._top is reads[-1]:
                 raise _OtherError
             if [getattr(one, "id", None) for one in inner.targets] != [name.id] or len(reads) > 1:
+                raise _OtherError
+            if isinstance(each, ast.If) and len(each.body) > 1:
                 raise _OtherError
             self.removed.append(each)
         raise _OtherError
@@ -447,6 +450,8 @@ class _Reading:
             left, right = self._is_scores(node.left, at), self._is_scores(node.right, at)
             if isinstance(node.op, ast.MatMult):
                 return self._factors(node.left, node.right, at)
+            if left and right and isinstance(node.op, ast.Add):  # both are products: either is added to the other
+                left, right = self._is_product(node.left, at), not self._is_product(node.left, at)
             if left is right:
                 raise _OtherError
             scores, other = (node.left, node.right) if left else (node.right, node.left)
@@ -476,10 +481,20 @@ class _Reading:
         if (given := self._called(node, "add", "add_")) is not None and len(given) == len("sm"):
             self._operation(ast.Add(), given[1], at, test, swapped=False)
             return self._back(given[0], at)
-        if (given := self._called(node, *_CASTS)) is not None:
+        given = node.args if isinstance(node, ast.Call) and self._drops_nothing(node) else None
+        if given := given or self._called(node, *_CASTS):
             self.certain = False
             return self._back(given[0], at)
         raise _OtherError
+
+    def _drops_nothing(self, call: ast.Call) -> bool:
+        """Whether a call is dropout, of a share that is 0 wherever its layer was seen to be made."""
+        seen = [each for event in self.analysis.facts.at(call) for each in members(event.receiver)]
+        layers = [each for each in seen if isinstance(each, Made) and "Dropout" in each.qualname]
+        shares = [members(share.value) if (share := each.arguments.get("p", 0)) else () for each in layers]
+        if layers and not all(each and all(getattr(one, "value", 1) == 0 for one in each) for each in shares):
+            raise _WhyNotError("its scores are dropped at random before the softmax, which torch's kernels cannot")
+        return bool(layers)
 
     def _asks_for_shape(self, statement: ast.stmt, name: str) -> bool:
         """Whether a statement asserts no more of a name than its shape."""
@@ -493,14 +508,15 @@ class _Reading:
         for index in reversed(range(at)):
             each = self.block[index]
             inner, test = _only_under_test(each)
-            if name.id not in stored([each]) and not self._is_changed(inner, name.id):
-                if any(isinstance(one, ast.Name) and one.id == name.id for one in walk(each)):
-                    if self._asks_for_shape(each, name.id):  # of what will not be made any more
-                        self.removed.append(each)
-                        continue
-                    raise _WhyNotError("the scores are read by themselves as well")
+            changes = name.id in stored([each]) or self._is_changed(inner, name.id)
+            beside = [each] if not changes else each.body[:-1] if isinstance(each, ast.If) else []
+            for one in reversed(beside):
+                self._asks(one, name.id)
+            if not changes:
                 continue
-            self.removed.append(each)
+            if test is not None:
+                self.moved.append((index, test))
+            self.removed.append(inner if beside else each)
             if isinstance(inner, ast.Assign) and len(inner.targets) == 1 and isinstance(inner.targets[0], ast.Name):
                 if test is None:
                     return self._back(inner.value, index)
@@ -512,6 +528,17 @@ class _Reading:
                 return self._through(inner.value, name, index, test)
             raise _OtherError
         raise _OtherError
+
+    def _asks(self, statement: ast.stmt, name: str) -> None:
+        """What stands between the scores and their softmax may ask what they are made of, and no more."""
+        read = [each for each in walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        asked = {getattr(self.places.parent(each, self.module), "attr", "") for each in read}
+        if read and self._asks_for_shape(statement, name):  # of what will not be made any more
+            self.removed.append(statement)
+        elif not asked <= {"dtype", "device"}:
+            raise _WhyNotError("the scores are read by themselves as well")
+        elif read:
+            self.typed.append((statement, read))
 
     def _through(self, change: ast.expr, name: ast.Name, at: int, test: ast.expr | None) -> tuple[str, str]:
         """Through one change of the scores, perhaps under a test, to those before it."""
@@ -553,6 +580,14 @@ class _Reading:
         below = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         return depth > 0 and any(self._is_scores(each, at, depth - 1) for each in below)
 
+    def _is_product(self, node: ast.expr, at: int) -> bool:
+        """Whether an expression is a product itself, or a name for one."""
+        if isinstance(node, ast.Name):
+            found = [each for each in self.block[:at] if node.id in stored([each])]
+            return len(found) == 1 and isinstance(found[0], ast.Assign) and self._is_product(found[0].value, at)
+        matrices = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+        return matrices or self._called(node, *_PRODUCTS) is not None
+
     # --- scale and masks --------------------------------------------------------------------------------------------
 
     def _operation(self, op: ast.operator, other: ast.expr, at: int, test: ast.expr | None, *, swapped: bool) -> None:
@@ -561,57 +596,26 @@ class _Reading:
                 raise _WhyNotError("it is scaled more than once, or under a test")
             self.moved.append((at, other))
             text, divides = self._operand(other), isinstance(op, ast.Div)
-            self._scaled_by = other if divides else None
-            if self._is_number(other, at):
+            self._scaling = f" {'/' if divides else '*'} {text}"
+            if self._is_number(other):
                 self.scale = f"1.0 / {text}" if divides else self._text(other)
             else:
                 self.certain = False
-                self.folded = f"{{}} {'/' if divides else '*'} {text}"
+                self.folded = f"{{}}{self._scaling}"
         elif isinstance(op, ast.Add):
-            self._is_scaled_later()
             self.moved.append((at, other))
-            self.certain = self.certain and self._is_triangle(other, at, added=True)
-            self.causal.append(self._is_triangle(other, at, added=True))
-            self.masks.append(("", self._text(other), self._text(test) if test is not None else None))
+            self.causal.append(self._is_triangle(other, added=True))
+            self.certain = self.certain and self.causal[-1]
+            added = f"{self._operand(other)}{self._scaling}" if self._scaling else self._text(other)
+            self.masks.append(("", added, self._text(test) if test is not None else None))
         else:
             raise _OtherError
 
-    def _is_scaled_later(self) -> None:
-        if self.scale is not None or self.folded is not None:
-            raise _OtherError  # what is added is scaled, too
-
-    def _is_number(self, node: ast.expr, at: int, depth: int = 4) -> bool:
-        """Whether a factor is certainly no tensor."""
-        if isinstance(node, ast.Constant):
-            return True
-        if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-            below = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-            return all(self._is_number(each, at, depth) for each in below)
-        if isinstance(node, ast.Call):
-            name = dotted(node.func) or ""
-            if getattr(node.func, "attr", "") == "size" and node.args:
-                return True
-            plain = name.partition(".")[0] in _QUIET or name in ("sqrt", "max", "min")
-            return plain and all(self._is_number(each, at, depth) for each in node.args)
-        if isinstance(node, ast.Subscript):
-            shape = node.value.func if isinstance(node.value, ast.Call) else node.value
-            return isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size")
-        if isinstance(node, ast.Name) and depth:
-            for each in walk(self.function):
-                if isinstance(each, ast.Assign) and node.id in stored([each]):
-                    shape = each.value.func if isinstance(each.value, ast.Call) else each.value
-                    if isinstance(each.targets[0], ast.Tuple):
-                        return isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size")
-                    return self._is_number(each.value, at, depth - 1)
-            written = _attributes_of_module(self.module.tree).get(node.id)
-            return written is not None and self._is_number(written, at, depth - 1)
-        given = _attribute(self.analysis, self.module, node) if depth else None
-        if isinstance(given, ast.Name):  # perhaps a local one of the constructor, computed there
-            scope = self.places.function(given, self.module)
-            every_one = [each for each in walk(scope) if isinstance(each, ast.Assign)] if scope is not None else []
-            made = [each.value for each in every_one if given.id in stored([each])]
-            return given.id in _WIDTHS or (len(made) == 1 and _is_computed(made[0]))
-        return given is not None and _is_computed(given)
+    def _is_number(self, node: ast.expr) -> bool:
+        """Whether a factor was no tensor wherever the function ran."""
+        frames = self.analysis.execution.frames.values()
+        found = [each.values.get(node) for each in frames if each.function and each.function.node is self.function]
+        return isinstance(node, ast.Constant) or (bool(found) and all(map(_is_no_tensor, found)))
 
     def _masked(self, mask: ast.expr, fill: ast.expr, at: int, test: ast.expr | None) -> None:
         """``masked_fill(mask, fill)``: what is True may not be seen."""
@@ -628,12 +632,20 @@ class _Reading:
     def _kept(self, mask: ast.expr, fill: ast.expr, at: int, test: ast.expr | None) -> None:
         """``where(mask, scores, fill)``: what is True may be seen."""
         added = "{zeros}.masked_fill(~{mask}, {fill})"
-        if not self._is_number(fill, at):
+        if not self._is_number(fill):
             self.certain = False
-        self._left_out(mask, fill, self._text(mask), added, at, test)
+        self._left_out(mask, fill, self._text(mask), added, at, test, zero_is_out=True)
 
     def _left_out(  # noqa: PLR0913
-        self, mask: ast.expr, fill: ast.expr, keep: str, added: str, at: int, test: ast.expr | None
+        self,
+        mask: ast.expr,
+        fill: ast.expr,
+        keep: str,
+        added: str,
+        at: int,
+        test: ast.expr | None,
+        *,
+        zero_is_out: bool = False,
     ) -> None:
         self.moved += [(at, mask), (at, fill)]
         said = self._text(fill)
@@ -647,7 +659,7 @@ class _Reading:
             said = re.sub(rf"\b{name}\.dtype\b", "{query}.dtype", said)
         if any(isinstance(each, ast.Name) and each.id in self.names for each in walk(mask)):
             raise _WhyNotError("its mask is made of the scores")
-        causal = self._is_triangle(mask, at, added=False)
+        causal = self._is_triangle(mask, zero_is_out)
         if not causal and not _DEEP.search(self._text(mask) + self._made_of(mask, at)):
             self.certain = False  # it may have one dimension only, which torch's function does not take
         self.causal.append(causal)
@@ -663,16 +675,17 @@ class _Reading:
         found = [each for each in walk(self.function) if isinstance(each, ast.Assign) and names & stored([each])]
         return " ".join(self._text(each.value) for each in found)
 
-    def _is_triangle(self, node: ast.expr, at: int, *, added: bool) -> bool:
+    def _is_triangle(self, node: ast.expr, zero_is_out: bool = False, *, added: bool = False) -> bool:
         """Whether a mask leaves out just what lies ahead of each query, of as many keys as queries."""
         if "cat(" in self._text(self.function) or "past" in self._text(self.function):
             return False
-        zero_is_out = False
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
-            zero_is_out = getattr(node.comparators[0], "value", 1) in (0, False)
+            zero_is_out ^= getattr(node.comparators[0], "value", 1) in (0, False)
             node = node.left
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-            zero_is_out, node = True, node.operand
+            zero_is_out, node = not zero_is_out, node.operand
+        made = self._made_once(node) if isinstance(node, ast.Name) else None
+        node = made if isinstance(made, ast.Subscript) else node
         part = node
         square = True
         while isinstance(part, (ast.Subscript, ast.Call)) and not self._called(part, "tril", "triu"):
@@ -683,8 +696,10 @@ class _Reading:
                 continue
             ends = part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
             cuts = [each for each in ends if isinstance(each, ast.Slice) and each.upper is not None]
-            square = square and len({ast.dump(each) for each in cuts}) == 1 and len(cuts) == len("qk")
-            square = square and not any(each.lower or each.step for each in cuts)
+            square = (
+                square and len({ast.dump(each.upper) for each in cuts if each.upper}) == 1 and len(cuts) == len("qk")
+            )
+            square = square and not any(each.step or not _is_from_the_end(each) for each in cuts)
             part = part.value
         if part is not node and not square and any(isinstance(each, ast.Slice) for each in walk(node)):
             return False
@@ -697,16 +712,20 @@ class _Reading:
             return self._makes_triangle(given, zero_is_out, added, set())
         return self._makes_triangle(part, zero_is_out, added, set())
 
+    def _made_once(self, name: ast.Name) -> ast.expr | None:
+        """What a function sets a name to, where it does so once, and changes it nowhere."""
+        scope = self.places.function(name, self.module) or self.function
+        found = [each for each in walk(scope) if isinstance(each, ast.Assign) and name.id in stored([each])]
+        written = _changed_in_place([each for each in walk(scope) if isinstance(each, ast.stmt)])
+        once = len(found) == 1 and found[0].targets[0].__class__ is ast.Name and name.id not in written
+        return found[0].value if once else None
+
     def _makes_triangle(self, node: ast.expr, zero_is_out: bool, added: bool, seen: set[str]) -> bool:
         while isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _SHAPING:
             node = node.func.value  # type: ignore[attr-defined]
         if isinstance(node, ast.Name) and node.id not in seen:
-            scope = self.places.function(node, self.module) or self.function
-            found = [each for each in walk(scope) if isinstance(each, ast.Assign) and node.id in stored([each])]
-            written = _changed_in_place([each for each in walk(scope) if isinstance(each, ast.stmt)])
-            if len(found) != 1 or node.id in written:
-                return False
-            return self._makes_triangle(found[0].value, zero_is_out, added, {*seen, node.id})
+            made = self._made_once(node)
+            return made is not None and self._makes_triangle(made, zero_is_out, added, {*seen, node.id})
         given = self._called(node, "tril", "triu")
         if given is None or not isinstance(node, ast.Call):
             return False
@@ -730,27 +749,20 @@ class _Reading:
     # --- factors ----------------------------------------------------------------------------------------------------
 
     _in_heads = False
-    _scaled_by: ast.expr | None = None
+    _scaling = ""  # what scales the scores later, and with them what is added to them
 
     def _factors(self, query: ast.expr, key: ast.expr, at: int) -> tuple[str, str]:
-        if isinstance(key, ast.Name) and (made := self._set_once(key.id, at)) is not None:
-            at, key = min(at, made[0]), made[1]
+        made = self._made_once(key) if isinstance(key, ast.Name) else None
+        set_at = [
+            i for i, each in enumerate(self.block[:at]) if made is not None and getattr(each, "value", None) is made
+        ]
+        if made is not None and set_at and self._untransposed(made) in map(self._text, walk(made)):
+            at, key = set_at[0], made
         self.moved += [(at, query), (at, key)]
+        self._asked = next((each.id for each in walk(query) if isinstance(each, ast.Name) and each.id != "self"), "")
         return self._text(query), self._untransposed(key)
 
-    def _set_once(self, name: str, at: int) -> tuple[int, ast.expr] | None:
-        """The transposed tensor that a name of this block is set to, where that is all that is done to it."""
-        found = [(i, each) for i, each in enumerate(self.block[:at]) if name in stored([each])]
-        if len(found) != 1 or not isinstance(found[0][1], ast.Assign) or len(found[0][1].targets) != 1:
-            return None
-        value = found[0][1].value
-        if isinstance(value, ast.Call) and self._called(value, "transpose", "swapaxes", "permute"):
-            return (
-                None
-                if name in {each.id for each in walk(value) if isinstance(each, ast.Name)}
-                else (found[0][0], value)
-            )
-        return None
+    _asked = ""  # of what dtype the queries are, and so the scores
 
     def _untransposed(self, key: ast.expr) -> str:
         """The keys of the transposed ones."""
@@ -828,17 +840,13 @@ class _Reading:
 
     def _told(self, product: ast.expr, query: str, key: str, values: tuple[str, str]) -> Attention:
         value, behind = values
-        self.uses += [product, *self.removed]
+        self.uses += [product, *self.removed, *(each for _, read in self.typed for each in read)]
         self._is_unchanged(product)
         unread = self._read_elsewhere(product)
         unread += [] if self._is_function(self.softmax.func) or not _hooks(self.analysis) else [Unread(None)]
-        scale: str | None = self.scale
+        scale = self.scale or "1.0"
         if self.folded is not None:
-            query, scale = self.folded.format(query if query.isidentifier() else f"({query})"), "1.0"
-        elif self.scale is None:
-            scale = "1.0"
-        elif self._is_root_of(query, key):
-            scale = None
+            query = self.folded.format(query if query.isidentifier() else f"({query})")
         causal = bool(self.masks) and all(self.causal) and len({each[2] for each in self.masks}) == 1
         test = self.masks[0][2] if self.masks else None
         mask = None
@@ -850,6 +858,7 @@ class _Reading:
         if not behind and self._is_viewed(product):
             behind = ".contiguous()"
         site = self.places.site
+        asked = tuple(site(each, self.module) for each in self._still_asking(mask or ""))
         return Attention(
             site(self.softmax, self.module),
             site(product, self.module),
@@ -866,39 +875,46 @@ class _Reading:
             tuple(site(each, self.module) for each in self.removed),
             tuple(unread),
             self.certain,
+            typed=asked,
+            like=self._asked,
         )
+
+    def _still_asking(self, mask: str) -> list[ast.Name]:
+        """Where the scores are asked what they are made of, once what only leads to a mask that goes has gone, too."""
+        found: list[ast.Name] = []
+        for statement, read in self.typed:  # the last one first
+            own = stored([statement])
+            gone = {id(each) for node in (*self.removed, statement) for each in walk(node)}
+            kept = any(id(each) not in gone for name in own for each in reads_of(name, self.function))
+            if isinstance(statement, ast.Assign) and not kept and not own & set(re.findall(r"\w+", mask)):
+                self.removed.append(statement)
+            else:
+                found += read
+        if found and not self._asked:
+            raise _WhyNotError("the scores are read by themselves as well")
+        return found
 
     def _mask(self, query: str, key: str) -> str:
         """All masks as one: a condition where each leaves out for certain, else what is added."""
         tests = {test for _, _, test in self.masks}
-        if len(tests) > 1:
+        if len(tests) > 1 and None not in tests:
             raise _WhyNotError("its masks are made under different tests")
+        (common,) = tests if len(tests) == 1 else (None,)
         if all(keep for keep, _, _ in self.masks):
-            kept = [keep for keep, _, _ in self.masks]
-            text = kept[0] if len(kept) == 1 else " & ".join(f"({keep})" for keep in reversed(kept))
+            kept = [_under(keep, test if test != common else None, "True") for keep, _, test in reversed(self.masks)]
+            text = kept[0] if len(kept) == 1 else " & ".join(f"({each})" for each in kept)
         else:
             first = query if query.isidentifier() else f"({query})"
-            zeros = f"{key if key.isidentifier() else first}.new_zeros(())"
+            zeros = f"{key if key.isidentifier() else self._asked or first}.new_zeros(())"
             self.certain = self.certain and len(self.masks) == 1
-            added = [each.replace("{zeros}", zeros).replace("{query}", first) for _, each, _ in reversed(self.masks)]
+            added = [
+                _under(
+                    each.replace("{zeros}", zeros).replace("{query}", first), test if test != common else None, "0.0"
+                )
+                for _, each, test in reversed(self.masks)
+            ]
             text = " + ".join(added)
-        (test,) = tests
-        return f"{text} if {test} else None" if test is not None else text
-
-    def _is_root_of(self, query: str, key: str) -> bool:
-        """Whether the scores are divided by the root of the queries' own width, as torch does by itself."""
-        text = re.sub(r"\s", "", self._text(self._scaled_by)) if self._scaled_by is not None else ""
-        roots = (r"(?:math|np|numpy)\.sqrt\((.*)\)", r"\(?(.*)\*\*\(?(?:0?\.5|1/2)\)?\)?")
-        inner = next((found[1] for each in roots if (found := re.fullmatch(each, text))), None)
-        if inner is None and self.scale is not None:
-            plain = re.sub(r"\s", "", self.scale)
-            found = re.fullmatch(r"\(?1(?:\.0)?/math\.sqrt\((.*)\)\)?|(.*)\*\*\(?-0?\.5\)?", plain)
-            inner = (found[1] or found[2]) if found else None
-        if inner is None:
-            return False
-        return inner.strip("()") in {
-            f"{each}{size}".strip("()") for each in (query, key) for size in (".size(-1)", ".shape[-1]")
-        }
+        return f"{text} if {common} else None" if common is not None else text
 
     def _is_of_one_head(self, query: str) -> bool:
         """Whether queries are a layer's output of three dimensions: torch's kernels take four."""
@@ -993,40 +1009,30 @@ class _Reading:
 # --- small questions ----------------------------------------------------------------------------------------------
 
 
-_WIDTHS = words("dim d_k d_model head_dim dim_head hidden_size embed_dim heads num_heads n_heads n_head")
-"""Parameters that are numbers by what they are multiplied or divided by: widths and heads."""
-
-
 def _hooks(analysis: Analysis) -> bool:
     """Whether the program hooks into its layers' calls."""
     return any("register_forward_hook" in each.text for each in analysis.execution.modules.values())
 
 
 def _only_under_test(statement: ast.stmt) -> tuple[ast.stmt, ast.expr | None]:
-    """The one statement of an ``if`` without ``else``, with its test; any other statement itself."""
-    if isinstance(statement, ast.If) and not statement.orelse and len(statement.body) == 1:
-        return statement.body[0], statement.test
+    """The last statement of an ``if`` without ``else``, with its test; any other statement itself."""
+    if isinstance(statement, ast.If) and not statement.orelse:
+        return statement.body[-1], statement.test
     return statement, None
 
 
-def _is_computed(node: ast.expr) -> bool:
-    """Whether an attribute is set to a number: ``dim // heads``, ``math.sqrt(config.width)``, and no tensor."""
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.BoolOp):  # ``scale or width**-0.5``: a tensor is not asked whether it is true
-        return _is_computed(node.values[-1])
-    calls = [dotted(each.func) or "tensor" for each in walk(node) if isinstance(each, ast.Call)]
-    return isinstance(node, (ast.BinOp, ast.Call)) and all(each.partition(".")[0] in _QUIET for each in calls)
+def _under(text: str, test: str | None, otherwise: str) -> str:
+    return text if test is None else f"({text} if {test} else {otherwise})"
 
 
-@once_per_node
-def _attributes_of_module(tree: ast.Module) -> dict[str, ast.expr]:
-    """What a file's top level sets its names to, where it does so once."""
-    found: dict[str, list[ast.expr]] = {}
-    for each in tree.body:
-        if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
-            found.setdefault(each.targets[0].id, []).append(each.value)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+def _is_no_tensor(value: Value | None) -> bool:
+    found = members(value)
+    return bool(found) and all(
+        isinstance(each, (Const, Option))
+        or (isinstance(each, Unknown) and each.number)
+        or (isinstance(each, Opaque) and each.name.startswith("numpy."))
+        for each in found
+    )
 
 
 def _name(func: ast.expr) -> str:
@@ -1041,6 +1047,12 @@ def _number(node: ast.expr | None) -> float | None:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(node.value) if isinstance(node.value, float) else node.value  # type: ignore[return-value]
     return None
+
+
+def _is_from_the_end(cut: ast.Slice) -> bool:
+    """``:n``, or ``n - m : n``: the last of n, which are all of them where there are as many keys as queries."""
+    low = cut.lower
+    return low is None or (isinstance(low, ast.BinOp) and ast.dump(low.left) == ast.dump(cut.upper or low))
 
 
 def _is_square(sizes: list[ast.expr]) -> bool:

@@ -1677,10 +1677,11 @@ class Attention:
     """One softmax(QK^T * scale + masks) V that is written out, in a function that the program runs.
 
     ``product`` is the product of weights and values. All texts are sources valid there: ``mask`` is for ``attn_mask``,
-    for ``is_causal`` where it is ``causal``; ``scale`` is None for one over the root of the width; ``behind`` turns the
-    result. ``heads``: there are three dimensions, and torch's kernels take four. ``removed`` are the statements that
-    only lead to it, ``unread`` the weights that are handed on and that nobody seems to read. ``certain``: the text
-    alone shows that torch's function computes the same. ``why_not`` speaks against it; then the rest is empty.
+    for ``is_causal`` where it is ``causal``; ``behind`` turns the result. ``heads``: there are three dimensions, and
+    torch's kernels take four. ``removed`` are the statements that only lead to it, ``unread`` the weights that are
+    handed on and that nobody seems to read. ``typed`` are scores asked for their dtype or device, which are those of
+    ``like``. ``certain``: the text alone shows that torch's function computes the same. ``why_not`` speaks against it;
+    then the rest is empty.
     """
 
     softmax: Site
@@ -1692,12 +1693,14 @@ class Attention:
     mask: str | None = None
     causal: bool = False
     dropout: str | None = None
-    scale: str | None = None
+    scale: str = "1.0"
     behind: str = ""
     heads: bool = False
     removed: tuple[Site, ...] = ()
     unread: tuple[Unread, ...] = ()
     certain: bool = True
+    typed: tuple[Site, ...] = ()
+    like: str = ""
     why_not: str | None = None
 
 
