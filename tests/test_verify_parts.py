@@ -137,6 +137,20 @@ def test_changed_statements(new: bytes, expected: list[range]) -> None:
     assert list(changes.changed_statements(OLD, new)) == expected
 
 
+def test_what_was_only_indented_is_not_new() -> None:
+    old = b'x = 1\nif x:\n    print(\n        f"{x} \\\n said"\n    )\n    y = 2\n'
+    new = b"z = 0\nif not z:\n" + b"".join(b"    " + line for line in old.splitlines(keepends=True))
+    new = new.replace(b"     said", b" said")
+    found = changes.changed_statements(old, new)
+    assert [list(each) for each in found] == [[1, 2]]
+
+
+def test_a_decorator_has_run_when_what_it_decorates_has() -> None:
+    old = b"def f(x):\n    return x\n"
+    found = changes.changed_statements(old, b"@g\n" + old)
+    assert [list(each) for each in found] == [[1, 2], [3]]
+
+
 def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:
     path = Path("/p/train.py")
     new = OLD.replace(b"    2,\n", b"    3,\n").replace(b"    y = 2\n", b"    y = 3\n")
@@ -481,12 +495,12 @@ def test_rounding_may_stray_in_a_few_steps_and_no_more(name: str) -> None:
     assert first_difference(ORIGINAL, few, thresholds.ROUNDED, exact=False) is None
     found = first_difference(ORIGINAL, many, thresholds.ROUNDED, exact=False)
     assert found is not None
-    assert found.startswith(f"at step 5 {words}")
-    assert found.endswith("and so in 6 of 20 steps")
+    assert found.sentence.startswith(f"at step 5 {words}")
+    assert found.sentence.endswith("and so in 6 of 20 steps")
     # programs of the same precision have no strays
     found = first_difference(ORIGINAL, strays(1, **off), thresholds.CLOSE, exact=False)
     assert found is not None
-    assert found.startswith(f"at step 5 {words}")
+    assert (found.sentence.startswith(f"at step 5 {words}"), found.place) == (True, 4)
 
 
 def test_strays_are_counted_by_measure() -> None:
@@ -551,7 +565,7 @@ def test_other_samples_are_a_difference_though_the_step_draws() -> None:
         assert not drew_differently(drawing, candidate)
         found = first_difference(drawing, candidate, thresholds.CLOSE, exact=False)
         assert found is not None
-        assert "the optimizer steps after" in found
+        assert "the optimizer steps after" in found.sentence
 
 
 @pytest.mark.parametrize(

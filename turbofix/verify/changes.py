@@ -25,21 +25,17 @@ def changed_statements(old: bytes, new: bytes) -> tuple[Sequence[int], ...]:
     except SyntaxError:
         return ()
     statements = _statements(tree)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    runs = [codes[1:] for codes in matcher.get_opcodes() if codes[0] != "equal"]
+    gone = {line.strip() for start, end, _, _ in runs for line in before[start:end]}
+    changed = {line + 1 for _, _, start, end in runs for line in range(start, end) if after[line].strip() not in gone}
+    fresh = {statements[line] for line in changed if line in statements}
     found: list[Sequence[int]] = []
-    touched: set[range] = set()
-    gone: set[str] = set()
-    for tag, old_start, old_end, start, end in difflib.SequenceMatcher(
-        None, before, after, autojunk=False
-    ).get_opcodes():
-        if tag == "equal":
-            continue
-        gone |= {line.strip() for line in before[old_start:old_end]}
-        here = {s for line in range(start + 1, end + 1) for s in [statements.get(line)] if s is not None}
+    for _, _, start, end in runs:
         # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
+        here = fresh.intersection(statements[line] for line in range(start + 1, end + 1) if line in statements)
         if here:
             found.append(range(min(s.start for s in here), max(s.stop for s in here)))
-        touched |= here
-    fresh = {s for s in touched if not all(after[line - 1].strip() in gone for line in s)}
     found += [each for each in _branches(tree.body, fresh) if each not in found]
     return tuple(found)
 
@@ -60,6 +56,8 @@ def _branches(body: list[ast.stmt], fresh: Collection[range]) -> Iterator[Sequen
             branches = [[each for method in _methods(node) for each in method.body]]
         whole = new and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         lines = [_new_lines(branch, fresh, deep=whole) for branch in branches]
+        if whole and not any(lines):
+            yield range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)  # a decorator, a default: once called
         if new and len(branches) > 1 and isinstance(node, (ast.If, ast.Match)) and all(lines):
             yield _span(itertools.chain(*lines))
             continue

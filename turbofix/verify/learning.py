@@ -43,11 +43,15 @@ Tell = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run of a rewrite against the original: what differs, or why nothing can be said, or neither."""
+    """One run of a rewrite against the original: what differs, or why nothing can be said, or neither.
+
+    ``place`` counts the steps before the difference, where it is known to show in one step.
+    """
 
     difference: str | None
     unverifiable: str | None
     log: Mapping[str, Any] = field(default_factory=dict)
+    place: int | None = None
 
     @property
     def clean(self) -> bool:
@@ -229,35 +233,37 @@ class Original:
             return f'stopped{_at(ended.log)} with "{complaint}": {denied}'
         return f'stopped with "{complaint}"{_at(ended.log)}'
 
-    def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str) -> Outcome:
-        """Run a rewrite and hold it against the original."""
-        ended = self._run(phase, files, replay=True)
+    def compare(self, files: Mapping[Path, bytes], *, exact: bool, phase: str, until: int | None = None) -> Outcome:
+        """Run a rewrite and hold it against the original, or ``until`` so many steps, to know where a difference is."""
+        original = self.log if until is None else {**self.log, "rows": self.log["rows"][:until]}
+        ended = self._run(phase, files, replay=True, until=until)
         if ended.stopped:
             took = f"the original took {self.log['seconds']:.3g} seconds for its {len(self.log['rows'])} steps"
             return Outcome(None, f"the rewritten script {ended.complaint} ({took})")
         if ended.complaint:
-            return Outcome(f"the rewritten script {self.ending(ended)}", None)
+            return Outcome(f"the rewritten script {self.ending(ended)}", None, place=len(ended.rows))
         log = ended.log
-        steps, ours = len(ended.rows), len(self.log["rows"])
-        if self.log["how"] == "waiting" and steps != ours:
+        steps, ours = len(ended.rows), len(original["rows"])
+        if original["how"] == "waiting" and steps != ours:
             return Outcome(
                 None, f"the rewritten script takes {steps} steps, and the original waits{_at(self.log)} after {ours}"
             )
-        if verdict.drew_differently(self.log, log):
+        if verdict.drew_differently(original, log):
             return Outcome(
                 None, "the training step draws random numbers, and with other batches the same samples meet others", log
             )
-        tolerance = verdict.tolerance_for(self.log, log, cuda=self._child.cuda and not self._remap)
-        difference = verdict.first_difference(self.log, log, tolerance, exact=exact)
-        if difference and tolerance == ROUNDED and not exact and verdict.may_be_rounding(self.log, log):
-            difference = verdict.first_difference(self.log, log, tolerance, exact=exact, control=self._control())
-            self._widened = self._widened or difference is None
-        if difference is None:
-            difference = self._end_difference(log)
+        tolerance = verdict.tolerance_for(original, log, cuda=self._child.cuda and not self._remap)
+        found = verdict.first_difference(original, log, tolerance, exact=exact)
+        if found and tolerance == ROUNDED and not exact and verdict.may_be_rounding(original, log):
+            found = verdict.first_difference(original, log, tolerance, exact=exact, control=self._control())
+            self._widened = self._widened or found is None
+        if until is not None:
+            return Outcome(found.sentence if found and found.place is not None else None, None, log)
+        difference, place = (found.sentence, found.place) if found else (self._end_difference(log), None)
         if difference is None:
             difference = self._printed_difference(log, tolerance, exact=exact)
         unverifiable = None if difference else verdict.too_few_compared(self.log, log, FEWEST_STEPS)
-        return Outcome(difference, unverifiable, log)
+        return Outcome(difference, unverifiable, log, place)
 
     def _control(self) -> Mapping[str, Any]:
         """The log of the script as it is with its weights disturbed by as much as 16 bits round them."""
@@ -293,8 +299,16 @@ class Original:
             difference = compare()
         return difference
 
-    def _run(self, phase: str, files: Mapping[Path, bytes], *, replay: bool = False, disturb: bool = False) -> Ended:
-        total = len(self.log["rows"]) if self.log else self._request.options.steps
+    def _run(
+        self,
+        phase: str,
+        files: Mapping[Path, bytes],
+        *,
+        replay: bool = False,
+        disturb: bool = False,
+        until: int | None = None,
+    ) -> Ended:
+        total = until or (len(self.log["rows"]) if self.log else self._request.options.steps)
         self._tell(Progress(phase, 0, total))
         order = {
             **self._order(files),
@@ -303,10 +317,10 @@ class Original:
             "disturb": disturb,
             "monitor": not replay,
             # one more than the original's, to see a candidate that goes on
-            "stop_after": self._stop_after() if replay else None,
+            "stop_after": until or (self._stop_after() if replay else None),
             "may_shorten": not replay and not self._plan and self._request.options.steps is None,
             "shorten": dict(self._plan),
-            "finish_seconds": self._finish_seconds(replay=replay, rewritten=bool(files)),
+            "finish_seconds": 0.0 if until else self._finish_seconds(replay=replay, rewritten=bool(files)),
             "patience": self._patience(replay=replay),
             "dropout": self._dropout,
         }
@@ -514,15 +528,18 @@ class Blame:
         order = {stage.codemod: place for place, stage in enumerate(self._request.stages)}
         return tuple(sorted(judgements.values(), key=lambda one: order.get(one.codemod, 0)))
 
-    def _compare(self, stages: tuple[Stage, ...]) -> Outcome:
-        """The outcome of the last stage's program, which is run once."""
+    def _compare(self, stages: tuple[Stage, ...], until: int | None = None) -> Outcome:
+        """The outcome of the last stage's program, which is run once, and to its end or ``until`` so many steps."""
         exact = all(stage.risk is Risk.EXACT for stage in stages)
         program = (tuple(sorted(stages[-1].files.items())), exact)
-        if program not in self._compared:
-            names = [stage.codemod for stage in stages if stage.codemod]
-            phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-            self._compared[program] = self._original.compare(stages[-1].files, exact=exact, phase=phase)
-        return self._compared[program]
+        if program in self._compared:
+            return self._compared[program]
+        names = [stage.codemod for stage in stages if stage.codemod]
+        phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
+        outcome = self._original.compare(stages[-1].files, exact=exact, phase=phase, until=until)
+        if until is None:
+            self._compared[program] = outcome
+        return outcome
 
     def _culprits(self, stages: tuple[Stage, ...], outcome: Outcome) -> Iterator[Judgement]:
         """The codemods to take out next, and why; none when the set stands."""
@@ -555,11 +572,15 @@ class Blame:
         return alone if all(stage.risk is Risk.EXACT for stage in alone) else ()
 
     def _first_unclean(self, stages: tuple[Stage, ...], whole: Outcome) -> tuple[int, Outcome]:
-        """The first stage with which the program is no longer clean, by bisection over the prefixes."""
+        """The first stage with which the program is no longer clean, by bisection over the prefixes.
+
+        They are run as far as the whole set was before it differed.
+        """
         low, high, found = 0, len(stages) - 1, whole
+        until = None if whole.place is None else whole.place + 1
         while low < high:
             middle = (low + high) // 2
-            outcome = self._compare(stages[: middle + 1])
+            outcome = self._compare(stages[: middle + 1], until)
             if outcome.clean:
                 low = middle + 1
             else:

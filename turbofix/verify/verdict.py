@@ -34,6 +34,14 @@ HYPER_NAMES = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What a candidate does differently. ``place`` counts the steps before it, where one step shows it."""
+
+    sentence: str
+    place: int | None = None
+
+
+@dataclass(frozen=True)
 class Deviation:
     """What is off in a step: ``severity`` is in units of the measure's tolerance, infinite where it has none."""
 
@@ -159,12 +167,18 @@ def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
             tolerance,
             gradient_angle=max(tolerance.gradient_angle, gradient_angle),
             gradient_ratio=max(tolerance.gradient_ratio, gradient_ratio),
-            loss=max(tolerance.loss, min(WIDEST_LOSS, lengths * max(each.loss for each in steps))),
+            loss=max(tolerance.loss, _loss_bound([each.loss for each in steps])),
             buffer=max(tolerance.buffer, min(WIDEST, buffer)),
         ),
         parameters,
         max(usual_farthest(tolerance), min(1.0, 2 * gradient_angle)),
     )
+
+
+def _loss_bound(losses: Sequence[float]) -> float:
+    """Of a loss that disturbed weights change by more than that in the typical step, a sum has cancelled its digits."""
+    widened = BESIDE_WEIGHTS * max(losses)
+    return widened if _typical(losses) > WIDEST_LOSS else min(WIDEST_LOSS, widened)
 
 
 def usual_farthest(tolerance: Tolerance) -> float:
@@ -174,8 +188,8 @@ def usual_farthest(tolerance: Tolerance) -> float:
 
 def first_difference(
     original: Log, candidate: Log, tolerance: Tolerance, *, exact: bool, control: Log | None = None
-) -> str | None:
-    """What the candidate does differently, in a sentence; None when it learns the same.
+) -> Difference | None:
+    """What the candidate does differently; None when it learns the same.
 
     With ``exact`` every loss, gradient and weight must be the same bit for bit, else within ``tolerance``. Where that
     allows for strays, a measure may be past its bound by so much in a few steps: rounding does that where sums cancel,
@@ -187,24 +201,21 @@ def first_difference(
     loss_scale = _typical([abs(_sum(row)) for row in original["rows"]])
     old_rows, new_rows = original["rows"], candidate["rows"]
     strays: dict[tuple[int, str], list[str]] = {}
-    for old, new in zip(old_rows, new_rows, strict=False):
+    for place, (old, new) in enumerate(zip(old_rows, new_rows, strict=False)):
         floor = floor_of.get((old["optimizer"], old["step"]), usual)
         for deviation in _deviations(old, new, floor, loss_scale):
             sentence = f"{_where(old, old_rows)} {deviation.sentence}"
             if not deviation.severity <= floor.tolerance.stray:
-                return sentence
+                return Difference(sentence, place)
             strays.setdefault((old["optimizer"], deviation.measure), []).append(sentence)
         inexact = _inexact(old, new) if exact else None
         if inexact:
-            return f"{_where(old, old_rows)} {inexact}"
-    systematic = _systematic(strays, old_rows)
-    if systematic:
-        return systematic
-    if len(new_rows) < len(old_rows):
-        return f"the optimizer steps {len(new_rows)} times where the original's steps {len(old_rows)} times"
-    if len(new_rows) > len(old_rows):
-        return f"the optimizer steps at least {len(new_rows)} times where the original's steps {len(old_rows)} times"
-    return next(_whole_differences(original, candidate), None)
+            return Difference(f"{_where(old, old_rows)} {inexact}", place)
+    ours, theirs = len(old_rows), len(new_rows)
+    many = f"{theirs}" if theirs < ours else f"at least {theirs}"
+    counts = f"the optimizer steps {many} times where the original's steps {ours} times" if theirs != ours else None
+    found = _systematic(strays, old_rows) or counts or next(_whole_differences(original, candidate), None)
+    return Difference(found) if found else None
 
 
 def drew_differently(original: Log, candidate: Log) -> bool:
@@ -229,7 +240,11 @@ def too_few_compared(original: Log, candidate: Log, fewest: int) -> str | None:
 
 def closeness(candidate: Log) -> str:
     """How close the worst step came, in words, for a codemod that was kept."""
-    compared = [row["compare"] for row in candidate["rows"] if row.get("compare") and not row["compare"]["mismatch"]]
+    compared = [
+        row["compare"]
+        for row in candidate["rows"]
+        if row.get("compare") and not row["compare"]["mismatch"] and not row.get("skipped")
+    ]
     if not compared:
         return "no step could be compared"
     gradient = max(max(c["gradient"]["angle"], distance(c["gradient"]["ratio"])) for c in compared)

@@ -142,6 +142,35 @@ def seed_everything(chance: Chance, shift: int = 0) -> None:
             setattr(bits, "randbits", chance.new_seed)  # noqa: B010 (unknown to the type checker)
 
 
+def draw_in_order() -> None:
+    """Draw the numbers of a tensor in the order of its indices, in whatever order it has them in memory."""
+
+    def filled(original: Any) -> Callable[..., Any]:
+        def fill(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self.is_contiguous():
+                return original(self, *arguments, **keywords)
+            plain = torch.empty_like(self, memory_format=torch.contiguous_format)
+            return self.copy_(original(plain, *arguments, **keywords))
+
+        return fill
+
+    def alike(original: Any) -> Callable[..., Any]:
+        def made(input: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: A002 (its name in torch)
+            order = keywords.pop("memory_format", torch.preserve_format)
+            found = original(input, *arguments, memory_format=torch.contiguous_format, **keywords)
+            if input.is_contiguous() and order in (torch.preserve_format, torch.contiguous_format):
+                return found
+            empty = torch.empty_like(input, dtype=found.dtype, device=found.device, memory_format=order)
+            return empty.copy_(found).requires_grad_(found.requires_grad)
+
+        return made
+
+    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_"):
+        wrap(torch.Tensor, name, filled)
+    for name in ("rand_like", "randn_like", "randint_like"):
+        wrap(torch, name, alike)
+
+
 def _shift_seeds(shift: int) -> None:
     def shifted(original: Any) -> Callable[..., Any]:
         def seed(*numbers: Any, **keywords: Any) -> Any:

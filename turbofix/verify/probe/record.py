@@ -98,6 +98,7 @@ class Recorder:
         self.saved: dict[str, list[str]] = {}
         self.lines: list[tuple[int, str]] = []
         self.epochs_ended = 0
+        self._evaluations, self._evaluated = 0, 0  # how many, and after how many steps the last one
         self._steps_of_passes = 0  # taken when the last epoch ended
         self._trained_on: set[str] = set()  # loaders
         self.backwards = 0
@@ -145,6 +146,12 @@ class Recorder:
         if getattr(epoch, "stepped", False):
             self.epochs_ended += 1
             self._steps_of_passes = max(self._counts.values())
+
+    def on_evaluation(self) -> Any:
+        """A model goes into evaluation mode: where no loader tells of epochs, that parts one pass from the next."""
+        if len(self.rows) > self._evaluated + 1:
+            self._evaluations += 1
+        self._evaluated = len(self.rows)
 
     # --- backward passes
 
@@ -341,7 +348,7 @@ class Recorder:
             self._consider_shortening()
         enough = self._order["minimum"]
         # this step is the first after the second epoch's end: what stands between them has run too
-        if steps >= enough and self.epochs_ended >= 2:
+        if steps >= enough and (self.epochs_ended if self._current is not None else self._evaluations) >= 2:
             self.stop("stopped")
         most = MOST_STEPS if self._current is not None else MOST_STEPS_WITHOUT_EPOCHS
         if steps >= most or (steps >= enough and time.monotonic() - self.started > self._order["seconds"]):
@@ -494,6 +501,7 @@ def install(recorder: Recorder, *, dropout: bool) -> None:
     _watch_dropout(recorder, dropout=dropout)
     _watch_precision(recorder)
     _watch_processes(recorder)
+    wrap(nn.Module, "eval", lambda original: lambda self: recorder.on_evaluation() or original(self))
     sys.stdout = _Echo(sys.stdout, recorder)
 
 

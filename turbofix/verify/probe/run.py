@@ -54,6 +54,7 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     torch.set_num_threads(1)
     chance = neutral.Chance(order["seed"])
     neutral.seed_everything(chance, order.get("shift", 0))
+    neutral.draw_in_order()
     if torch.cuda.is_available():
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False

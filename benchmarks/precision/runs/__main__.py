@@ -1,0 +1,232 @@
+"""Scripts of the labelled repositories, run: lay out, make data, time, ``apply --verify --write``, and print a row.
+
+    python -m benchmarks.precision.runs CORPUS [NAME…] [--python EXE] [--into FOLDER]
+
+CORPUS holds the repositories, as `<owner>+<name>` or one folder deeper (a folder for each draw). ``runs.tsv`` says what
+is run and how; ``makers.py`` makes the data. A verification may cost what 30 of the script's own steps cost, and 20 s.
+Exits with 1 where a verdict is not *pass*, or that bound is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.precision.tables import read
+
+HERE = Path(__file__).parent
+STEPS, EXTRA, TIMEOUT = 30, 20.0, 1800
+TIMED = "timed "
+# nothing is asked of a network, and two threads of one library do not fight for a core
+QUIET = {
+    "WANDB_MODE": "disabled",
+    "HF_HUB_OFFLINE": "1",
+    "MPLBACKEND": "Agg",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of ``runs.tsv``. ``cwd`` is relative to the repository; ``changes`` are path: old → new, parted by ¦."""
+
+    name: str
+    repository: str
+    commit: str
+    script: str
+    cwd: str
+    args: str
+    data: str
+    changes: str
+    packages: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something cost, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one run."""
+
+    name: str
+    kind: str
+    verdict: str
+    kept: str
+    dropped: str
+    steps: int
+    cost: Cost
+    bound: Cost
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict == "pass" and self.cost.cpu <= self.bound.cpu
+
+
+class NotRun(Exception):  # noqa: N818 (an outcome)
+    """The script cannot be run here."""
+
+
+def lay_out(run: Run, corpus: Path, into: Path, python: str) -> Path:
+    """A copy of the repository with the changes and its data."""
+    folder = run.repository.replace("/", "+")
+    found = [path for path in (corpus / folder, *sorted(corpus.glob(f"*/{folder}"))) if path.is_dir()]
+    if not found:
+        raise NotRun(f"{corpus} has no {folder}")
+    root = into / run.name
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(found[0], root, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    change(root, [one for one in run.changes.split(" ¦ ") if one and not one.startswith(TIMED)])
+    if run.data:
+        command = [python, str(HERE / "makers.py"), run.data]
+        done = subprocess.run(command, cwd=root / run.cwd, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NotRun(f"its data could not be made: {last(done)}")
+    return root
+
+
+def change(root: Path, changes: Iterable[str]) -> None:
+    """Put each new text in the place of the old one, in a file of the copy."""
+    for one in changes:
+        path, _, texts = one.removeprefix(TIMED).partition(": ")
+        old, _, new = texts.partition(" →")
+        new = new.removeprefix(" ")
+        text = (root / path).read_text(encoding="utf-8")
+        if old not in text:
+            raise NotRun(f"{path} does not hold {old!r}")
+        (root / path).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def steps_of(run: Run, root: Path, python: str) -> tuple[Cost, int]:
+    """What 30 of its steps cost in a copy, on one thread, and how many were seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        told, copy = Path(folder) / "steps.json", Path(folder) / "copy"
+        shutil.copytree(root, copy, symlinks=True)
+        change(copy, [one for one in run.changes.split(" ¦ ") if one.startswith(TIMED)])
+        script = copy / run.script
+        if script.suffix == ".ipynb":
+            code = masked(script.read_text(encoding="utf-8"))
+            script = script.with_suffix(".timed.py")
+            script.write_text(code, encoding="utf-8")
+        command = [python, str(HERE / "steps.py"), str(STEPS), str(told), str(script), *shlex.split(run.args)]
+        done = started(command, copy / run.cwd)
+        if not told.exists():
+            raise NotRun(f"the script made no two steps: {last(done)}")
+        seen = json.loads(told.read_text())
+    many = seen["steps"] - 1
+    return Cost(seen["wall"] * STEPS / many, seen["cpu"] * STEPS / many), many
+
+
+def verified(run: Run, root: Path, python: str) -> tuple[dict[str, Any], Cost]:
+    """The JSON that ``apply --verify --write`` prints, and what it cost."""
+    cwd = root / run.cwd
+    command = [sys.executable, "-m", "turbofix", "apply", "--verify", "--write", "--likely", "--device", "cpu"]
+    command += ["--python", python, "--output-format", "json", os.path.relpath(root / run.script, cwd)]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = started([*command, "--", *shlex.split(run.args)], cwd)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not done.stdout.startswith("{"):
+        raise NotRun(f"turbofix printed no result: {last(done)}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads(done.stdout), Cost(wall, cpu)
+
+
+def masked(document: str) -> str:
+    """The code of a notebook, without magics."""
+    from turbofix import magics, notebook
+
+    return magics.MASKED.sub("pass", notebook.read(document).text)
+
+
+def started(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command that has ended."""
+    env = {**os.environ, **QUIET}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+
+
+def last(done: subprocess.CompletedProcess[str]) -> str:
+    """The end of what a command said."""
+    return (done.stderr or done.stdout).strip()[-1500:]
+
+
+def judged(run: Run, corpus: Path, into: Path, python: str) -> Row:
+    """Run one script, and leave in ``into`` its diff and what the verification said."""
+    root = lay_out(run, corpus, into, python)
+    before = into / f"{run.name}.before"
+    shutil.rmtree(before, ignore_errors=True)
+    shutil.copytree(root, before, symlinks=True)
+    steps, _ = steps_of(run, root, python)
+    found, cost = verified(run, root, python)
+    (into / f"{run.name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False))
+    diff = subprocess.run(
+        ["diff", "-ru", "--exclude=__pycache__", before.name, root.name],
+        cwd=into,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (into / f"{run.name}.diff").write_text(diff.stdout)
+    shutil.rmtree(before)
+    kept = [one["codemod"] for one in found["codemods"] if one["verdict"] == "kept"]
+    left = [told(one) for one in found["codemods"] if one["verdict"] != "kept"]
+    bound = Cost(steps.wall + EXTRA, steps.cpu + EXTRA)
+    return Row(run.name, run.kind, found["verdict"], ", ".join(kept), "; ".join(left), found["steps"], cost, bound)
+
+
+def told(judgement: dict[str, Any]) -> str:
+    """A codemod that was not kept, and the assumptions that did not hold."""
+    open_ones = [one["name"] for one in judgement["assumes"] if one["settled"] in ("refuted", "not exercised")]
+    return f"{judgement['codemod']} ({judgement['verdict']}: {', '.join(open_ones) or judgement['reason']})"
+
+
+def main(
+    corpus: Path,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    python: Annotated[str, typer.Option(help="An interpreter with the packages.")] = sys.executable,
+    into: Annotated[Path, typer.Option(help="The folder that the scripts are laid out in.")] = Path("runs"),
+) -> None:
+    """Run the scripts of the table one after another, and print a row for each."""
+    into = into.resolve()
+    into.mkdir(parents=True, exist_ok=True)
+    print(
+        "| script | kind | verdict | steps | kept | not kept | CPU s | bound | wall s | bound |\n" + "| --- " * 10 + "|"
+    )
+    bad = False
+    for run in read(HERE / "runs.tsv", Run):
+        if names and run.name not in names:
+            continue
+        try:
+            row = judged(run, corpus, into, python)
+        except (NotRun, subprocess.TimeoutExpired) as why:
+            print(f"| {run.name} | {run.kind} | not run: {why} |", flush=True)
+            bad = True
+            continue
+        bad |= not row.holds
+        times = f"{row.cost.cpu:.0f} | {row.bound.cpu:.0f} | {row.cost.wall:.0f} | {row.bound.wall:.0f}"
+        line = f"| {row.name} | {row.kind} | {row.verdict} | {row.steps} | {row.kept} | {row.dropped} | {times} |"
+        print(line.replace("\n", " "), flush=True)
+    if bad:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
