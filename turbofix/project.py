@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turbofix import assumptions, pipeline, registry
+from turbofix.assumptions import compare
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, suppressions, target
 from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
@@ -644,6 +645,7 @@ def plan_verification(
                         for_speed=all(finding.for_speed for finding in applied.findings),
                         assumes=tuple(dict.fromkeys(each for f in applied.findings for each in f.assumes)),
                         proven=not all(finding.assumes for finding in applied.findings),
+                        claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,
                     )

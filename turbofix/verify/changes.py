@@ -56,8 +56,8 @@ def _branches(body: list[ast.stmt], fresh: Collection[range]) -> Iterator[Sequen
             branches = [[each for method in _methods(node) for each in method.body]]
         whole = new and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         lines = [_new_lines(branch, fresh, deep=whole) for branch in branches]
-        if whole and not any(lines):
-            yield range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)  # a decorator, a default: once called
+        if whole and not any(lines) and branches:
+            yield range(branches[0][0].lineno, (node.end_lineno or 0) + 1)  # of a decorator or a default, once called
         if new and len(branches) > 1 and isinstance(node, (ast.If, ast.Match)) and all(lines):
             yield _span(itertools.chain(*lines))
             continue

@@ -41,8 +41,8 @@ class Stage:
     ``codemod`` is None for a candidate that the user gave. Of one, ``gain`` is the largest that is claimed for what it
     changed, ``after`` names codemods that must come before it, ``together`` those without which it gains nothing, nor
     they without it; ``for_speed`` says that it has no other purpose. ``assumes`` is what its likely findings rest on,
-    ``proven`` whether it has others, too. ``void`` tells of findings that the stages have made void. ``mends``: the
-    script stops without it.
+    ``proven`` whether it has others, too, ``claims`` what analysis takes to hold of them. ``void`` tells of findings
+    that the stages have made void. ``mends``: the script stops without it.
     """
 
     codemod: str | None
@@ -54,6 +54,7 @@ class Stage:
     for_speed: bool = True
     assumes: tuple[Assumption, ...] = ()
     proven: bool = True
+    claims: tuple[Assumption, ...] = ()
     void: tuple[str, ...] = ()
     mends: bool = False
 

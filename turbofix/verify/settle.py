@@ -69,9 +69,9 @@ def in_words(bad: Iterable[Settled]) -> str:
     return "; ".join(told)
 
 
-def names_of(bad: Iterable[Settled]) -> str:
+def names_of(assumptions: Iterable[Assumption]) -> str:
     """The names of assumptions, for a sentence."""
-    return " or ".join(f"`{one.assumption.name}`" for one in bad)
+    return " or ".join(f"`{one.name}`" for one in assumptions)
 
 
 def _device(log: Mapping[str, Any]) -> Answer:

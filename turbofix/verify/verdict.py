@@ -167,18 +167,12 @@ def _floor(steps: Sequence[_Disturbed], tolerance: Tolerance) -> Floor:
             tolerance,
             gradient_angle=max(tolerance.gradient_angle, gradient_angle),
             gradient_ratio=max(tolerance.gradient_ratio, gradient_ratio),
-            loss=max(tolerance.loss, _loss_bound([each.loss for each in steps])),
+            loss=max(tolerance.loss, min(WIDEST_LOSS, lengths * max(each.loss for each in steps))),
             buffer=max(tolerance.buffer, min(WIDEST, buffer)),
         ),
         parameters,
         max(usual_farthest(tolerance), min(1.0, 2 * gradient_angle)),
     )
-
-
-def _loss_bound(losses: Sequence[float]) -> float:
-    """Of a loss that disturbed weights change by more than that in the typical step, a sum has cancelled its digits."""
-    widened = BESIDE_WEIGHTS * max(losses)
-    return widened if _typical(losses) > WIDEST_LOSS else min(WIDEST_LOSS, widened)
 
 
 def usual_farthest(tolerance: Tolerance) -> float:

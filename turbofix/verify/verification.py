@@ -169,6 +169,8 @@ def _verify(request: Request, scratch: Scratch, child: Child, tell: OnProgress) 
         notes.append("the notebook ran as a script, cell after cell, without magics and shell lines")
     if learned.outcome and learned.outcome.log.get("rounded"):
         notes.append("TF32 was imitated: the operands of float32 matrix products were rounded to 10 bits of mantissa")
+    if remap and learned.outcome and learned.outcome.log.get("events", {}).get("compiled"):
+        notes.append("the graphs of the compiler ran, and not the kernels that it makes of them")
     if selected.note:
         notes.append(selected.note)
     if learned.stages:
@@ -217,6 +219,7 @@ def _with_assumptions(
 ) -> Learned:
     """The judgements with what became of the assumptions of each codemod."""
     assumed = {stage.codemod: stage.assumes for stage in request.stages}
+    claimed = {stage.codemod: stage.claims for stage in request.stages}
 
     def told(one: Judgement) -> Judgement:
         mine = []
@@ -235,8 +238,9 @@ def _with_assumptions(
         bad = [settled for settled in mine if settled.how in (settle.REFUTED, settle.NOT_EXERCISED)]
         if one.verdict == KEPT and bad:
             reason = f"{reason}; where it assumes more it was left out: {settle.in_words(bad)}"
-        elif one.verdict == DROPPED and one.codemod in differing and (names := settle.names_of(bad)):
-            reason = reason if names in reason else f"{reason}; that refutes {names}"
+        elif one.verdict == DROPPED and one.codemod in differing:
+            names = settle.names_of([each.assumption for each in bad] or claimed.get(one.codemod, ()))
+            reason += f"; that refutes {names}" if names and names not in reason else ""
         return dataclasses.replace(one, reason=reason, assumes=tuple(mine))
 
     return dataclasses.replace(learned, judgements=tuple(map(told, learned.judgements)))

@@ -202,6 +202,7 @@ def watch_loaders(
     since the last batch; ``on_end`` gets the epoch. While ``hurrying`` an epoch ends after its first batch.
     """
     passes: dict[tuple[object, ...], tuple[Any, int]] = {}
+    begun: dict[tuple[object, ...], Epoch] = {}
     handed: list[Any] = [None]
     main_process = os.getpid()
 
@@ -210,7 +211,9 @@ def watch_loaders(
         _, number = passes.get(drawn, (None, -1))
         # the data set is kept alive so that its identity is not used again
         passes[drawn] = (loader.dataset, number + 1)
-        iterator._turbofix_epoch = Epoch(name_loader(loader), number + 1)
+        if (left := begun.pop(drawn, None)) is not None:
+            on_end(left)  # it was left in the middle
+        iterator._turbofix_epoch = begun[drawn] = Epoch(name_loader(loader), number + 1)
         for generator in _own_generators(loader):
             generator.manual_seed(hash((chance.seed, "sampler", number + 1)) & 0x7FFFFFFFFFFFFFFF)
 
@@ -284,6 +287,8 @@ def watch_loaders(
             except StopIteration:
                 chance.reseed("end", epoch.number)
                 handed[0] = None
+                for drawn in [each for each, one in begun.items() if one is epoch]:
+                    del begun[drawn]
                 on_end(epoch)
                 raise
             size = batch_size(batch)

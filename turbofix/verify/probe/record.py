@@ -80,7 +80,7 @@ class Recorder:
         say: Callable[[dict[str, Any]], None],
         on_step: Callable[[Any, list[Any]], None] | None = None,
     ) -> None:
-        self._order, self._say, self._on_step = order, say, on_step
+        self.order, self._say, self._on_step = order, say, on_step
         self.main_process = os.getpid()
         self.started = time.monotonic()
         self.rows: list[dict[str, Any]] = []
@@ -311,7 +311,7 @@ class Recorder:
 
     def _apart(self) -> Any:
         """What the recorder computes for itself passes by the stand-in for a GPU, which looks at every operation."""
-        return torch._C.DisableTorchFunction() if self._order["remap"] else contextlib.nullcontext()
+        return torch._C.DisableTorchFunction() if self.order["remap"] else contextlib.nullcontext()
 
     def _advance(self, optimizer: Any, names: list[str], reference: lockstep.Moment) -> None:
         kept = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
@@ -335,23 +335,23 @@ class Recorder:
             if self._has_learned(self._learning, steps):
                 self.stop("stopped")
             return
-        exact = self._order["stop_after"]
+        exact = self.order["stop_after"]
         if exact is not None:
             if len(self.rows) >= exact:
                 self.stop("stopped")
             return
-        if self._order["steps"] is not None:
-            if steps >= self._order["steps"]:
+        if self.order["steps"] is not None:
+            if steps >= self.order["steps"]:
                 self.stop("stopped")
             return
-        if self._order["may_shorten"] and steps == 3:
+        if self.order["may_shorten"] and steps == 3:
             self._consider_shortening()
-        enough = self._order["minimum"]
+        enough = self.order["minimum"]
         # this step is the first after the second epoch's end: what stands between them has run too
         if steps >= enough and (self.epochs_ended if self._current is not None else self._evaluations) >= 2:
             self.stop("stopped")
         most = MOST_STEPS if self._current is not None else MOST_STEPS_WITHOUT_EPOCHS
-        if steps >= most or (steps >= enough and time.monotonic() - self.started > self._order["seconds"]):
+        if steps >= most or (steps >= enough and time.monotonic() - self.started > self.order["seconds"]):
             self.stop("stopped")
 
     def _has_learned(self, goal: dict[str, Any], steps: int) -> bool:
@@ -390,7 +390,7 @@ class Recorder:
 
         It may take as long as all before it did, or as ``finish_seconds`` tells, and so many batches.
         """
-        seconds = self._order["finish_seconds"]
+        seconds = self.order["finish_seconds"]
         self._write(how)
         if not seconds or self._current is None:
             processes.leave()
@@ -405,7 +405,7 @@ class Recorder:
     def _wait_no_longer(self, waits: bool) -> None:
         """From the thread that looks: the script ``waits``, or its time is up."""
         if waits:
-            self.finish("waiting", {"line": line_of_main_thread(self._order)})
+            self.finish("waiting", {"line": line_of_main_thread(self.order)})
             processes.leave()
         self._give_up()
 
@@ -448,11 +448,11 @@ class Recorder:
 
     def _dump(self) -> None:
         # written beside it first: a reader never finds half a log
-        part = self._order["log"] + ".part"
+        part = self.order["log"] + ".part"
         with open(part, "w", encoding="utf-8") as handle:
             # all at once: only so is it written by json's C code
-            handle.write(json.dumps({**self._log, **self._order["extra"]()}))
-        os.replace(part, self._order["log"])
+            handle.write(json.dumps({**self._log, **self.order["extra"]()}))
+        os.replace(part, self.order["log"])
 
 
 def _family(module: nn.Module) -> str:
@@ -726,6 +726,10 @@ def _watch_precision(recorder: Recorder) -> None:
             recorder.events["compiled"] = True
             for watch in reversed(watches):  # the compiler compiles nothing below a mode
                 watch.leave()
+            # in the place of a GPU: its kernels would be others than those that take minutes to make for a CPU
+            if recorder.order["remap"] and keywords.get("backend", "inductor") == "inductor":
+                keywords = {name: keywords[name] for name in keywords if name not in ("mode", "options")}
+                keywords["backend"] = "aot_eager"
             return original(*arguments, **keywords)
 
         return compiled
