@@ -21,11 +21,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from benchmarks.precision.tables import read
+from turbofix import magics, notebook
 
 HERE = Path(__file__).parent
 STEPS, EXTRA, TIMEOUT = 30, 20.0, 1800
@@ -56,30 +57,11 @@ class Run:
     kind: str
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What something cost, in seconds."""
+class Cost(NamedTuple):
+    """What something cost, in seconds of a clock and of a processor."""
 
     wall: float
     cpu: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """What came of one run."""
-
-    name: str
-    kind: str
-    verdict: str
-    kept: str
-    dropped: str
-    steps: int
-    cost: Cost
-    bound: Cost
-
-    @property
-    def holds(self) -> bool:
-        return self.verdict == "pass" and self.cost.cpu <= self.bound.cpu
 
 
 class NotRun(Exception):  # noqa: N818 (an outcome)
@@ -97,8 +79,7 @@ def lay_out(run: Run, corpus: Path, into: Path, python: str) -> Path:
     shutil.copytree(found[0], root, symlinks=True, ignore=shutil.ignore_patterns(".git"))
     change(root, [one for one in run.changes.split(" ¦ ") if one and not one.startswith(TIMED)])
     if run.data:
-        command = [python, str(HERE / "makers.py"), run.data]
-        done = subprocess.run(command, cwd=root / run.cwd, capture_output=True, text=True, check=False)
+        done = started([python, str(HERE / "makers.py"), run.data], root / run.cwd)
         if done.returncode:
             raise NotRun(f"its data could not be made: {last(done)}")
     return root
@@ -109,22 +90,21 @@ def change(root: Path, changes: Iterable[str]) -> None:
     for one in changes:
         path, _, texts = one.removeprefix(TIMED).partition(": ")
         old, _, new = texts.partition(" →")
-        new = new.removeprefix(" ")
         text = (root / path).read_text(encoding="utf-8")
         if old not in text:
             raise NotRun(f"{path} does not hold {old!r}")
-        (root / path).write_text(text.replace(old, new), encoding="utf-8")
+        (root / path).write_text(text.replace(old, new.removeprefix(" ")), encoding="utf-8")
 
 
-def steps_of(run: Run, root: Path, python: str) -> tuple[Cost, int]:
-    """What 30 of its steps cost in a copy, on one thread, and how many were seen."""
+def steps_of(run: Run, root: Path, python: str) -> Cost:
+    """What 30 of its steps cost in a copy, on one thread."""
     with tempfile.TemporaryDirectory() as folder:
         told, copy = Path(folder) / "steps.json", Path(folder) / "copy"
         shutil.copytree(root, copy, symlinks=True)
         change(copy, [one for one in run.changes.split(" ¦ ") if one.startswith(TIMED)])
         script = copy / run.script
         if script.suffix == ".ipynb":
-            code = masked(script.read_text(encoding="utf-8"))
+            code = magics.MASKED.sub("pass", notebook.read(script.read_text(encoding="utf-8")).text)
             script = script.with_suffix(".timed.py")
             script.write_text(code, encoding="utf-8")
         command = [python, str(HERE / "steps.py"), str(STEPS), str(told), str(script), *shlex.split(run.args)]
@@ -132,8 +112,8 @@ def steps_of(run: Run, root: Path, python: str) -> tuple[Cost, int]:
         if not told.exists():
             raise NotRun(f"the script made no two steps: {last(done)}")
         seen = json.loads(told.read_text())
-    many = seen["steps"] - 1
-    return Cost(seen["wall"] * STEPS / many, seen["cpu"] * STEPS / many), many
+    share = STEPS / (seen["steps"] - 1)
+    return Cost(seen["wall"] * share, seen["cpu"] * share)
 
 
 def verified(run: Run, root: Path, python: str) -> tuple[dict[str, Any], Cost]:
@@ -150,13 +130,6 @@ def verified(run: Run, root: Path, python: str) -> tuple[dict[str, Any], Cost]:
     return json.loads(done.stdout), Cost(wall, cpu)
 
 
-def masked(document: str) -> str:
-    """The code of a notebook, without magics."""
-    from turbofix import magics, notebook
-
-    return magics.MASKED.sub("pass", notebook.read(document).text)
-
-
 def started(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """A command that has ended."""
     env = {**os.environ, **QUIET}
@@ -168,34 +141,28 @@ def last(done: subprocess.CompletedProcess[str]) -> str:
     return (done.stderr or done.stdout).strip()[-1500:]
 
 
-def judged(run: Run, corpus: Path, into: Path, python: str) -> Row:
-    """Run one script, and leave in ``into`` its diff and what the verification said."""
-    root = lay_out(run, corpus, into, python)
-    before = into / f"{run.name}.before"
+def judged(run: Run, corpus: Path, into: Path, python: str) -> tuple[str, bool]:
+    """The row of one script, and whether all is well; its diff and what the verification said are left in ``into``."""
+    root, before = lay_out(run, corpus, into, python), into / f"{run.name}.before"
     shutil.rmtree(before, ignore_errors=True)
     shutil.copytree(root, before, symlinks=True)
-    steps, _ = steps_of(run, root, python)
+    steps = steps_of(run, root, python)
     found, cost = verified(run, root, python)
     (into / f"{run.name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False))
-    diff = subprocess.run(
-        ["diff", "-ru", "--exclude=__pycache__", before.name, root.name],
-        cwd=into,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    diff = started(["diff", "-ru", "--exclude=__pycache__", before.name, root.name], into)
     (into / f"{run.name}.diff").write_text(diff.stdout)
     shutil.rmtree(before)
-    kept = [one["codemod"] for one in found["codemods"] if one["verdict"] == "kept"]
-    left = [told(one) for one in found["codemods"] if one["verdict"] != "kept"]
-    bound = Cost(steps.wall + EXTRA, steps.cpu + EXTRA)
-    return Row(run.name, run.kind, found["verdict"], ", ".join(kept), "; ".join(left), found["steps"], cost, bound)
+    kept = ", ".join(one["codemod"] for one in found["codemods"] if one["verdict"] == "kept")
+    left = "; ".join(told(one) for one in found["codemods"] if one["verdict"] != "kept") or found["reason"]
+    times = f"{cost.cpu:.0f} | {steps.cpu + EXTRA:.0f} | {cost.wall:.0f} | {steps.wall + EXTRA:.0f}"
+    row = f"| {run.name} | {run.kind} | {found['verdict']} | {found['steps']} | {kept} | {left} | {times} |"
+    return row, found["verdict"] == "pass" and cost.cpu <= steps.cpu + EXTRA
 
 
 def told(judgement: dict[str, Any]) -> str:
     """A codemod that was not kept, and the assumptions that did not hold."""
-    open_ones = [one["name"] for one in judgement["assumes"] if one["settled"] in ("refuted", "not exercised")]
-    return f"{judgement['codemod']} ({judgement['verdict']}: {', '.join(open_ones) or judgement['reason']})"
+    names = [one["name"] for one in judgement["assumes"] if one["settled"] in ("refuted", "not exercised")]
+    return f"{judgement['codemod']} ({judgement['verdict']}: {', '.join(names) or judgement['reason']})"
 
 
 def main(
@@ -205,26 +172,20 @@ def main(
     into: Annotated[Path, typer.Option(help="The folder that the scripts are laid out in.")] = Path("runs"),
 ) -> None:
     """Run the scripts of the table one after another, and print a row for each."""
-    into = into.resolve()
     into.mkdir(parents=True, exist_ok=True)
-    print(
-        "| script | kind | verdict | steps | kept | not kept | CPU s | bound | wall s | bound |\n" + "| --- " * 10 + "|"
-    )
-    bad = False
+    print("| script | kind | verdict | steps | kept | not kept | CPU s | bound | wall s | bound |")
+    print("|" + " --- |" * 10)
+    well = True
     for run in read(HERE / "runs.tsv", Run):
         if names and run.name not in names:
             continue
         try:
-            row = judged(run, corpus, into, python)
+            row, good = judged(run, corpus, into.resolve(), python)
         except (NotRun, subprocess.TimeoutExpired) as why:
-            print(f"| {run.name} | {run.kind} | not run: {why} |", flush=True)
-            bad = True
-            continue
-        bad |= not row.holds
-        times = f"{row.cost.cpu:.0f} | {row.bound.cpu:.0f} | {row.cost.wall:.0f} | {row.bound.wall:.0f}"
-        line = f"| {row.name} | {row.kind} | {row.verdict} | {row.steps} | {row.kept} | {row.dropped} | {times} |"
-        print(line.replace("\n", " "), flush=True)
-    if bad:
+            row, good = f"| {run.name} | {run.kind} | not run: {why} |", False
+        print(row.replace("\n", " "), flush=True)
+        well = well and good
+    if not well:
         raise typer.Exit(1)
 
 

@@ -7,8 +7,6 @@ Numbers come from one seed, so that every run of a script sees the same data.
 
 from __future__ import annotations
 
-import gzip
-import json
 import pickle
 import random
 import string
@@ -40,20 +38,16 @@ def mnist(root: str, many: str) -> None:
         labels = np.arange(int(many), dtype=np.uint8) % 10
         for name, magic, values in (("images-idx3", 2051, pixels), ("labels-idx1", 2049, labels)):
             head = b"".join(number.to_bytes(4, "big") for number in (magic, *values.shape))
-            plain = there(f"{root}/MNIST/raw/{half}-{name}-ubyte")
-            plain.write_bytes(head + values.tobytes())
-            plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+            there(f"{root}/MNIST/raw/{half}-{name}-ubyte").write_bytes(head + values.tobytes())
 
 
 def cifar10(root: str, many: str) -> None:
     """The files of CIFAR-10: so many pictures for training in all, a fifth of them for testing."""
-    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
     each = int(many) // 5
-    for name in names:
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
         rows = {"data": ROLL.integers(0, 256, (each, 3072), dtype=np.uint8), "labels": [n % 10 for n in range(each)]}
         there(f"{root}/cifar-10-batches-py/{name}").write_bytes(pickle.dumps(rows))
-    meta = {"label_names": list("abcdefghij")}
-    there(f"{root}/cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(meta))
+    there(f"{root}/cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
 
 
 def images(path: str, many: str, width: str, height: str) -> None:
@@ -65,15 +59,11 @@ def images(path: str, many: str, width: str, height: str) -> None:
         Image.fromarray(pixels).save(there(f"{path}/{number:04}.png"))
 
 
-def array(path: str, kind: str, *shape: str) -> None:
-    """An array of NumPy, with values between 0 and 1 (float32) or below 50 (int64)."""
-    size = tuple(map(int, shape))
-    values = ROLL.random(size, dtype=np.float32) if kind == "float32" else ROLL.integers(0, 50, size)
+def array(path: str, *shape: str) -> None:
+    """An array of NumPy, with values between 0 and 1."""
+    values = ROLL.random(tuple(map(int, shape)), dtype=np.float32)
     with there(path).open("wb") as out:
-        if path.endswith(".npz"):
-            np.savez(out, data=values)
-        else:
-            np.save(out, values)
+        np.savez(out, data=values) if path.endswith(".npz") else np.save(out, values)
 
 
 def text(path: str, many: str) -> None:
@@ -86,26 +76,21 @@ def text(path: str, many: str) -> None:
 
 
 def table(path: str, rows: str, separator: str, *columns: str) -> None:
-    """A table: a column is NAME=number, NAME=integer:below, NAME=date or NAME=word; without NAME it has no header."""
+    """A table: a column is NAME=number, NAME=below:MOST, NAME=date or NAME=word; without names it has no header."""
     names, makers = zip(*(column.rpartition("=")[::2] for column in columns), strict=True)
     between = {"tab": "\t", "semicolon": ";"}.get(separator, separator)
-    lines = [between.join(names)] if any(names) else []
-    for number in range(int(rows)):
-        cells = []
-        for maker in makers:
-            kind, _, most = maker.partition(":")
-            if kind == "date":
-                cells.append(
-                    str(np.datetime64("2020-01-01") + np.timedelta64(number, "D")).replace("-", "" if most else "-")
-                )
-            elif kind == "integer":
-                cells.append(str(ROLL.integers(int(most))))
-            elif kind == "word":
-                cells.append(random.choice(string.ascii_lowercase) * 4)
-            else:
-                cells.append(f"{ROLL.random():.4f}")
-        lines.append(between.join(cells))
-    there(path).write_text("\n".join(lines) + "\n")
+
+    def cell(maker: str, number: int) -> str:
+        kind, _, more = maker.partition(":")
+        if kind == "below":
+            return str(ROLL.integers(int(more)))
+        if kind == "date":
+            day = str(np.datetime64("2020-01-01") + np.timedelta64(number, "D"))
+            return day.replace("-", "") if more else day
+        return random.choice(string.ascii_lowercase) * 4 if kind == "word" else f"{ROLL.random():.4f}"
+
+    lines = [between.join(cell(maker, number) for maker in makers) for number in range(int(rows))]
+    there(path).write_text("\n".join(([between.join(names)] if any(names) else []) + lines) + "\n")
 
 
 def sequences(path: str, users: str, items: str, length: str) -> None:
@@ -170,9 +155,8 @@ def tokens(path: str, rows: str, length: str) -> None:
     from datasets import Dataset
 
     ids = [[2, *map(int, ROLL.integers(5, 60, int(length) - 2)), 3] for _ in range(int(rows))]
-    mask = [[1] * int(length)] * int(rows)
-    labels = [number % 2 for number in range(int(rows))]
-    Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "label": labels}).save_to_disk(path)
+    columns = {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids], "label": [0, 1] * (len(ids) // 2)}
+    Dataset.from_dict(columns).save_to_disk(path)
 
 
 def patches(path: str, many: str, size: str) -> None:
@@ -184,24 +168,9 @@ def patches(path: str, many: str, size: str) -> None:
             out.create_dataset(str(number), data=ROLL.random((1, int(size), int(size)), dtype=np.float32))
 
 
-def specs(path: str, many: str) -> None:
-    """Spectrograms of songs, mixed and of the voice alone."""
-    for number in range(int(many)):
-        for part in ("mixture", "vocal"):
-            array(f"{path}/{part}/{number:04}_spec.npy", "float32", "513", "160")
-
-
-def series(path: str, rows: str, columns: str) -> None:
-    """A row for each place, with two names and then its numbers."""
-    names = ["name", "place", *(f"t{number}" for number in range(int(columns)))]
-    lines = [f"n{n},p{n}," + ",".join(f"{value:.4f}" for value in ROLL.random(int(columns))) for n in range(int(rows))]
-    there(path).write_text("\n".join([",".join(names), *lines]) + "\n")
-
-
 def criteo(path: str, rows: str) -> None:
     """Advertisements: clicked or not, 13 numbers and 26 words."""
-    columns = ["=integer:2", *["=integer:100"] * 13, *["=word"] * 26]
-    table(path, rows, "tab", *columns)
+    table(path, rows, "tab", "=below:2", *["=below:100"] * 13, *["=word"] * 26)
 
 
 def gone(*paths: str) -> None:
@@ -211,8 +180,8 @@ def gone(*paths: str) -> None:
 
 
 def settings(path: str, content: str) -> None:
-    """A JSON file."""
-    there(path).write_text(json.dumps(json.loads(content)))
+    """A file of one line."""
+    there(path).write_text(content)
 
 
 if __name__ == "__main__":
