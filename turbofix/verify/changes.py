@@ -230,18 +230,15 @@ def asleep(
     ``rounded``: there was no GPU, and matrix products were rounded as TF32 rounds them; ``remapped``: the script asked
     for one, and computed in its place.
     """
-    tf32 = cuda or rounded
+    tf32, no_tf32 = cuda or rounded, "no float32 matrix product ran in TF32, and there was no GPU"
     # (what was added, whether the run shows it, what to tell)
     signs: tuple[tuple[str, bool, str], ...] = (
         ("autocast(", bool(events.get("autocast")), "autocast was never enabled in the run"),
         ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),
         ("fused=", bool(events.get("fused")), "no optimizer stepped fused in the run"),
-        ("num_workers", bool(events.get("workers")), "no loader had workers in the run"),
-        ("persistent_workers", bool(events.get("workers")), "no loader had workers in the run"),
+        ("_workers", bool(events.get("workers")), "no loader had workers in the run"),
         ("non_blocking=", cuda or remapped, "nothing was moved to a GPU in the run"),
-        ("set_float32_matmul_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
-        ("allow_tf32", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
-        ("fp32_precision", tf32, "no float32 matrix product ran in TF32, and there was no GPU"),
+        *((sign, tf32, no_tf32) for sign in ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")),
         ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),
     )
     off = [words for sign, shown, words in signs if sign in added and not shown]

@@ -299,22 +299,15 @@ class Original:
             difference = compare()
         return difference
 
-    def _run(
-        self,
-        phase: str,
-        files: Mapping[Path, bytes],
-        *,
-        replay: bool = False,
-        disturb: bool = False,
-        until: int | None = None,
-    ) -> Ended:
+    def _run(self, phase: str, files: Mapping[Path, bytes], until: int | None = None, **asked: bool) -> Ended:
+        replay = asked.get("replay", False)
         total = until or (len(self.log["rows"]) if self.log else self._request.options.steps)
         self._tell(Progress(phase, 0, total))
         order = {
             **self._order(files),
             "seed": self._request.options.seed,
             "replay": replay,
-            "disturb": disturb,
+            "disturb": asked.get("disturb", False),
             "monitor": not replay,
             # one more than the original's, to see a candidate that goes on
             "stop_after": until or (self._stop_after() if replay else None),
