@@ -13,11 +13,12 @@ from typing import Any
 from turbofix.datafile import is_data
 
 
-def changed_statements(old: bytes, new: bytes) -> tuple[Sequence[int], ...]:
+def changed_statements(old: bytes, new: bytes, *, indented: bool = False) -> tuple[Sequence[int], ...]:
     """For each run of changed lines, the lines of the statements that it touches; lines count from 1.
 
     A compound statement counts with its header alone, and speaks for nothing in it: what is new in a branch is told for
-    itself, once. Comments, blank lines and pure deletions have no statement, and what was only indented is not new.
+    itself, once. Comments, blank lines and pure deletions have no statement, and what was only indented is not new,
+    but where it is asked for with what is.
     """
     before, after = _lines(old), _lines(new)
     try:
@@ -33,8 +34,9 @@ def changed_statements(old: bytes, new: bytes) -> tuple[Sequence[int], ...]:
     found: list[Sequence[int]] = []
     for _, _, start, end in runs:
         # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
-        here = fresh.intersection(statements[line] for line in range(start + 1, end + 1) if line in statements)
-        if here:
+        here = {statements[line] for line in range(start + 1, end + 1) if line in statements}
+        if fresh & here:
+            here = here if indented else fresh & here
             found.append(range(min(s.start for s in here), max(s.stop for s in here)))
     found += [each for each in _branches(tree.body, fresh) if each not in found]
     return tuple(found)

@@ -37,7 +37,7 @@ def late(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> tuple[Lat
                 tree = ast.parse(text)
             except SyntaxError:
                 continue
-            lines = {line for statement in changed_statements(other, text) for line in statement}
+            lines = {line for statement in changed_statements(other, text, indented=True) for line in statement}
             changed = [node for node in ast.walk(tree) if getattr(node, "lineno", None) in lines]
             for line, count in _Program(tree).counts(changed):
                 found.setdefault((path, count), Late(path, line, count))
