@@ -42,6 +42,9 @@ for epoch in range(3):
     print(epoch, total / len(loader))
 display(model)
 get_ipython().run_line_magic("ls", "")
+import IPython
+if IPython.version_info[:2] < (8, 24):  # as matplotlib asks
+    raise SystemExit("old")
 """
 
 

@@ -153,7 +153,8 @@ def judged(run: Run, corpus: Path, into: Path, python: str) -> tuple[str, bool]:
     (into / f"{run.name}.diff").write_text(diff.stdout)
     shutil.rmtree(before)
     kept = ", ".join(one["codemod"] for one in found["codemods"] if one["verdict"] == "kept")
-    left = "; ".join(told(one) for one in found["codemods"] if one["verdict"] != "kept") or found["reason"]
+    left = "; ".join(told(one) for one in found["codemods"] if one["verdict"] != "kept")
+    left = left or ("" if found["verdict"] == "pass" else found["reason"])
     times = f"{cost.cpu:.0f} | {steps.cpu + EXTRA:.0f} | {cost.wall:.0f} | {steps.wall + EXTRA:.0f}"
     row = f"| {run.name} | {run.kind} | {found['verdict']} | {found['steps']} | {kept} | {left} | {times} |"
     return row, found["verdict"] == "pass" and cost.cpu <= steps.cpu + EXTRA

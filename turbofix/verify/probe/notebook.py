@@ -33,7 +33,7 @@ def furnish(names: dict[str, Any], text: str, mark: str) -> None:
             module = types.ModuleType(name)
             module.__dict__["__getattr__"] = nothing.__getattr__
             sys.modules[name] = module
-        sys.modules["IPython"].__dict__["display"] = sys.modules["IPython.display"]
+        sys.modules["IPython"].__dict__.update(display=sys.modules["IPython.display"], version_info=(9, 0))
     if importlib.util.find_spec("ipywidgets") is None and importlib.util.find_spec("tqdm") is not None:
         # its bars for notebooks need those
         sys.modules["tqdm.notebook"] = importlib.import_module("tqdm.std")
