@@ -308,6 +308,7 @@ from torch import nn
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == 1
 assert torch.cuda.get_device_capability() >= (8, 0) and torch.cuda.is_bf16_supported()
+torch.cuda.random.set_rng_state_all(torch.cuda.random.get_rng_state_all())
 if hasattr(torch, "accelerator"):
     assert torch.accelerator.is_available() and torch.accelerator.device_count() == 1
     assert str(torch.accelerator.current_accelerator()) == "cuda" and torch.accelerator.current_device_index() == 0

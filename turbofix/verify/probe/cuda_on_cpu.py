@@ -145,10 +145,12 @@ def _answer_as_a_card() -> None:
     )
     wrap(torch.cuda, "get_device_properties", answering(properties))
     wrap(torch.cuda, "memory_stats", answering(collections.defaultdict(int)))
-    wrap(torch.cuda, "get_rng_state", answering(torch.zeros(16, dtype=torch.uint8)))
-    wrap(torch.cuda, "get_rng_state_all", answering([torch.zeros(16, dtype=torch.uint8)]))
-    wrap(torch.cuda, "set_rng_state", answering(None))
-    wrap(torch.cuda, "set_rng_state_all", answering(None))
+    state = torch.zeros(16, dtype=torch.uint8)
+    for owner in (torch.cuda, torch.cuda.random):  # transformers asks the latter
+        for name, answer in (("get_rng_state", state), ("get_rng_state_all", [state])):
+            wrap(owner, name, answering(answer))
+        for name in ("set_rng_state", "set_rng_state_all"):
+            wrap(owner, name, answering(None))
     for name in ("range_push", "range_pop", "mark"):
         wrap(torch.cuda.nvtx, name, answering(None))
     _answer_as_accelerator(answers, answering)
