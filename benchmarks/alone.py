@@ -180,7 +180,7 @@ def outcome(case: Case, python: str | None = None) -> Outcome:
 FIXTURES_ALONE = """
 Settings of frameworks that no training here shows, so that fixtures alone hold them: of the `Trainer` of transformers
 those for TF32, compiling, pinning, accumulation, 8-bit states and padding; of Lightning those for cuDNN's benchmark
-and accumulation; Accelerate's `mixed_precision`; DeepSpeed's configuration (DeepSpeed was not installed).
+and accumulation; Accelerate's `mixed_precision`.
 """
 
 

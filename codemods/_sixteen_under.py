@@ -14,9 +14,6 @@ from turbofix.program.evidence import of_forward, of_value
 from turbofix.program.model import ModuleSteps, Owner, Step, Training, TrainingProgram
 from turbofix.program.sizes import is_bound_by_launches
 
-from ._deepspeed import InConfiguration
-from ._deepspeed import evidence as of_configuration
-from ._deepspeed import under_trainer as beside_trainer
 from ._loaders import reason_beside
 from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said
 from ._scaler import holds
@@ -79,10 +76,8 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         reason = why_not_under(program, training)
         seen = evidence(training, "bf16")
         given = training.argument("bf16")
-        plan: Switch | InConfiguration = Switch("bf16", CAPABLE, given.edit_at)
         if reason is None and by_deepspeed(training):
-            both, seen = beside_trainer(training), (*seen, *of_configuration(training))
-            reason, plan = (both, plan) if isinstance(both, str) else (None, both)
+            reason = "DeepSpeed's configuration must say the same as the settings: give it `bf16` there and here"
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
@@ -91,7 +86,14 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         # a file cannot ask whether there is a GPU, without which transformers raises
         in_a_file = (ON_GPU,) if training.site in program.told_by else ()
         assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file)
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=Worth.HIGH)
+        yield codemod.finding(
+            training.site,
+            message,
+            plan=Switch("bf16", CAPABLE, given.edit_at),
+            evidence=seen,
+            assumes=assumes,
+            worth=Worth.HIGH,
+        )
 
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:

@@ -19,7 +19,7 @@ Use instead
 
     ``enabled`` is the script's own device test. Around a loss that is put together by hand, or ``BCELoss``, there is no
     region: its results become float32 again behind the forward pass (``critic(images).float()``). The ``Trainer`` of
-    transformers, Lightning, Accelerate and DeepSpeed have a switch for it. On Volta and Turing (``--gpu volta``), and
+    transformers, Lightning and Accelerate have a switch for it. On Volta and Turing (``--gpu volta``), and
     for LSTMs and ``DataParallel``, it is float16, with a ``torch.amp.GradScaler``. An option that is off by default is
     turned on where there is a GPU; calls of models beside the training's autocast get theirs.
 
@@ -67,9 +67,6 @@ from turbofix.program.model import (
 )
 from turbofix.records import dataclass
 
-from ._deepspeed import InConfiguration
-from ._deepspeed import find as under_deepspeed
-from ._deepspeed import write as write_configuration
 from ._loaders import whole
 from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
@@ -166,8 +163,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(codemod, program)
     if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(codemod, program)
-    if program.framework is Framework.DEEPSPEED:
-        yield from under_deepspeed(codemod, program, lambda step: worth_of(program, step) is not None)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
@@ -519,9 +514,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         return
     if isinstance(plan, TurnedOn):
         turn_on(plan, edit)
-        return
-    if isinstance(plan, InConfiguration):
-        write_configuration(plan, edit)
         return
     assert isinstance(plan, Plan)
     dtype = f"torch.{plan.half}"

@@ -1391,46 +1391,6 @@ Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """What DeepSpeed is told, by a JSON file of the project or a dict display of the script.
-
-    ``given`` is the argument that names it. ``said`` is what it holds, an ellipsis standing for what is not known; None
-    where it could not be read, as ``why_not`` says. ``top`` is the object that a person would add an entry to, and
-    ``places`` are the values in it and in its objects, by their keys: "bf16", "bf16.enabled".
-    """
-
-    given: Argument = ABSENT
-    said: Mapping[str, object] | None = None
-    top: Site | None = None
-    places: Mapping[str, Site] = field(default_factory=dict)
-    why_not: str | None = None
-
-    def value(self, *keys: str) -> object:
-        """What stands under a path of keys; None where nothing does, an ellipsis where that is not known."""
-        found: object = self.said
-        for key in keys:
-            if not isinstance(found, dict):
-                return found if found is ... else None
-            found = found.get(key)
-        return found
-
-
-@dataclass(frozen=True)
-class Engine:
-    """One ``deepspeed.initialize(...)``, with the models that it is given and what these are made in.
-
-    ``resumes`` is where it loads a checkpoint, ``embeds`` where it is called with what takes the place of token ids.
-    """
-
-    site: Site
-    configuration: Configuration
-    models: tuple[Model, ...] = ()
-    precision: Precision = "unknown"
-    resumes: Site | None = None
-    embeds: Site | None = None
-
-
-@dataclass(frozen=True)
 class Training:
     """A training that a framework runs by itself, by the settings that it is given.
 
@@ -1465,7 +1425,6 @@ class Training:
     starts: Site | None = None  # the statement that has Lightning train a module of a name
     inside: bool = False  # that is the last one of the module's ``__init__`` instead
     parts: tuple[tuple[str, Model], ...] = ()  # the models in the module that its steps call, by their names there
-    configuration: Configuration | None = None  # what DeepSpeed is told, where it steps the model
     in_bar: tuple[Site, ...] = ()  # what the steps of Lightning's module show in its progress bar, by default in each
 
     def argument(self, name: str) -> Argument:
@@ -1810,7 +1769,6 @@ class TrainingProgram:
     removed: tuple[Removed, ...] = ()  # what has to be mended before it can run
     owners: tuple[Owner, ...] = ()  # the framework's objects
     trainings: tuple[Training, ...] = ()  # what a framework's own trainer is asked for
-    engines: tuple[Engine, ...] = ()  # those of DeepSpeed
     hands_over: bool = False  # they may leave model and precision to an engine: DeepSpeed, Megatron-LM, FSDP
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     cut_by_hand: tuple[CutByHand, ...] = ()

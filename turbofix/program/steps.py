@@ -27,7 +27,6 @@ from turbofix.program.compiling import with_compiling
 from turbofix.program.configurations import told_by
 from turbofix.program.debugging import debugging
 from turbofix.program.discarded import thrown_away
-from turbofix.program.engines import engines
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import Beside, Execution, ModuleFile, Reader, execute, nothing_beside
 from turbofix.program.factories import creations, creations_in_passes, moved_again
@@ -193,7 +192,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         removed=removed(analysis, _fitting(execution, target).torch),
         owners=holders,
         trainings=asked,
-        engines=engines(analysis) if framework is Framework.DEEPSPEED else (),
         hands_over=hands_over(analysis, holders),
         layouts=layouts(analysis, known_models) if trains else Layouts(),
         biases=biases(analysis) if trains else Biases(),

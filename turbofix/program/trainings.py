@@ -10,7 +10,6 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
-from turbofix.program.configurations import configuration
 from turbofix.program.datasets import dataset_of
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
@@ -157,7 +156,6 @@ def _training(analysis: Analysis, settings: Value, given: Arguments, overrides: 
         wish=wish_at(analysis, call),
         stacks=_stacks(given),
         imported=_is_imported(analysis, call, origin.module),
-        configuration=configuration(analysis, origin.module, bound["deepspeed"]) if "deepspeed" in bound else None,
         again=_has_epochs(arguments) and not any("loader" in each or each == "train" for each in overrides),
     )
 
