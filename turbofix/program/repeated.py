@@ -14,7 +14,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Constant
 from turbofix.program.names import dotted, parameters, walk_here
 from turbofix.program.preloading import place_of_helper
-from turbofix.program.sites import LOOPS
+from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
@@ -188,6 +188,8 @@ _PURE = words("""
     """)
 _NUMBERS = words("size len")
 _OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.Compare)
+_HOLDING = (*COMPREHENSIONS, ast.List, ast.Tuple, ast.Dict)
+_FILLING = words("all_reduce all_gather reduce broadcast gather scatter recv irecv")
 
 
 def constants_made_again(analysis: Analysis) -> tuple[Constant, ...]:
@@ -203,6 +205,8 @@ def constants_made_again(analysis: Analysis) -> tuple[Constant, ...]:
             above = parents_in(module.tree).get(above) if isinstance(above, ast.Attribute) else above
             leaves: dict[str, str] = {}
             whole = _is_constant(node, module, leaves) and not _is_constant(above, module, {})
+            if isinstance(above, _HOLDING) or _calls(function) & _FILLING:
+                continue  # each is another one, to be written into
             if not whole or _is_kept(node, module) or _is_changed(node, function, module):
                 continue
             calls = [each for each in walk(node) if isinstance(each, ast.Call)]
