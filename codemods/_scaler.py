@@ -91,10 +91,9 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
 def home_of(optimizers: list[Optimizer]) -> Optimizer:
     """The optimizer that a scaler can be made beside; Refuse where one is built elsewhere, or not always."""
     home = max(optimizers, key=lambda optimizer: optimizer.statement)
-    if any(o.function != home.function or o.site.path != home.site.path or o.in_loop for o in optimizers):
-        raise Refuse("the optimizers are built in different places or again and again, so that a scaler has no home")
-    if any(optimizer.branch is not None for optimizer in optimizers):
-        raise Refuse("an optimizer is built under a condition, so that a scaler beside it may be missing")
+    here = home.function, home.site.path
+    if any((o.function, o.site.path) != here or o.in_loop or o.branch is not None for o in optimizers):
+        raise Refuse("the optimizers are built in different places, again and again, or under a condition")
     return home
 
 
@@ -130,11 +129,10 @@ def within_reach(function: Site | None, home: Optimizer) -> bool:
 def optimizer_of(program: TrainingProgram, update: Act) -> Optimizer:
     """The one optimizer that an update steps; Refuse where it is not known."""
     optimizer = program.optimizer(update.optimizer)
-    if optimizer is None or not optimizer.passes_complete or optimizer.target_text is None:
+    text = optimizer.target_text if optimizer is not None else None
+    twins = [each for each in program.optimizers if each.target_text == text and each.used]
+    if optimizer is None or not optimizer.passes_complete or text is None or len(twins) > 1:
         raise Refuse("the optimizer could not be followed from its construction to the step, so no scaler can go along")
-    twins = [other for other in program.optimizers if other.target_text == optimizer.target_text and other.used]
-    if len(twins) > 1:
-        raise Refuse(f"{optimizer.target_text} is built in {len(twins)} places, and the scaler can be made in one only")
     return optimizer
 
 

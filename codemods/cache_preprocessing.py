@@ -108,6 +108,7 @@ DOES = {
     "texts": "takes the same texts apart",
     "files": "reads the same files",
     "tables": "cuts the same rows out of a table",
+    "items": "prepares the same items",
 }
 
 
@@ -141,7 +142,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"`{same.name}` {DOES[same.work[0]]} in every epoch"
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
-        worth = Worth.HIGH if waits and same.work[0] != "pictures" else Worth.SOME
+        worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
         at_once = tuple(whole[each.site] for each in leaving if each.site in whole and whole[each.site].why_not is None)
         if at_once and not same.part and not same.reads and not same.cached:
             yield codemod.finding(

@@ -40,9 +40,10 @@ _HEAVY = {
     ),
     "texts": words("re. nltk. spacy. sentencepiece. transformers. tokenizers. jieba."),
     "tables": words("pandas."),
+    "items": words(""),
 }
 """The packages whose work for an item is worth keeping, by what it is done with; the first tells what an item is."""
-_BY_WORK = {"decode": "pictures", "tokenize": "texts", "read": "files", "transform": "pictures"}
+_BY_WORK = {"decode": "pictures", "tokenize": "texts", "read": "files", "transform": "items"}
 _TOKENIZING = words("encode tokenize encode_plus encode_batch")
 _SPLITTING = words("lower split rsplit replace casefold")
 _LOADING = re.compile(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
@@ -359,7 +360,7 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
         kinds = {_BY_WORK[each]: function.node for each in sorted(made.kinds) if each in _BY_WORK}
     held = held_data(analysis, instance) if instance is not None and function.name == "__getitem__" else None
     if held is not None:
-        kinds = kinds or ({"pictures": function.node} if {*held.work} & {"decode", "transform"} else {})
+        kinds = kinds or {_BY_WORK[each]: function.node for each in held.work if each in ("decode", "transform")}
         draws = draws or (held.qualname if held.random else None)
     if draws is None and made.random and names_random(analysis):
         draws = "transform"
@@ -504,7 +505,7 @@ def _with_helpers(found: list[SameItems]) -> Iterator[SameItems]:
         if not each.cached and each.why_not is None and each.done is None:
             tops = [each.helper, *(read.top for read in each.reads)]
             above[each.method.path] = min([*tops, above.get(each.method.path, each.helper)])
-    pictures = {each.method.path for each in found if "pictures" in each.work}
+    pictures = {each.method.path for each in found if {"pictures", "items"} & {*each.work}}
     for each in found:
         yield replace(each, helper=above.get(each.method.path, each.helper), pictures=each.method.path in pictures)
 
