@@ -240,6 +240,7 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
         message = (
             f"Accelerate computes {called(models_of(program, steps[0]))} in float32; the GPU is faster in bfloat16"
         )
+        message += f" (the option is read on {given.reads[0].line_from(site.path)}, too)" if given.reads else ""
         seen = (of_value("mixed_precision", given, owner.site), *of_forward(steps[0]))
         reason = why_not_under_accelerate(program, owner, steps)
         if reason is not None:
@@ -248,7 +249,7 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
         launched = given.state == "absent" or given.values == (None,)
         at = None if given.state == "absent" else site
         plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at)
-        plain = program.complete and all(models_of(program, step) for step in steps)
+        plain = program.complete and not given.reads and all(models_of(program, step) for step in steps)
         assumes = (
             *((OPTION_DEFAULT,) if launched or not is_off(owner.argument("cpu")) else ()),
             *(() if plain else (LEARNS_IN_16_BITS,)),
@@ -275,8 +276,6 @@ def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list
     cpu = owner.argument("cpu")
     if not is_off(cpu) and (cpu.state != "option" or cpu.values != (False,)):
         return f"whether it trains on a GPU is left to `cpu={cpu.text or '...'}`"
-    if given.reads:
-        return f"the option is read for something else too ({given.reads[0].line_from(program.entry)})"
     known = given.state == "absent" or given.edit_at is not None
     return None if known else f"the script leaves it to {said(given)}: pass bf16"
 

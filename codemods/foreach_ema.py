@@ -37,9 +37,9 @@ Use instead
 
 When refused
     Known are loops of a training step that do nothing else with the parameters: ``mul_`` and ``add_`` in one line
-    or two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``), or an assignment
-    to ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of loops
-    outside of training steps.
+    or two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``; of gradients, too), or
+    an assignment to ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of
+    loops outside of training steps.
 
     Refused where a loop does anything else with each of them (a norm that is summed up), or its variables are read
     behind it, for ``AveragedModel`` with a function that takes one weight, where a sum is put into what a
@@ -95,7 +95,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     for each in program.averagings:
         what = "clamped" if any(each.bounds) else "averaged" if each.weight is not None else "copied"
-        message = f"the weights are {what} one parameter at a time, by kernels of their own for each"
+        message = f"the {kind_of(each)} are {what} one parameter at a time, by kernels of their own for each"
         seen = (Evidence("the loop over parameters", each.loop),)
         why, since = each.why_not, SINCE["copied" if what == "averaged" and each.scale is None else what]
         if program.target.torch < since:
@@ -110,6 +110,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             )
 
 
+def kind_of(averaging: Averaging) -> str:
+    """What the tensors are, in a word."""
+    return "gradients" if "grad" in averaging.base.split(".") else "weights"
+
+
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the tensors into two lists, and call what takes lists."""
@@ -119,7 +124,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if plan.renewed:
         renew(plan, edit)
         return
-    bases, others = edit.free_name("averages", at), edit.free_name("weights", at)
+    bases, others = edit.free_name("averages", at), edit.free_name(kind_of(plan), at)
     asked = f" if {plan.test}" if plan.test is not None else ""
 
     def call(name: str) -> str:

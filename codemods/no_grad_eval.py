@@ -36,9 +36,9 @@ When refused
     whose cast weights the training would take over without a graph.
 
     It is refused where a gradient, or whether there is one, is asked for in the loop or in the models that it runs
-    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where a module keeps what it computes at its
-    first call, which the training would take up without its graph; where results go on to a training step; and where a
-    generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
+    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where results go on to a training step; and
+    where a generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
+    What a module keeps of its first call is left to a run.
 
 Risk
     exact: the training stays as it is, and so does the evaluation. Where the model has torch's own attention or
@@ -73,7 +73,6 @@ codemod = Codemod(
 
 WHY = {
     "asked": "{line} asks for a gradient, or whether there is one",
-    "cached": "a module keeps what it computes first ({line}), which the training would take up without its graph",
     "yielded": "what takes what {line} hands on would run without graphs, too",
     "taken": "{line}, in a training step, takes up what is computed here",
 }

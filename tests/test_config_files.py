@@ -110,6 +110,14 @@ def test_of_a_path_that_is_not_known_the_file_is_taken_that_has_what_is_read() -
     assert program(script(load), **files).loaders[0].argument("batch_size").state == "unknown"
 
 
+def test_what_is_read_may_be_read_in_another_file() -> None:
+    load = "import sys; from net import batch_of; cfg = yaml.safe_load(open(sys.argv[1]))"
+    net = "def batch_of(cfg):\n    width, rate = cfg['width'], cfg['rate']\n    return cfg['batch_size']\n"
+    text = script(load, batch="batch_of(cfg)", workers="0")
+    found = program(text, net_py=net, base_yaml="width: 8\nrate: 0.1\nbatch_size: 16")
+    assert found.loaders[0].argument("batch_size").values == (16,)
+
+
 def test_json_and_attributes() -> None:
     load = "from easydict import EasyDict; cfg = EasyDict(json.load(open('base.json')))"
     text = '{"batch_size": 32, "loader": {"num_workers": 2}}'

@@ -58,7 +58,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
     for event in facts.of("call") if training else ():
         if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_"):
             continue
-        if not all(isinstance(each, Tensor) and "param" in each.roles for each in members(event.receiver)):
+        if not all(isinstance(each, Tensor) and each.roles & {"param", "grad"} for each in members(event.receiver)):
             continue
         statement = facts.places.statement(event.node, event.module)
         loop = facts.places.parent(statement, event.module) if statement is not None else None
@@ -218,11 +218,11 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _is_place(node: ast.expr) -> bool:
-    """``p``, ``p.data``, ``p.detach()``, ``kept[name].data``: what names a tensor and does nothing."""
+    """``p``, ``p.data``, ``p.grad``, ``p.detach()``, ``kept[name].data``: what names a tensor and does nothing."""
     if isinstance(node, ast.Name):
         return True
     if isinstance(node, ast.Attribute):
-        return node.attr == "data" and _is_place(node.value)
+        return node.attr in ("data", "grad") and _is_place(node.value)
     if isinstance(node, ast.Subscript):
         return dotted(node.value) is not None and isinstance(node.slice, ast.Name)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

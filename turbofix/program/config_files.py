@@ -216,10 +216,11 @@ def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
             return _parsed(interp, tail[0])
     if names:
         return None
-    return _fitting(interp, files, _words_of(interp.frame.module.text) | _words_of(interp.entry_text))
+    read = (_words_of(module.text) for module in interp.modules.values() if module is not None)
+    return _fitting(interp, files, frozenset().union(*read))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _words_of(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text))
 

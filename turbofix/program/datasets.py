@@ -974,7 +974,11 @@ def callee(name: str, function: Function, instance: Instance | None) -> Iterator
             value = instance.cls.find(rest[0])
         rest = rest[1:]
     else:
-        value = function.module.scope.names.get(head)
+        scope = function.scope
+        value = scope.names.get(head)
+        while value is None and scope.parent is not None:  # around a class that a function defines
+            scope = scope.parent
+            value = scope.names.get(head)
         if value is None and head == "open":
             value = External("builtins.open")
         if value is None and head in (imported := _imported_in(function.node)):

@@ -34,7 +34,7 @@ ASKING_LIBRARIES = (
     "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
     "higher", "learn2learn", "functorch", "torchopt",
 )  # fmt: skip
-LEFT_TO_RUNS = frozenset({"library", "handed", "retained", "kept"})
+LEFT_TO_RUNS = frozenset({"library", "handed", "retained", "kept", "cached"})
 """Reasons for which a graph may be needed and mostly is not: a run that needs one ends, or learns differently."""
 PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
 CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})

@@ -209,9 +209,10 @@ def _feeding(analysis: Analysis, given: Arguments) -> Iterator[tuple[Site, str]]
     for cls in _classes(given):
         for name, role in _GIVING:
             methods = [each.node for each in members(cls.find(name)) if isinstance(each, Function)]
-            for event in analysis.facts.events_in_functions(methods):
-                if event.kind == "make":
-                    yield from ((site, role) for site in loader_sites(analysis, event.result))
+            made = [each.result for each in analysis.facts.events_in_functions(methods) if each.kind == "make"]
+            frames = analysis.execution.frames.values()
+            made += [each.returned for each in frames if each.function is not None and each.function.node in methods]
+            yield from ((site, role) for value in made for site in loader_sites(analysis, value))
 
 
 def _classes(given: Arguments) -> list[Class]:
