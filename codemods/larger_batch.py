@@ -151,12 +151,15 @@ def accumulates(program: TrainingProgram) -> bool:
 
 def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
     """Up to which size the batches of a loader are small, and what they become."""
+    layers = [layer for model in models_of(program, steps) for layer in model.layers]
+    if any(layer.endswith("Conv3d") for layer in layers):
+        return 0, 0  # a few volumes fill the memory
     if loader.role == "evaluation":
         return TINY, max(SMALL, size * 8)
     if loader.role not in ("training", "both"):
         return 0, 0
     rows = loader.dataset.kind == "tensors" or loader.dataset.table
-    rows = rows and not any("Conv" in layer for model in models_of(program, steps) for layer in model.layers)
+    rows = rows and not any("Conv" in layer for layer in layers)
     return (SMALL_ROWS, ENOUGH_ROWS) if rows else (SMALL, max(ENOUGH, size * 4))
 
 
