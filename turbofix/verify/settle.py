@@ -146,18 +146,9 @@ def _restored(log: Mapping[str, Any]) -> Answer:
     return (False, "it loads an optimizer's state") if loads else (True, "no optimizer's state is loaded")
 
 
-def _torch(log: Mapping[str, Any]) -> Answer:
+def _torch(log: Mapping[str, Any], least: tuple[int, int] = (2, 5), most: tuple[int, int] = (99, 0)) -> Answer:
     found = log["facts"]["torch"]
-    return _version(found) >= (2, 5), f"torch {found}"
-
-
-def _old_torch(log: Mapping[str, Any]) -> Answer:
-    found = log["facts"]["torch"]
-    return _version(found) < (2, 8), f"torch {found}"
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")[:2]))
+    return least <= tuple(map(int, found.split(".")[:2])) < most, f"torch {found}"
 
 
 FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
@@ -171,5 +162,5 @@ FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "length": _length,
     "restored": _restored,
     "torch": _torch,
-    "old torch": _old_torch,
+    "old torch": lambda log: _torch(log, (0, 0), (2, 8)),
 }

@@ -119,15 +119,8 @@ def floors(original: Log, control: Log, tolerance: Tolerance) -> dict[tuple[int,
 
 def may_be_rounding(original: Log, candidate: Log) -> bool:
     """Whether nothing but gradients, losses and buffers differ: a run of the control may tell whether that is much."""
-    unbounded = replace(
-        ROUNDED,
-        gradient_angle=math.inf,
-        gradient_ratio=math.inf,
-        loss=math.inf,
-        parameter_angle=math.inf,
-        parameter_ratio=math.inf,
-        buffer=math.inf,
-    )
+    names = ("gradient_angle", "gradient_ratio", "loss", "parameter_angle", "parameter_ratio", "buffer")
+    unbounded = replace(ROUNDED, **dict.fromkeys(names, math.inf))
     return first_difference(original, candidate, unbounded, exact=False) is None
 
 

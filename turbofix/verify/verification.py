@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -287,13 +288,8 @@ def _losses(rows: list[dict[str, object]]) -> tuple[float, ...]:
 def _mentions_cuda(request: Request) -> bool:
     """Whether the script, a rewrite of it or a module beside it speaks of CUDA."""
     word = re.compile(rb"cuda|torch\.accelerator|accelerator\.is_available", re.IGNORECASE)
-    if any(word.search(content) for stage in request.stages for content in stage.files.values()):
-        return True
-    beside = sorted(request.script.parent.rglob("*.py"))[:MOST_FILES_READ]
-    for path in (request.script, *beside):
-        try:
-            if word.search(path.read_bytes()):
-                return True
-        except OSError:
-            continue
-    return False
+    contents = [content for stage in request.stages for content in stage.files.values()]
+    for path in (request.script, *sorted(request.script.parent.rglob("*.py"))[:MOST_FILES_READ]):
+        with contextlib.suppress(OSError):
+            contents.append(path.read_bytes())
+    return any(map(word.search, contents))

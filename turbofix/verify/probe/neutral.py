@@ -154,21 +154,17 @@ def draw_in_order() -> None:
 
         return fill
 
-    def alike(original: Any) -> Callable[..., Any]:
-        def made(input: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: A002 (its name in torch)
-            order = keywords.pop("memory_format", torch.preserve_format)
-            found = original(input, *arguments, memory_format=torch.contiguous_format, **keywords)
-            if input.is_contiguous() and order in (torch.preserve_format, torch.contiguous_format):
-                return found
-            empty = torch.empty_like(input, dtype=found.dtype, device=found.device, memory_format=order)
-            return empty.copy_(found).requires_grad_(found.requires_grad)
+    def alike(fill: str) -> Callable[[Any], Callable[..., Any]]:
+        @torch.no_grad()
+        def made(input: Any, **keywords: Any) -> Any:  # noqa: A002 (its name in torch)
+            return getattr(torch.empty_like(input, **keywords), fill)()
 
-        return made
+        return lambda original: made
 
     for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_"):
         wrap(torch.Tensor, name, filled)
-    for name in ("rand_like", "randn_like", "randint_like"):
-        wrap(torch, name, alike)
+    wrap(torch, "rand_like", alike("uniform_"))
+    wrap(torch, "randn_like", alike("normal_"))
 
 
 def _shift_seeds(shift: int) -> None:
