@@ -163,6 +163,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(codemod, program)
     if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(codemod, program)
+    if program.framework is Framework.DEEPSPEED and program.steps:
+        step = program.steps[0]
+        place = step.forwards[0].first if step.forwards else step.loop.site
+        why = 'no script is rewritten for it: set `"bf16": {"enabled": true}` there, where it does not say so'
+        yield codemod.refuse(place, "DeepSpeed computes in the precision that its configuration names", why)
     if program.framework is not Framework.PYTORCH or not program.trains:
         return
     yield from already_there(program)
