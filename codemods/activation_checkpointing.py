@@ -1,11 +1,9 @@
 """Compute activations a second time instead of keeping them, where memory is what limits the training.
 
 Why slow
-    The backward pass needs what the forward pass has computed, and for deep networks and long sequences that fills
-    the memory. Where it forces batches of one or two samples, or skips batches that do not fit, keeping only what
-    enters each block makes room: the block is computed once more when its gradient is.
-
-    It makes every step slower. It is worth that only where memory is short.
+    The backward pass needs what the forward pass has computed. Deep networks and long sequences fill the memory with
+    it, and batches must then be tiny. Keeping only the input of each block makes room: the block is computed again in
+    the backward pass. This makes every step slower, and pays only where memory is short.
 
 Example
     ::
@@ -21,27 +19,17 @@ Use instead
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.training else block(x)
 
-    A model of transformers has a switch of its own, behind its construction: ``model.gradient_checkpointing_enable()``.
-    Dropout draws the same numbers in both passes, and autocast holds for both. So have the settings of a ``Trainer``::
-
-        args = TrainingArguments(
-            "out", per_device_train_batch_size=1, gradient_accumulation_steps=16, gradient_checkpointing=True
-        )
+    A model of transformers gets ``model.gradient_checkpointing_enable()``, the ``Trainer``'s settings get
+    ``gradient_checkpointing=True``. Dropout draws the same numbers both times.
 
 When refused
-    Nothing is said unless the program itself tells that memory is short: an ``except`` for running out of memory,
-    batches of one or two samples of which several make up an update, or a line that is commented out
-    (``# x = checkpoint(block, x)``, ``# model.gradient_checkpointing_enable()``). Nothing either where it is used
-    already, and under frameworks other than the ``Trainer`` of transformers, whose settings tell of it by their batches
-    or by a line that is commented out in their call. Known are loops over an ``nn.ModuleList`` in the forward pass of
-    the program's own model, and models that ``from_pretrained`` of transformers gives.
+    Nothing is said unless the program shows that memory is short: it handles running out of memory, adds up gradients
+    over batches of one or two samples, or has a line for checkpointing that is commented out. It is refused
 
-    Refused where a second pass would not be the same or not go unnoticed: layers with running statistics (BatchNorm),
-    blocks that change their input or their attributes, print, draw random numbers from elsewhere than torch or call
-    what may do more than compute, inputs that are changed in place behind the block, under another name too, layers
-    that are not known; models of transformers with frozen parts (PEFT), that are made under a test, or of a kind that
-    is not known to have the switch; settings that switch it off, are changed afterwards or read for something else, and
-    FSDP's, which have a switch of their own; and where several processes train by a loop of the script's.
+    - where a second pass would change something: BatchNorm, blocks that print, change their input or their attributes,
+      or draw random numbers from elsewhere than torch;
+    - where not every layer of the blocks, or the kind of the transformers model, is known;
+    - for models with frozen parts, under FSDP, and where several processes train in a loop of the script's.
 
 Risk
     equivalent: the same numbers are computed, some of them twice.

@@ -1,11 +1,8 @@
 """Keep Adam's states in 8 bits for a large model, with bitsandbytes where it is installed.
 
 Why slow
-    Adam and AdamW keep two float32 numbers for every parameter: 8 GB for a billion of them, beside 4 GB for the
-    parameters and as much for their gradients. What they take is missing for larger batches and longer sequences.
-    bitsandbytes keeps them in 8 bits, quantized in blocks of 256 with a scale each: a quarter of the memory.
-
-    It does not make a step faster by itself.
+    Adam and AdamW keep two float32 numbers for every parameter: 8 GB for a billion of them. bitsandbytes keeps these
+    states in 8 bits, in a quarter of the memory. It makes no step faster.
 
 Example
     ::
@@ -20,45 +17,24 @@ Use instead
         except Exception:  # it is not installed, or not made for this machine
             bnb = None
         if bnb is not None and device.type == "cuda":
-            for module in model.modules():
-                if isinstance(module, nn.Embedding):  # the states of embeddings stay in 32 bits
-                    manager = bnb.optim.GlobalOptimManager.get_instance()
-                    manager.register_module_override(module, "weight", {"optim_bits": 32})
             optimizer = bnb.optim.AdamW8bit(model.parameters(), lr=1e-5)
         else:
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
-    Without bitsandbytes, and without a GPU, the program trains as before. Embeddings keep float32 states, as those of
-    the library's own ``StableEmbedding`` do; it does the same for parameters of less than 4096 numbers.
-
-    The ``Trainer`` of transformers has a setting for it, and keeps embeddings in 32 bits by itself::
-
-        args = TrainingArguments(
-            "out",
-            optim="adamw_bnb_8bit"
-            if transformers.utils.is_bitsandbytes_available() and torch.cuda.is_available()
-            else TrainingArguments.optim,
-        )
+    Embeddings keep 32 bits. The ``Trainer`` of transformers gets ``optim="adamw_bnb_8bit"`` where bitsandbytes and a
+    GPU are there.
 
 When refused
-    Nothing is said of models that are not known to have a hundred million parameters or more beside their embeddings
-    and convolutions, by literals and options' defaults or by the name of a checkpoint (``gpt2-xl``, ``...-7b``); of
-    models in 16 bits, quantized or sharded ones, and such of which a part may be frozen; of optimizers that are given
-    only some of the parameters; and where bitsandbytes is used already.
+    Nothing is said of models that are not known to have 100 million parameters beside embeddings and convolutions, nor
+    of 16-bit, quantized, sharded or partly frozen ones. It is refused
 
-    It is refused where the program loads the state of the optimizer, since neither fits what the other has saved, or
-    looks at it; for ``Adam`` with a weight decay, which bitsandbytes applies as AdamW does; for options of torch's that
-    it lacks (``amsgrad``, ``maximize``, ``capturable``); for sparse gradients; where the construction is part of
-    another expression, or in a loop; where the model has no name there; where the model is moved to the GPU later
-    and no test tells whether there is one; and where several processes update the same parameters.
-
-    Of the ``Trainer``, nothing is said beside DeepSpeed, FSDP and PEFT, and it is refused where the command line
-    decides (pass ``--optim adamw_bnb_8bit``) and where a checkpoint may be resumed from.
+    - where the optimizer's state is loaded, or a ``Trainer`` may resume: neither kind reads what the other has saved;
+    - for ``Adam`` with a weight decay, and for options that bitsandbytes lacks (``amsgrad``);
+    - where the optimizer is built in a loop or inside another expression, or several processes share its parameters;
+    - where the ``Trainer``'s command line decides: pass ``--optim adamw_bnb_8bit``.
 
 Risk
-    recipe: the states are rounded to 256 values in each block, so that the weights take another way. The state in a
-    checkpoint that was saved with one of the two does not load into the other, nor on a machine where bitsandbytes is
-    missing.
+    recipe: the states are rounded, so the weights take another way. Checkpoints of the two do not fit each other.
 
 Measured
     20 % less memory, 5 % slower (torchtune).

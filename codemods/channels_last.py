@@ -1,9 +1,8 @@
 """Keep the weights of 2-D convolutions in the order that the tensor cores read.
 
 Why slow
-    In 16 bits and in TF32 the tensor cores work on tensors whose channels lie side by side for each pixel. PyTorch's
-    own order is one channel behind the other, so cuDNN rearranges the input and the output of every convolution, or
-    does without.
+    The tensor cores want the channels of each pixel side by side. PyTorch's own order is one channel after the other,
+    so cuDNN rearranges the input and the output of every convolution, or does without the tensor cores.
 
 Example
     ::
@@ -18,27 +17,20 @@ Use instead
 
         model = resnet50().to(device, memory_format=torch.channels_last)
 
-    That is enough: a convolution gives its output in this order where its weights have it, and the layers behind it
-    keep to that (``ATen/native/ConvUtils.h``), so that the input need not be converted by hand. The first convolution
-    does it. Shapes stay as they are, and so do checkpoints: loading copies into the weights, whatever their order.
-
-    A tensor in this order cannot be seen as rows: ``x.view(n, -1)`` raises. What layers have computed is reshaped
-    instead, which copies where it must: ``x.reshape(n, -1)``.
+    The input need not be converted: the first convolution does it. Shapes and the model's checkpoints stay as they are.
+    A tensor in this order cannot be viewed as rows, so ``x.view(n, -1)`` becomes ``x.reshape(n, -1)``.
 
 When refused
-    It is refused where torch itself sees the weights as rows (``parameters_to_vector``, ``LBFGS``); for convolutions
-    over volumes, under ``DataParallel``, and where nothing is gained (``InstanceNorm2d`` turns the order back, thin
-    layers over pictures of a channel or two, or over frames that no loader hands out). An optimizer's state that was
-    saved before the change keeps the old order when it is loaded, which is slow, or raises: that none is loaded is
-    assumed.
+    Nothing is said where the model is compiled, for GPUs before Volta (in full precision: before Ampere), and where the
+    script uses ``torch.channels_last`` already. It is refused
 
-    Nothing is said where the model is compiled, since the compiler chooses the order itself; for GPUs before Volta, and
-    before Ampere in full precision; and under frameworks but Accelerate and Lightning. A script that uses
-    ``torch.channels_last`` anywhere is left alone.
+    - where the weights are read as rows (``parameters_to_vector``, ``LBFGS``), and for convolutions over volumes;
+    - under ``DataParallel``, and where a strategy of Lightning's may lay out the weights;
+    - where nothing is gained: ``InstanceNorm2d``, thin layers over one or two channels, pictures cut into tokens;
+    - where the model has no name of its own in front of its training: give it one.
 
 Risk
-    equivalent: other kernels round differently. Some models get slower: keep it if ``turbofix verify`` on your GPU
-    measures a gain.
+    equivalent: other kernels round differently. Some models get slower: keep it if ``turbofix verify`` measures a gain.
 
 Measured
     ResNet-50 under mixed precision 775 to 1011 images/s (PyTorch's tutorial on the channels-last memory format).

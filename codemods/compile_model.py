@@ -1,16 +1,13 @@
 """Compile the model of a long training, so that its layers run as fewer, fused kernels.
 
 Why slow
-    Each operation of an eager model is a kernel of its own, which reads its input from the GPU's memory and writes its
-    output there. A compiled model has element-wise work fused into few kernels, and its launches cost the host less.
+    Each operation of an eager model is a kernel of its own, which reads and writes the GPU's memory. The compiler fuses
+    element-wise work into few kernels, and their launches cost the host less.
 
 Example
     ::
 
         model = ResNet().to(device)
-        for epoch in range(200):
-            for images, labels in loader:
-                loss = criterion(model(images), labels)
 
 Use instead
     ::
@@ -19,38 +16,28 @@ Use instead
         if device.type == "cuda":
             model.compile()
 
-    ``model.compile()`` compiles in place: the keys of checkpoints and ``isinstance`` stay as they were, where
-    ``torch.compile(model)`` would prefix ``_orig_mod.``. It goes behind the last statement that moves or wraps the
-    model, also behind ``DistributedDataParallel``, and behind ``DataParallel`` where there is one GPU alone (its copies
-    on others would be those of the first). Where sizes are known to differ it is ``model.compile(dynamic=True)``. On a
-    CPU nothing is compiled: that would take a C++ compiler. The mode is the default one; whether
-    ``mode="reduce-overhead"`` or ``"max-autotune-no-cudagraphs"`` is faster is for measurements to say.
-
-    The ``Trainer`` of transformers has a switch for it: ``torch_compile=torch.cuda.is_available()``. Under Lightning
-    the models in the module are compiled one by one in front of the training (``classifier.backbone.compile()``), or at
-    the end of its ``__init__`` where that has no one place (Lightning's command line, ``fit`` in two branches).
+    ``model.compile()`` compiles in place: the keys of checkpoints stay as they were. Where sizes are known to differ it
+    is ``model.compile(dynamic=True)``. The ``Trainer`` of transformers gets
+    ``torch_compile=torch.cuda.is_available()``. The models in a Lightning module are compiled one by one.
 
 When refused
-    Compiling takes a minute or more, for training and once more for evaluation: it is refused for trainings that are
-    known to take fewer than 6,000 steps, for recurrent models, whose kernels cuDNN has, and for networks of linear
-    layers that are at most 64 wide. Nothing is said on a CPU, for GPUs before Volta and under frameworks that have
-    options for it (but for transformers' ``Trainer``).
+    Nothing is said on a CPU and for GPUs before Volta. Compiling takes a minute or more, so it is refused for trainings
+    that are known to take fewer than 6,000 steps, recurrent models, and layers at most 64 wide. It is also refused
 
-    It is refused before torch 2.2; where the model is an ``nn.Sequential`` or another class of ``torch.nn`` itself
-    (``compile()`` compiles nothing there), or is only called by another method than as ``model(x)``; for detectors,
-    which take lists of pictures; for graph networks, whose work other libraries' kernels do; where hooks are registered
-    after the model is made; where gradients are differentiated; where the script compiles it itself under
-    a switch that is off; where it starts processes of its own; and where deterministic algorithms are asked for. Under
-    the ``Trainer``: for models in 16 bits or quantized.
+    - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
+    - where the model is not called as ``model(x)``, for detectors and for graph networks;
+    - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
+    - where the script starts processes of its own, or compiles the model under an option that is off: pass it;
+    - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
-    equivalent: fused kernels round differently, and compiled dropout draws other random numbers. Verify it: torch's
-    compiler has had bugs in gradients that the loss does not show, which ``turbofix verify`` compares for each
-    parameter. On Windows the compiler needs a Triton that torch does not bring along.
+    equivalent: fused kernels round differently, and compiled dropout draws other numbers. The compiler has had bugs in
+    gradients that the loss does not show; ``turbofix verify`` compares them for each parameter. On Windows it needs a
+    Triton that torch does not bring.
 
 Measured
     1.41 times for training, the geometric mean of torch's own benchmarks (ASPLOS 2024); GPT-2 124M 2.3 times (Karpathy,
-    build-nanogpt). A job of less than a minute loses.
+    build-nanogpt).
 """
 
 from __future__ import annotations

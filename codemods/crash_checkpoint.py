@@ -1,62 +1,37 @@
 """Keep what a long training has learned when it is interrupted, and let it go on from there.
 
 Why slow
-    A training that saves its result at its end alone loses everything when it is stopped before: by Ctrl-C, by the
-    SIGTERM of a scheduler whose time is up, by an error in the hundredth epoch. All of it is then trained again.
-    One that saves weights alone loses the optimizer's state and the schedule, and goes on badly from there.
+    A training that saves its result at its end loses everything when it is stopped before. A training that saves
+    weights alone counts as one that cannot go on: the optimizer's state is missing.
 
 Example
     ::
 
         for epoch in range(args.epochs):
             train(model, train_loader, optimizer)
-        torch.save(model.state_dict(), "model.pt")
 
 Use instead
     ::
 
         epoch = 0
         if args.resume:
-            checkpoint = torch.load(args.resume, map_location="cpu", weights_only=False)
-            model.load_state_dict(checkpoint["model"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-            torch.set_rng_state(checkpoint["rng"])
-            epoch = checkpoint["epoch"]
+            checkpoint = torch.load(args.resume, map_location="cpu", weights_only=False)  # load only files of your own
+            ...  # the states of the model, the optimizer and the random numbers, and the epoch
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             for epoch in range(epoch, args.epochs):
                 train(model, train_loader, optimizer)
         except BaseException:  # Ctrl-C, SIGTERM, an error: --resume interrupted-<epoch>.pt goes on from here
-            checkpoint = {
-                "epoch": epoch,
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "rng": torch.get_rng_state(),
-            }
-            torch.save(checkpoint, "interrupted.pt.tmp")
-            os.replace("interrupted.pt.tmp", f"interrupted-{epoch}.pt")  # whole, or not there
+            ...  # save the same
             raise
-        torch.save(model.state_dict(), "model.pt")
 
-    Where the loop sees no ``argparse`` of the script, the name of the file comes from the environment:
-    ``RESUME=interrupted-7.pt python train.py``. All modules that the loop can see (an average of the weights too),
-    schedulers, scalers, the generators that the script imports, and the numbers and lists that one epoch leaves to the
-    next are saved. The epoch that was interrupted begins anew, with the weights as they were.
-    The file is loaded with ``weights_only=False``, as it holds more than weights: name only files of your own.
+    The interrupted epoch begins anew. Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
 
 When refused
-    Nothing is said of a training that is short: known to have fewer than five million samples in all (epochs times
-    samples, with torchvision's small data sets known by their sizes), or fewer than 10,000 steps where it has no
-    epochs, or fewer than five epochs and no result that is saved. Nothing of one that saves the optimizer's state
-    with the weights in its course, nor where a word of the program tells that it handles an interruption or can resume.
-
-    It is refused in a notebook, whose kernel keeps everything when a cell is interrupted, under Accelerate, which
-    has ``save_state()`` for it, for a single pass over the data, where several processes or loops train, where the
-    outermost loop is no ``for ... in range(...)`` or stands in a ``try`` or ``with``, where the models or
-    optimizers go by no one name at the loop, where something else goes from one epoch to the next (an iterator, an
-    object of the program's own, a tensor, a random generator that any file of the program keeps), and where the
-    learning rate is scheduled by batches (an epoch that begins anew would have too many of them): save the states of
-    the model, the optimizer and the schedule every few epochs by hand, then.
+    Nothing is said of a training that is known to be short (fewer than five million samples), saves the optimizer's
+    state, or speaks of resuming or signals. It is refused in notebooks, under Accelerate, where several processes or
+    loops train, where the outer loop is no ``for ... in range(...)`` or stands in a ``try`` or ``with``, where an epoch
+    leaves to the next what cannot be saved, and where the learning rate changes by batches.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.

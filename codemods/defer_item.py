@@ -1,8 +1,8 @@
 """Leave sums on the GPU, and read them when somebody looks.
 
 Why slow
-    ``loss.item()`` makes the host wait until the GPU has finished everything that it was given so far; only then can it
-    launch the next step. A loss that is only added to a running total is not needed until the total is.
+    ``loss.item()`` makes the host wait until the GPU has finished everything it was given. Only then can the host
+    launch the next step. A loss that is only added to a total is not needed until the total is.
 
 Example
     ::
@@ -17,24 +17,20 @@ Use instead
             total_loss += loss.detach().double() * images.size(0)
         total_loss = float(total_loss)
 
-    In float64, as Python sums: the total is the same bit for bit. Counts stay whole numbers (``int(correct)``). A list
-    of losses takes the tensors, and becomes a list of numbers after the loop. A number that goes further, into a dict,
-    an attribute, out of a function, is followed to where it is looked at no more than now and then, and read there
-    (likely). So are predictions that an evaluation copies to the host batch by batch: they are copied when it is over,
-    and take room on the GPU until then. ``total_loss += loss`` without ``.item()`` keeps the graph of every step alive:
-    it gets ``.detach()``. Where the device may lack float64 (Apple's GPUs), the line falls back on ``.item()`` there.
+    The sum is in float64, as Python's, so the total is the same bit for bit. A list takes the tensors, and becomes a
+    list of numbers after the loop. A number that goes further is read where somebody looks at it now and then.
+    Predictions that an evaluation copies to the host are copied at its end, and take room on the GPU until then.
+    ``total_loss += loss`` keeps the graph of every step alive, and gets ``.detach()``.
 
 When refused
-    Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first),
-    where a step does more with it than to keep, sum or return it, where what looks at it is not seen, where other
-    scripts may call a function that returns it, where the sum itself is stored in each step, where on some path it is a
-    number already, where several lines add to one sum that may differ in shape or type, beside the time that each step
-    takes, where ``locals()`` shows all names, and in an evaluation where a mask picks what is read: the host waits for
-    that. Nothing is said of what DeepSpeed runs, whose engine waits in each step, nor of an evaluation that only runs
-    where the program ends behind it.
+    - Where the number decides what the program does next, or is shown in every step (``throttle-logging`` comes first).
+    - Where a step does more with it than keep, sum or return it, or other scripts may call what returns it.
+    - Where the sum itself is stored in each step, or may be a number already.
+    - Where each step's time is taken beside it.
+    - In an evaluation where a mask picks what is read: the host waits for that anyway.
 
 Risk
-    exact: sums, and what is printed of them, are the same bit for bit. equivalent: where a meter of the script's own
+    exact: sums, and what is printed of them, are the same bit for bit. equivalent: where a meter of the script's
     averages on the GPU, or a step divides what it adds, the last of sixteen digits can differ; and what is likely.
 
 Measured

@@ -1,9 +1,8 @@
 """Build a loader, its data, a criterion or a constant tensor once, not in every round of a loop.
 
 Why slow
-    A loader that is built anew in every epoch cannot keep its workers (``persistent_workers``), and data that are built
-    with it are read again. A criterion that is built in every step costs the host a module, and its class weights a
-    copy to the GPU.
+    A loader that is built in every epoch cannot keep its workers, and its data are read again. A criterion that is
+    built in every step costs the host a module, and its class weights a copy to the GPU.
 
 Example
     ::
@@ -11,39 +10,29 @@ Example
         for epoch in range(epochs):
             train_set = MNIST("data", train=True, transform=ToTensor())
             train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-            for images, labels in train_loader:
-                criterion = nn.CrossEntropyLoss()
 
 Use instead
     ::
 
         train_set = MNIST("data", train=True, transform=ToTensor())
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-        criterion = nn.CrossEntropyLoss()
         for epoch in range(epochs):
-            for images, labels in train_loader:
 
-    The statements move as they are, out of all loops in which nothing changes that they read. What a forward pass makes
-    of sizes and numbers alone (a mask of ones cut to a triangle, a filter from a list) is made by a function that
-    remembers it for each size and device (``functools.lru_cache``).
+    The statements move as they are, out of all loops that change nothing they read. A tensor that a forward pass makes
+    of sizes and numbers alone (a causal mask) comes from a function that remembers it (``functools.lru_cache``).
 
 When refused
-    It speaks of assignments that stand right in the body of a loop that trains or evaluates, and that are the only ones
-    of their name. Nothing is said where an argument changes in the loop (the epoch, a fold, a name that is set in it).
-    It is refused where the construction calls what may read or draw (a dataset of the project's own,
-    ``random_split``, a folder of images that the loop may fill, a ``Generator`` that starts its sequence again), where
-    a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``, whose ``set_epoch``
-    counts on it), where the data may grow while the loop runs (a list, what the loop calls a method of: a loader of
-    nothing cannot be built), where the loop may change in place what the construction reads or copies
-    (``memory[-64:]``, ``x[known]``, ``torch.tensor(weights)``), and where a comment on its lines may say why.
+    Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
 
-    Loops that ask a loader for a first batch again and again, ``next(iter(loader))`` in every training step, start its
-    workers each time; an iterator that is kept would draw other samples, none of them twice in a pass, so that is
-    refused, and without shuffling, too: it is the same batch each time.
+    - where the construction may read or draw: a data set of the project's own, ``random_split``, a folder of images;
+    - where a sampler copies or counts what it is given (``WeightedRandomSampler``, ``DistributedSampler``);
+    - where the data may grow or change in place while the loop runs;
+    - where a comment on its lines may say why;
+    - for ``next(iter(loader))`` in every step: an iterator that is kept draws other samples.
 
 Risk
-    exact: what a loader draws, it draws when it is read, and a criterion without state gives the same. Equivalent where
-    the workers of the loader shall stay (``persistent_workers``): they draw on where they would have begun anew.
+    exact: a loader draws when it is read, and a criterion without state gives the same. Where workers shall stay
+    (``persistent_workers``) it is equivalent: they draw on where they would have begun anew.
 
 Measured
     Not measured in isolation.

@@ -1,10 +1,9 @@
 """Turn off what was left on from looking for an error.
 
 Why slow
-    Anomaly detection keeps a traceback of every operation of the forward pass, and looks for NaN in every gradient,
-    for which the host waits each time. With ``CUDA_LAUNCH_BLOCKING=1`` the host waits for every single kernel. A
-    profiler writes down every operation of every step. They are made for a few steps; torch's own pages say of anomaly
-    detection that it is for debugging only, since it slows a program down.
+    Anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient, for which the host
+    waits. With ``CUDA_LAUNCH_BLOCKING=1`` the host waits for every kernel. A profiler writes down every operation. They
+    are made for a few steps of debugging.
 
 Example
     ::
@@ -18,26 +17,21 @@ Use instead
         os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
         torch.autograd.set_detect_anomaly(False)
 
-    In a script with a switch for debugging it is that: ``torch.autograd.set_detect_anomaly(args.debug)``. ``with
-    torch.autograd.detect_anomaly():`` has no switch and becomes ``with torch.autograd.set_detect_anomaly(False):``,
-    ``with torch.autograd.profiler.profile():`` and ``emit_nvtx()`` get ``enabled=False``; Lightning's
-    ``Trainer(detect_anomaly=True)`` is told ``False``. Where a constant or an option's default decides and serves
-    nothing else, that is changed.
+    Where the script has a switch for debugging, the value is that (``args.debug``). Profilers of ``torch.autograd`` get
+    ``enabled=False``, Lightning's trainer gets ``detect_anomaly=False``.
 
 When refused
-    Nothing is said of what is off unless the user asks for it, of what is switched on under a test of the loss or the
-    step, of profilers with a schedule, and of ``CUDA_LAUNCH_BLOCKING`` in programs that never reach a GPU.
+    Nothing is said of profilers with a schedule, and of what the script turns on under a test of the loss or the step.
+    It is refused
 
-    It is refused where a handler around the backward pass takes the error that a NaN raises under anomaly detection
-    alone, and training goes on; where a comment gives another reason than debugging; where a name or
-    option that decides it serves other things too, or is a switch of the script's own that is on; where a profiler's
-    records are read, or written by ``torch.profiler.profile`` without a schedule (give it one, so that it records a few
-    steps); and where ``gradcheck`` runs in every step (it belongs into a test: taken out here, random numbers might be
-    drawn in another order).
+    - where a handler catches the error that a NaN raises, and training goes on;
+    - where a comment gives another reason than debugging;
+    - where the name or option that decides serves other things too, or is a switch of the script's own that is on;
+    - where a profiler's records are read or may be kept: give it a schedule, so that it records a few steps;
+    - for ``gradcheck`` in every step: move it into a test.
 
 Risk
-    exact: no number changes. A gradient that becomes NaN no longer ends the program with an error: look for it with
-    the switch on.
+    exact: no number changes. A gradient that becomes NaN no longer ends the program with an error.
 
 Measured
     No figure: torch's own documentation says of anomaly detection only that it slows a program down.

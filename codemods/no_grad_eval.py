@@ -1,10 +1,9 @@
 """Evaluate without building graphs.
 
 Why slow
-    Outside of ``torch.no_grad()`` every operation of the forward pass writes down what the backward pass would need and
-    keeps its inputs, so that an evaluation needs the memory of a training step, and time for the book-keeping, for
-    gradients that nobody computes. ``model.eval()`` changes dropout and BatchNorm only; ``volatile=True`` has done
-    nothing since torch 0.4.
+    Outside ``torch.no_grad()`` every operation keeps what the backward pass would need. An evaluation then takes the
+    memory of a training step, and time, for gradients that nobody computes. ``model.eval()`` changes dropout and
+    BatchNorm only; ``volatile=True`` has done nothing since torch 0.4.
 
 Example
     ::
@@ -19,30 +18,22 @@ Use instead
 
         @torch.no_grad()
         def evaluate(model, loader):
-            model.eval()
-            for images, labels in loader:
-                correct += (model(images).argmax(1) == labels).sum().item()
 
-    The function is decorated where it does nothing else; otherwise the loop goes under ``with torch.no_grad():``.
-    Decorated, too, is a function without such a loop that a training calls to look at its models, or to act by them: it
-    draws the pictures of a generator every hundred steps, or chooses an action, and no tensor with a graph leaves it.
+    A function that does nothing else is decorated; otherwise the loop goes under ``with torch.no_grad():``. A function
+    that a training calls to look at its models (to draw pictures, to choose an action) is decorated too, if no tensor
+    with a graph leaves it.
 
 When refused
-    Nothing is said of loops that a training step runs, whose results may be a part of its loss (the rollouts of
-    reinforcement learning), where a part of the forward passes is without graphs already, and under frameworks that own
-    the evaluation (Lightning, the Trainer of transformers). Nor of functions that a training calls where what they
-    compute may leave them in any way: returned and taken, kept in an attribute or in a container from elsewhere, handed
-    to unknown code, remembered by a model; where they ask for a gradient; and under an ``autocast`` of their caller,
-    whose cast weights the training would take over without a graph.
+    Nothing is said of loops that a training step runs (the rollouts of reinforcement learning), and under frameworks
+    that own the evaluation (Lightning, the ``Trainer`` of transformers). It is refused
 
-    It is refused where a gradient, or whether there is one, is asked for in the loop or in the models that it runs
-    (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties); where results go on to a training step; and
-    where a generator hands results on from within the loop, since what takes them would run under ``no_grad`` too.
-    What a module keeps of its first call is left to a run.
+    - where a gradient is asked for (``requires_grad``, ``.grad``, hooks: attacks, saliency, penalties);
+    - where results go on to a training step;
+    - where a generator hands results on from within the loop: its taker would run under ``no_grad`` too.
 
 Risk
-    exact: the training stays as it is, and so does the evaluation. Where the model has torch's own attention or
-    transformer layers, which take a fused path when no graph is built, the evaluation rounds differently: equivalent.
+    exact: the training and the evaluation stay as they are. It is equivalent where the model has, or may have, torch's
+    own attention or transformer layers, which take a fused path when no graph is built.
 
 Measured
     No figure. Evaluation takes the memory of one layer instead of all of them, and larger batches fit.

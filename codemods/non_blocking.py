@@ -1,8 +1,8 @@
 """Copy batches to the GPU without waiting for the copy.
 
 Why slow
-    ``batch.to(device)`` makes the host wait until the copy has arrived. The host could meanwhile launch the kernels of
-    the step; the GPU keeps the order by itself.
+    ``batch.to(device)`` makes the host wait until the copy has arrived. The host could launch the kernels of the step
+    meanwhile; the GPU keeps the order.
 
 Example
     ::
@@ -16,23 +16,19 @@ Use instead
         for images, labels in train_loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
-    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may also be
-    another one than CUDA's (``torch.accelerator``, ``mps``), the value is the test ``device.type == "cuda"``.
-
-    Accelerate copies the batches itself, and is told to with version 0.30 or newer::
-
-        accelerator = Accelerator(
-            dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available())
-        )
+    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may be
+    another one than CUDA's (``mps``), the value is the test ``device.type == "cuda"``. Accelerate (0.30 or newer)
+    copies the batches itself, and is told to with
+    ``dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available())``.
 
 When refused
-    Never a copy to the host (reading it would race with the copy), never a model, never a change of dtype alone. It is
-    refused where the host changes the batch in place below the copy, which may not have read it yet, for batches that
-    are objects of a class of their own, whose ``to`` may not take ``non_blocking``, where the device may be Apple's
-    and no test tells (there the copy may be read before it has arrived: pytorch issue 139550), and for Accelerate
-    beside arguments that older versions do not take together with ``dataloader_config``. Nothing is said of what the
-    step puts together in new memory (``torch.stack(x).to(device)``), which is not pinned, of batches that are on the
-    GPU already, and of an evaluation over a handful of batches that the training process loads.
+    Nothing is said of copies to the host, of models, of batches that are on the GPU already, and of what the step puts
+    together in new memory (``torch.stack(x).to(device)``), which is not pinned. It is refused
+
+    - where the host changes the batch in place below the copy, which may not have read it yet;
+    - for batches of a class of their own, whose ``to`` may not take ``non_blocking``;
+    - where the device may be Apple's and no test tells: there the copy may be read too early (pytorch issue 139550);
+    - for Accelerate beside ``split_batches`` and the like, which belong into ``dataloader_config`` too.
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.

@@ -1,43 +1,39 @@
 """Pin the loader's memory, so that copies to the GPU can overlap with compute.
 
 Why slow
-    A copy from ordinary (pageable) host memory to the GPU is staged through a pinned buffer of the driver, and the
-    host waits for it. A loader that pins its batches lets the copy run beside the computation of the step before.
+    A copy from ordinary (pageable) memory to the GPU goes through a pinned buffer of the driver, and the host waits for
+    it. A loader that pins its batches lets the copy run beside the computation of the step before.
 
 Example
     ::
 
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
-        for images, labels in train_loader:
-            images = images.to(device)
 
 Use instead
     ::
 
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True, pin_memory=torch.cuda.is_available())
 
-    In a script that only runs on a GPU the value is ``True``, and where the script has a switch or a device of its own
-    choice, it is that (``use_cuda``, ``device.type == "cuda"``). The gain comes with ``non-blocking``: apply both.
-
-    Lightning, Fabric and Accelerate copy the batches of loaders that the script makes, and leave ``pin_memory`` to it.
-    The ``Trainer`` of transformers pins by itself. Where its settings forbid it (``dataloader_pin_memory=False``) and
-    workers load, that is taken out, unless a comment beside it gives a reason.
+    Where the script has a switch or a device of its own choice, the value is that (``device.type == "cuda"``). The gain
+    comes with ``non-blocking``: apply both. Lightning, Fabric and Accelerate leave ``pin_memory`` to the script. The
+    ``Trainer`` of transformers pins its batches; where workers load, ``dataloader_pin_memory=False`` is taken out.
 
 When refused
-    Where the call unpacks a mapping that is written neither in the same function, for that alone, nor in a
-    configuration file, where a batch holds sparse tensors (older versions of torch cannot pin them), where the batches
-    are objects of a class of their own (the loader pins them only if the class has a ``pin_memory`` method), where an
-    on/off option decides, where the GPU is used only with an option that the place of the call does not tell, and where
-    ``pin_memory=False`` stands with a comment. Nothing is said where the batches are on the GPU already, where
-    ``collate_fn`` moves or pins them itself, where every copy is of new memory (``torch.stack(x)``), where all its
-    copies keep blocking (``non-blocking`` refuses them), for an evaluation over a handful of batches, and where an
-    unpacked mapping may set ``pin_memory`` already.
+    Nothing is said where the batches are on the GPU already, where every copy is of new memory (``torch.stack(x)``),
+    and for an evaluation over a handful of batches. It is refused
+
+    - where the call unpacks a mapping that is not seen: add ``pin_memory`` to the mapping;
+    - where an on/off option of the script decides: pass it;
+    - where an option chooses the GPU, and the place of the call does not know it;
+    - where batches hold sparse tensors, which older versions of torch cannot pin;
+    - where batches are objects of a class of their own, which are pinned only if it has a ``pin_memory`` method;
+    - where ``pin_memory=False`` stands with a comment.
 
 Risk
     exact: where the memory lies changes no number.
 
 Measured
-    0.01 % when the step is bound by compute (Raschka, LLMs-from-scratch), more where copies are long; calling
+    0.01 % when the step is bound by compute (Raschka, LLMs-from-scratch), more where copies are long. Calling
     ``.pin_memory()`` by hand in the loop is up to twice slower than not pinning (PyTorch tutorial on ``pin_memory``).
 """
 

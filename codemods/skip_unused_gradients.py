@@ -1,9 +1,9 @@
 """End the backward pass where nobody uses the gradients behind it, and leave out those that nobody uses.
 
 Why slow
-    A discriminator's step that is given what the generator has just made goes back through the discriminator, and then
-    through the whole generator. The generator's gradients are cleared before its own step: computing them was in vain,
-    and everything that its forward pass kept for them stayed in memory meanwhile.
+    A discriminator's step on what the generator has made goes back through the whole generator. The generator's
+    gradients are cleared before its own step: computing them was in vain, and what its forward pass kept for them took
+    memory.
 
 Example
     ::
@@ -13,32 +13,27 @@ Example
         d_loss.backward()
         d_optimizer.step()
 
-        g_optimizer.zero_grad()
-        bce(discriminator(generator(z)), ones).backward()
-        g_optimizer.step()
-
 Use instead
     ::
 
         d_loss = bce(discriminator(real), ones) + bce(discriminator(fake.detach()), zeros)
 
-    The same goes for what any model gives to another one or to a criterion: the features of an encoder that no
-    optimizer trains, the answers of a teacher.
+    The same goes for what any model gives to another or to a criterion: the features of an encoder that no optimizer
+    trains, the answers of a teacher.
 
-    A generator's step has to go back through the discriminator, but the gradients of the discriminator's own weights
-    are cleared before anything uses them. The backward pass is told whose are wanted, and computes no others::
+    A generator's step must go back through the discriminator, but the gradients of the discriminator's own weights are
+    cleared before anything uses them. The backward pass is told whose are wanted::
 
         bce(discriminator(generator(z)), ones).backward(inputs=[*generator.parameters()])
 
 When refused
-    Where another backward pass goes through the same call, and so needs those gradients. Nothing is said where it is
-    not known which models an optimizer trains, of models that several processes train together
-    (``DistributedDataParallel`` counts on its backward pass), and under frameworks. A backward pass is told whose
-    gradients are wanted only where these models are called by name in the same function and no weights are frozen.
+    It is refused where another backward pass goes through the same call and needs those gradients, and where a model
+    gives several results: detach those that are handed on. Nothing is said where it is not known which models an
+    optimizer trains, under ``DistributedDataParallel``, and under frameworks.
 
 Risk
     exact: the same forward passes, and the same gradients wherever a step uses them. Where models are compiled it is
-    equivalent, since an input without a gradient may be compiled to other kernels.
+    equivalent: an input without a gradient may be compiled to other kernels.
 
 Measured
     Nothing was measured.

@@ -2,49 +2,39 @@
 
 Why slow
     From Ampere on, a GPU multiplies float32 matrices several times faster in TF32: inputs rounded to 10 bits of
-    mantissa, sums in float32. PyTorch does that for convolutions by itself, for matrix products only when asked.
+    mantissa, sums in float32. PyTorch does that for convolutions by default, for matrix products only when asked.
 
 Example
     ::
 
         torch.manual_seed(0)
-        model = Net().to(device)
 
 Use instead
     ::
 
         torch.set_float32_matmul_precision("high")
         torch.manual_seed(0)
-        model = Net().to(device)
 
-    A script that uses torch's newer switches already gets the newer one:
-    ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. The two kinds cannot be read side by side.
-
-    The ``Trainer`` of transformers has a setting for it, which raises where there are no such tensor cores; the value
-    asks transformers itself::
-
-        args = TrainingArguments("out", tf32=is_torch_tf32_available())
-
-    Lightning leaves the switch to the script, which then gets the same line before its trainer is made.
+    A script that uses torch's newer switches gets ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. The settings
+    of the ``Trainer`` of transformers get ``tf32=is_torch_tf32_available()``. Lightning leaves the switch to the
+    script, which gets the first line before its trainer is made.
 
 When refused
-    Nothing is said for GPUs before Ampere, on a CPU, where no layer multiplies matrices (convolutions and cuDNN's
-    recurrent layers use TF32 by default), where all matrices are known to be small or the last layer behind
-    convolutions, and where another precision is in force (``autocast`` goes first).
+    Nothing is said for GPUs before Ampere, on a CPU, where all matrices are known to be small, and where another
+    precision is in force (``autocast`` goes first). It is refused
 
-    It is refused where the script asks for full precision (``"highest"``, ``allow_tf32 = False``) or float64, where an
-    option decides, and where processes that the script starts train in several places, for they do not inherit the
-    switch. Determinism is no reason: TF32 gives the same numbers in each run. Beside Accelerate, Fabric or the
-    ``Trainer`` of transformers it is refused where the script uses torch's newer switches, since those read the older
-    ones; under that ``Trainer`` also where the command line decides (pass ``--tf32 True``).
+    - where the script sets full precision itself (``"highest"``, ``allow_tf32 = False``) or computes in float64;
+    - where an option decides that cannot be turned on in the script: pass it;
+    - where processes that the script starts train in several places, for they do not inherit the switch;
+    - beside Accelerate, Fabric or the ``Trainer``, which read torch's older switches, if the script uses the newer
+      ones.
 
 Risk
-    equivalent: matrix products round differently, as one float32 GPU differs from another, only more. On a CPU
-    nothing changes, except on the few that have TF32 units of their own.
+    equivalent: matrix products round differently. On a CPU nothing changes, except on the few with TF32 units.
 
 Measured
-    GPT-2 124M on an A100: 3.0 times (Karpathy, build-nanogpt) and 2.2 times (Raschka, LLMs-from-scratch); 7 times for
-    a matrix product alone (torch CUDA notes). Networks of convolutions gain little.
+    GPT-2 124M on an A100: 3.0 times (Karpathy, build-nanogpt) and 2.2 times (Raschka, LLMs-from-scratch); 7 times for a
+    matrix product alone (torch CUDA notes). Networks of convolutions gain little.
 """
 
 from __future__ import annotations

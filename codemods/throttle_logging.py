@@ -1,15 +1,13 @@
 """Show progress every so many steps, not in each one.
 
 Why slow
-    Printing a loss, or writing it behind a progress bar, needs its number, and for the number the host must wait until
-    the GPU has finished everything that it was given so far. In that time no further kernel is launched. Nobody reads a
-    line per step either.
+    To print a loss, or to show it in a progress bar, the host must wait until the GPU has finished everything it was
+    given. In that time it launches no further kernel. Nobody reads a line per step.
 
 Example
     ::
 
         for step, (images, labels) in enumerate(train_loader):
-            loss = criterion(model(images), labels)
             ...
             progress.set_postfix(loss=f"{loss.item():.4f}")
 
@@ -17,25 +15,22 @@ Use instead
     ::
 
         for step, (images, labels) in enumerate(train_loader):
-            loss = criterion(model(images), labels)
             ...
             if step % 50 == 0 or step == len(train_loader) - 1:
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
-    The interval is 50 steps, or 10 in a loop that is known to be over after 100. The last step is shown, too, unless
-    the loop may end early, or nothing tells which one it is (then it is likely). A loop that does not count its steps
-    is given a counter (``enumerate``), and a number that is read above its message is read inside it. Where the
-    interval is an option of the script whose default is 1 and which serves nothing else, the default becomes 10.
+    The interval is 50 steps, or 10 in a loop that is known to be over after 100. A loop that does not count its steps
+    gets ``enumerate``. Where an option of the script is the interval, and its default is 1, the default becomes 10.
     Lightning's trainer gets a bar that is drawn every 50 steps.
 
 When refused
-    What is shown every ten steps or more seldom is fine, and so is a message that reads no tensor, and one in a loop
-    that is known to be over after 30 steps. Lines that ``print(..., file=...)`` writes are kept complete; that rows of
-    loggers, writers and trackers need not be is assumed (likely). Refused are messages in a ``while``, in another
-    function than the loop (unless to show is all that it does), with calls that may do more, and numbers that serve
-    other purposes too. Where all that it shows is read in each step anyway, nothing would be gained. Any other guard
-    whose interval is 1 is the user's to raise, and so are pictures that every step draws and a trainer that logs in
-    every step.
+    Nothing is said of what is shown every ten steps or more seldom, and of messages that read no tensor. It is refused
+
+    - for lines that ``print(..., file=...)`` writes, which are kept complete;
+    - in a ``while``, or in another function than the loop (unless that only shows);
+    - where the message calls what may do more than show, or its number serves other purposes;
+    - where all that it shows is read in each step anyway: nothing would be gained;
+    - where a guard of yours has the interval 1, or a trainer logs in every step: raise it.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.

@@ -1,14 +1,12 @@
 """Train on the GPU where there is one, in a script that never leaves the CPU.
 
 Why slow
-    Models and tensors are made on the CPU, and stay there unless the program moves them. What a GPU multiplies in one
-    step, a CPU takes many times as long for.
+    Models and tensors stay on the CPU unless the program moves them, and a CPU takes many times as long.
 
 Example
     ::
 
         model = ConvNet()
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         for images, labels in train_loader:
             loss = criterion(model(images), labels)
 
@@ -17,32 +15,26 @@ Use instead
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = ConvNet().to(device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         for images, labels in train_loader:
             images, labels = images.to(device), labels.to(device)
             loss = criterion(model(images), labels)
 
-    The device is chosen in front of what moves, or behind the file's imports where functions and methods read it, too.
-    Batches move in the loops of training and evaluation, tensors that the program makes beside them where they are made
-    (hidden states, masks, weights of a loss, data that a loop cuts up by hand), and ``.numpy()`` of a result becomes
-    ``.cpu().numpy()``; what follows its input (``device=x.device``) stays. ``apply`` lets the other codemods go on from
-    there.
-
-    Where the script moves models and batches by a device already, and only a constant or the default of an option keeps
-    it on the CPU (``device = "cpu"``, ``--device``, ``use_cuda = False``), that one place is changed. A flag that asks
-    for the GPU becomes ``action=argparse.BooleanOptionalAction, default=torch.cuda.is_available()``, and Lightning's
+    Tensors that the program makes beside them move too (hidden states, masks). Where only a constant or an option's
+    default keeps a training on the CPU (``device = "cpu"``, ``--device``), that one place is changed. Lightning's
     ``accelerator="cpu"`` becomes ``"auto"``.
 
 When refused
-    Where a comment says why the CPU is used; where a sequence is packed by its lengths,
-    which stay on the host, a model is scripted, quantised or exported, the program speaks of the CPU itself, and where
-    a model is built, or a tensor made, in another file than the script, which others may use. Nothing is said of data
-    that are known to be few.
+    Nothing is said of data that are known to be few. It is refused
+
+    - where only a part of the training is moved: move the model, its batches and what the step makes;
+    - where a comment says why the CPU is used, or the program speaks of the CPU itself;
+    - where a sequence is packed by its lengths, or a model is scripted, quantised or exported;
+    - where a model is built, or a tensor made, in another file than the script: others may use it.
 
 Risk
-    equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU every number
-    stays as it was. A checkpoint that was written on a GPU names it: ``torch.load`` needs ``map_location="cpu"`` on a
-    machine that has none.
+    equivalent: other kernels round differently, and dropout draws from the GPU's generator. Without a GPU nothing
+    changes. A checkpoint that was written on a GPU names it: ``torch.load`` needs ``map_location="cpu"`` on a machine
+    without.
 
 Measured
     Not measured in isolation.

@@ -1,8 +1,8 @@
 """Let a transformer's learning rate rise at first, and fall to zero by the end.
 
 Why slow
-    It is not about the time of a step. At a constant learning rate the first steps, on weights that fit nothing yet,
-    allow a small rate only, and the last ones never settle: with warm-up and decay fewer steps get as far.
+    It is not about the time of a step. A constant rate is too large for the first steps, and the last ones never
+    settle. With warm-up and decay fewer steps get as far.
 
 Example
     ::
@@ -23,17 +23,15 @@ Use instead
             milestones=[warmup_steps],
         )
 
-    and ``scheduler.step()`` behind each step. The scheduler goes wherever the optimizer goes, and its state into the
-    checkpoints that hold the optimizer's.
+    and ``scheduler.step()`` behind each step. Its state goes into the checkpoints that hold the optimizer's.
 
 When refused
-    Nothing is said of models without an attention, of convolutional networks, of what is trained on top of a frozen
-    model, of other optimizers than Adam and AdamW, and of programs that schedule. It is refused
+    Nothing is said of models without attention, convolutional networks, other optimizers than Adam and AdamW, and
+    programs that schedule. It is refused where
 
-    - where the number of steps cannot be written down beside the optimizer, or not every batch makes a step;
-    - where the optimizer is built in a loop or under a condition, or its state is loaded: the training may go on;
-    - where the scheduler cannot go along to the step, or its state not into the checkpoint beside the optimizer's;
-    - under Accelerate and Fabric, where a scheduler has to be prepared, and may count the steps of all processes.
+    - the number of steps cannot be written down beside the optimizer, or not every batch makes a step;
+    - the optimizer is built in a loop or under a condition, its state is loaded, or it is not followed to the step;
+    - a framework has to prepare the scheduler (Accelerate, Fabric).
 
 Risk
     recipe: the learning rate is another one in nearly every step, and the best one to start from may be higher.
