@@ -1,9 +1,9 @@
 """Keep what a dataset makes of its files and texts, instead of making it anew in every epoch.
 
 Why slow
-    A dataset that decodes, resamples, tokenises or parses in its ``__getitem__`` does so for every item in every epoch,
-    in Python and, without workers, while the GPU waits. What comes of it is the same each time. A transform, tokenizer
-    or model that is built for each item is read or computed anew as often.
+    A dataset that decodes, resamples, tokenises or parses in its ``__getitem__`` does so for every item in every epoch.
+    Without workers the GPU waits for it, and the result is the same each time. A transform, tokenizer or model that is
+    built for each item is made anew as often.
 
 Example
     ::
@@ -16,63 +16,28 @@ Example
 Use instead
     ::
 
-        def remembered(make):
-            # keeps what a function gives for the same arguments, as long as it takes less than a gigabyte
-            kept, taken = {}, 0
-
-            def size(item):
-                if hasattr(item, "element_size"):  # a tensor
-                    return item.element_size() * item.nelement()
-                if isinstance(item, Mapping):
-                    item = list(item.values())
-                parts = item if isinstance(item, (list, tuple)) else ()
-                return sys.getsizeof(item) + getattr(item, "nbytes", 0) + sum(map(size, parts))
-
-            @functools.wraps(make)
-            def remember(*given, **named):
-                nonlocal taken
-                key = (*given, *named.items())
-                if key in kept:
-                    return kept[key]
-                item = make(*given, **named)
-                if taken < 1 << 30:
-                    taken += size(item)
-                    kept[key] = item
-                return item
-
-            return remember
-
-
-        resample_once = functools.lru_cache(torchaudio.transforms.Resample)
-
-
         class Clips(Dataset):
-            @remembered
+            @remembered  # a function that is put into the script: it keeps what it gives, up to a gigabyte
             def __getitem__(self, index):
-                sound, rate = torchaudio.load(self.paths[index])
-                return resample_once(rate, 16000)(sound), self.labels[index]
 
-    Items are made when they are first asked for. Where a part of an item is random (a crop of a decoded clip), what
-    comes before it is remembered: a function of the project, or the expression that reads the file
-    (``Image.open(path).convert("RGB")``, ``np.load(path)``). Worker processes that end with each epoch would forget
-    what they kept: where items are the same as a whole, the loader makes them once in the main process (see
-    ``preload-dataset``; torchvision's data sets, too), else it is given ``persistent_workers=True``.
+    A transform that is built for each item is kept by its arguments (``functools.lru_cache``). Where a part of an item
+    is random (a crop), what comes before it is kept: a function of the project, or the expression that reads the file.
+    Worker processes that end with each epoch would forget: then the loader makes the items once in the main process
+    (see ``preload-dataset``), or gets ``persistent_workers=True``.
 
 When refused
-    Where an item draws random numbers and neither a function of the project nor one expression makes what comes before
-    them; where a collate function or the code behind the reading changes what it was given in place; where the dataset
-    changes with its items or is changed while the program trains; where the function has a decorator already. A
-    transform that is built of what changes from item to item, in a list or a dict, is refused, too. Nothing is said of
-    trainings of one epoch.
+    - Where an item draws random numbers: put what comes before them into a function of its own.
+    - Where the collate function, or the code behind the reading, changes an item in place: let it copy first.
+    - Where the dataset changes with its items, or while the program trains.
+    - Where the function has a decorator already, or a transform is built of what changes from item to item.
 
 Risk
-    exact: the batches hold the same numbers. Equivalent where workers are told to stay: the batches of the second pass
-    come in another order. Each worker keeps items of its own.
+    exact: the batches hold the same numbers. equivalent: where workers stay, the batches come in another order from the
+    second epoch on. Each worker keeps items of its own.
 
 Measured
-    Loading alone, of 4000 texts of 300 words that a regular expression takes apart: 5.4 s in an epoch without, 0.13 s
-    with it from the second one on (a run of our own, on one CPU core). What it is to a training depends on how much of
-    a step the main process spends on its items; ``turbofix verify`` measures it.
+    Loading alone, 4000 texts of 300 words taken apart by a regular expression: 5.4 s in an epoch before, 0.13 s from
+    the second one on (a run of our own, on one CPU core).
 """
 
 from __future__ import annotations

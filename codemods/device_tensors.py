@@ -1,9 +1,8 @@
 """Make the tensors of a step on the device, not on the host with a copy behind it.
 
 Why slow
-    ``torch.zeros(n, m).to(device)`` fills memory of the host and copies it from there. The memory is pageable, so that
-    the host waits for the copy, and with it for whatever the GPU was doing before. Made on the device it is one kernel
-    that the host launches and leaves.
+    ``torch.zeros(n, m).to(device)`` fills memory of the host and copies it from there. The host waits for the copy, and
+    for whatever the GPU was doing before. Made on the device it is one kernel that the host launches and leaves.
 
 Example
     ::
@@ -19,33 +18,23 @@ Use instead
             valid = torch.ones(images.size(0), 1, device=device)
             noise = torch.randn(images.size(0), 100, device="cuda")
 
-    What is copied is followed back: by its names (``noise = noise.to(device)``), through what is computed of it, into
-    the function that returns it (which gets a parameter ``device=None``), to the calls that fill memory of the host. So
-    are types of tensors (``torch.FloatTensor(x.size()).normal_()`` becomes ``torch.empty(x.size(),
-    device=device).normal_()``), single numbers (``torch.full((), 1.0, device=device)``) and what numpy fills or draws
-    (``torch.from_numpy(np.zeros(shape))``). Where the copy also changes the type (``.type_as(x)``), it stays, and
-    copies nothing; what the copy laid out anew (``expand``) gets a ``.clone()``. Where ``if use_cuda:`` decides over
-    the copy, it chooses the device: ``torch.rand(n, device="cuda" if use_cuda else "cpu")``.
-
-    A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
-    first copy on: in front of ``x + self.positions[: x.size(1)].to(x.device)`` stands
-    ``self.positions = self.positions.to(x.device)``.
+    What is copied is followed back through names and functions to the calls that fill memory of the host. A function
+    that returns it gets a parameter ``device=None``. Where ``if use_cuda:`` decides over the copy, it chooses the
+    device: ``device="cuda" if use_cuda else "cpu"``. A tensor that an object keeps on the host, and that is copied
+    whenever it is read, stays on the device from its first copy on.
 
 When refused
-    In set-up code it costs nothing, nor where a condition lets it happen once, to be kept in an attribute, nor in a
-    loop that waits for what somebody types (``input()``). Nothing is said of what holds data of the host
-    (``torch.tensor(rows).to(device)``): told the device, the call makes the same copy.
+    Nothing is said of set-up code, and of what holds data of the host (``torch.tensor(rows).to(device)``): told the
+    device, the call makes the same copy. It is refused
 
-    It is refused where something else uses it on the host, where the tensor takes gradients (the leaf would be another
-    tensor), where a generator of the host's draws it, where ``.cuda(gpu)`` may be given None (the current GPU to it,
-    the host to a factory), where the device is known only below, and where the call unpacks a mapping that may hold the
-    device already.
+    - where something else uses the tensor on the host, or it takes gradients;
+    - where a generator of the host's draws it, or ``.cuda(gpu)`` may be given None;
+    - where the device is known only below: choose it earlier;
+    - where the call unpacks a mapping that may hold the device already.
 
 Risk
-    exact: the numbers are the same. Random ones come from the generator of the GPU, whose sequence is another one than
-    the host's, and what is computed, ``linspace`` and ranges of fractions may be rounded differently there: these are
-    equivalent. On a
-    CPU everything stays as it was.
+    exact: the numbers are the same. equivalent: random numbers come from the GPU's generator, and what is computed
+    there (``linspace``, ranges of fractions) may be rounded differently. On a CPU nothing changes.
 
 Measured
     Not measured in isolation.

@@ -17,25 +17,24 @@ Use instead
             return tokenizer(texts, padding="longest", pad_to_multiple_of=8, truncation=True, max_length=256,
                              return_tensors="pt")
 
-    Lengths are multiples of eight, as the tensor cores like them, where the fixed length is one: no batch is longer
-    than it was. Batches of texts of like length (``group_by_length=True``) gain more, and are another order.
-
-    Texts that are padded before there are batches (by a data set, one by one or all at once, or by ``map``) stay as
-    they are. What makes batches of them, loaders or a trainer of transformers, gets a function that cuts off the
-    columns in which the attention mask of all texts of the batch is 0, whatever an item calls it. A collate function
-    that is there already goes on to make the batch.
+    Lengths are multiples of eight, as the tensor cores like them, where the fixed length is one. Texts that are padded
+    before there are batches (by a data set, by ``map``) stay as they are. Their loader or trainer gets a function that
+    cuts off the columns in which the attention mask of all texts of the batch is 0. It calls the collate function that
+    was there.
 
 When refused
-    Refused where the program compiles, as each length would be compiled anew; where the call says more than is written
-    in it; where only some batches are padded; where a trainer makes batches in its own way; and where no mask tells
-    what is padding, or texts of two kinds are padded (a text and its summary): there the padding belongs into the
-    collate function, as in ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``. Nothing is said of programs for
-    TPUs, of exported models, and of streams.
+    Nothing is said of programs for TPUs, of exported models, and of streams. It is refused
+
+    - where the program compiles: each length would be compiled anew;
+    - where the call is given more than is written in it, or only some batches are padded;
+    - where a trainer makes batches in its own way;
+    - where no mask tells what is padding, or texts of two kinds are padded: pad in the collate function, as in
+      ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``.
 
 Risk
-    equivalent: masked positions count for nothing, so that losses differ by rounding, and dropout draws for fewer
-    positions. What is shown or kept for each position (hidden states, attentions) has the new length. A loss or a
-    pooling that counts padding gives something else, as a comparison shows.
+    equivalent: masked positions count for nothing, so losses differ by rounding, and dropout draws for fewer positions.
+    What is kept for each position has the new length. A loss or a pooling that counts padding gives something else, as
+    a comparison shows.
 
 Measured
     Not measured in isolation: the gain is that of the lengths.

@@ -1,10 +1,9 @@
 """Average all parameters in a few kernels, not in two for each of them.
 
 Why slow
-    An average of the weights (EMA, the teacher of a student, the target network of an agent) is brought up to date in a
-    Python loop over the parameters. Each of them takes a kernel or two of its own, hundreds in all, each too small to
-    fill a GPU, and the loop waits on Python. ``torch._foreach_*`` does the same to whole lists of tensors in a few
-    kernels; torch's own optimizers are built on it.
+    An average of the weights (EMA, the teacher of a student, the target network of an agent) is updated in a Python
+    loop over the parameters. Each takes a kernel or two, too small to fill a GPU, and the GPU waits for Python.
+    ``torch._foreach_*`` does the same to whole lists of tensors in a few kernels, as torch's own optimizers do.
 
 Example
     ::
@@ -19,38 +18,23 @@ Use instead
         torch._foreach_mul_(averages, 0.999)
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
-    ``lerp_`` becomes ``torch._foreach_lerp_`` and a plain ``copy_`` ``torch._foreach_copy_``; a ``copy_`` of a sum of
-    two products is the first form. Where the loop gives the weights other memory (``kept.data = ...``), it goes on to:
-    somebody may hold the old ones. ::
-
-        pairs = list(zip(average.parameters(), model.parameters()))
-        averages = torch._foreach_mul([kept.data for kept, p in pairs], 0.999)
-        torch._foreach_add_(averages, [p.data for kept, p in pairs], alpha=1 - 0.999)
-        for (kept, p), averaged in zip(pairs, averages):
-            kept.data = averaged
-
-    A sum that a function or method of the program computes for each pair (``kept.data = self.update_average(kept.data,
-    p.data)``) is the same, where the function returns it and does nothing else; the function stays.
-
-    What the loop runs over stays as it is written, so that pairs, their order and their number are the same.
-    (``torch.optim.swa_utils.AveragedModel`` does it too; it would be another object in your checkpoints.)
+    ``lerp_``, ``copy_`` and ``clamp_`` (of gradients, too) have a call of their own. Where the loop gives the weights
+    other memory (``kept.data = ...``), it goes on to: somebody may hold the old ones. What the loop runs over stays as
+    it is written, so the pairs and their order are the same.
 
 When refused
-    Known are loops of a training step that do nothing else with the parameters: ``mul_`` and ``add_`` in one line
-    or two, ``lerp_``, ``copy_`` and ``clamp_`` (``torch._foreach_clamp_min_`` and ``..._max_``; of gradients, too), or
-    an assignment to ``.data``, for all of them or those that pass a test (``if p.requires_grad``). Nothing is said of
-    loops outside of training steps.
+    Nothing is said of loops outside of training steps. It is refused
 
-    Refused where a loop does anything else with each of them (a norm that is summed up), or its variables are read
-    behind it, for ``AveragedModel`` with a function that takes one weight, where a sum is put into what a
-    ``state_dict()`` or buffers hold (a counter is a whole number), and where the decay is a tensor: a list of
-    tensors takes none of one element in its place. An assignment to ``.data`` is refused in a program with weights
-    that are not in float32: it may change their type. Averages need torch 1.9, bounds 2.0, copies and ``lerp_``
-    2.1.
+    - where the loop does anything else with each parameter, or its variables are read behind it;
+    - where the decay is a tensor: make it a number;
+    - where a sum is put into what a ``state_dict()`` or buffers hold: a counter there is a whole number;
+    - for ``AveragedModel`` with a function that takes one weight;
+    - for an assignment to ``.data`` where weights are not in float32: it may change their type;
+    - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies and ``lerp_``).
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
-    given other memory, the new ones of all parameters that the loop runs over lie beside the old ones for a moment.
+    given other memory, the new ones lie beside the old ones for a moment.
 
 Measured
     No figure: it depends on how many parameters there are, and how small.

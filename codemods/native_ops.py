@@ -2,8 +2,7 @@
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
-    pass. Torch's own function reads its input once and writes its output once, in one kernel, and has a backward of
-    its own.
+    pass. Torch's own function does it all in one kernel.
 
 Example
     ::
@@ -11,37 +10,28 @@ Example
         def gelu(x):
             return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
-        def forward(self, x):
-            mean = x.mean(-1, keepdim=True)
-            var = x.var(-1, unbiased=False, keepdim=True)
-            return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
-
 Use instead
     ::
 
         def gelu(x):
             return F.gelu(x, approximate="tanh")
 
-        def forward(self, x):
-            return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.eps)
+    A formula is known by what it computes, not by its spelling: it is worked out for some numbers and compared with
+    torch's definition. So ``x * torch.sigmoid(x)`` is ``F.silu(x)``, and a norm that is written out is ``F.layer_norm``
+    or ``F.rms_norm``. Modules and their parameters stay, so checkpoints load as before.
 
-    Modules and their parameters stay, so that checkpoints load as before. A formula is known by what it computes: it
-    is worked out for some numbers and compared with torch's definition, so that its spelling does not matter. With
-    ``erf`` it is ``F.gelu(x)``, ``x * torch.sigmoid(x)`` is ``F.silu(x)``; ``torch.log(F.softmax(x, dim=1))`` is
-    ``F.log_softmax(x, dim=1)``, and that of a sigmoid ``F.logsigmoid(x)``, which are also finite where a probability
-    is too small for its logarithm. Where a layer norm divides by the deviation of n - 1 (``std()``, ``var()`` without
-    ``unbiased=False``), a factor makes torch's the same; where it adds ``eps`` to the deviation, torch's is told
-    ``eps ** 2``: they differ in the last digits, and only where a row hardly varies, which a comparison shows.
+    A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
+    2``. They differ in the last digits, and more only where a row hardly varies.
 
     Lists that Python makes of tensors one by one are made at once: windows (``torch.stack([data[i : i + n] for i in
-    starts])`` is ``data[starts[:, None] + torch.arange(n)]``), norms of parameters or their gradients
-    (``torch._foreach_norm``, as torch's own clipping takes them), and equal numbers (``torch.full``).
+    starts])``), norms of parameters or gradients (``torch._foreach_norm``), equal numbers (``torch.full``).
 
 When refused
-    Nothing is said of formulas that compute anything else, that are used piece by piece, or that run over another
-    dimension than the last, and where all models are compiled, not only if an option is passed: the compiler makes one
-    kernel of them by itself. A layer norm of n - 1 that has no weight is refused (nothing could take the factor), and
-    an RMS norm before torch 2.9, which has the first kernel for it.
+    Nothing is said of formulas that are used piece by piece or run over another dimension than the last, and where all
+    models are compiled: the compiler fuses formulas itself. It is refused
+
+    - for a layer norm of n - 1 that has no weight, which could take the factor;
+    - for an RMS norm before torch 2.9, which has the first kernel for it.
 
 Risk
     equivalent: the same formula, rounded in another order.

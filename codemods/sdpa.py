@@ -1,47 +1,36 @@
 """Let torch's fused kernels compute attention that is written out.
 
 Why slow
-    ``softmax(q @ k.transpose(-2, -1)) @ v`` makes a matrix of scores for every pair of positions, and each operation on
-    it (scale, mask, softmax, dropout, the backward of each) reads it from memory and writes it back. The fused kernels
-    (FlashAttention, memory-efficient attention) compute the same block by block, and never write it.
+    ``softmax(q @ k.transpose(-2, -1)) @ v`` makes a score for every pair of positions. Each operation on the scores
+    reads them from memory and writes them back. The fused kernels (FlashAttention, memory-efficient attention) compute
+    the same block by block, and never write them.
 
 Example
     ::
 
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
         att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        att = F.softmax(att, dim=-1)
-        att = self.attn_dropout(att)
-        y = att @ v
+        y = F.softmax(att, dim=-1) @ v
 
 Use instead
     ::
 
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            dropout_p=self.attn_dropout.p if self.attn_dropout.training else 0.0,
-            is_causal=True,
-            scale=1.0 / math.sqrt(k.size(-1)),
-        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0 / math.sqrt(k.size(-1)))
 
-    What scales the scores and may be a tensor multiplies the queries. A mask that leaves out just what lies ahead of
-    each query (``tril``, ``triu``, of whole squares) is ``is_causal``, for a mask that is passed keeps FlashAttention
-    away. Of others, ``attn_mask`` is True where a key may be seen, the opposite of what ``masked_fill`` is given, or is
-    what the script adds; a finite fill (``-1e9``) is added, too, for it weighs all keys alike where a query sees none.
+    A mask that leaves out just what lies ahead of each query is ``is_causal``, for a mask that is passed keeps
+    FlashAttention away. Others become ``attn_mask``: True where a key may be seen, the opposite of what ``masked_fill``
+    is given. Dropout becomes ``dropout_p``. Modules and buffers stay, so checkpoints load as before.
 
-    Modules and buffers stay, so that checkpoints load as before. What has three dimensions gets one more for a moment:
-    torch's kernels only take four. Weights that are returned or kept and that nobody seems to read become None.
-
-    ``nn.MultiheadAttention`` whose weights are thrown away (``x, _ = attention(...)``) gets ``need_weights=False``, and
-    a model of transformers that is loaded with ``attn_implementation="eager"`` gets ``"sdpa"``.
+    ``nn.MultiheadAttention`` whose weights are thrown away (``x, _ = attention(...)``) gets ``need_weights=False``. A
+    model of transformers that is loaded with ``attn_implementation="eager"`` gets ``"sdpa"``.
 
 When refused
-    Where weights or scores are read by themselves as well, where the softmax runs over another axis, where gradients
-    are differentiated once more, for which the kernels have no derivative, and where the script asks for deterministic
-    results, for the kernels' gradients are summed in any order. Nothing is said where torch's own attention, or
-    another fused kernel, stands in the same class: this is the way without it then.
+    Nothing is said where torch's own attention, or another fused kernel, stands in the same class. It is refused
+
+    - where weights or scores are read by themselves as well;
+    - where the softmax runs over another axis than the last, or the scores themselves are dropped at random;
+    - where gradients are differentiated once more: the kernels have no derivative for it;
+    - where the script asks for deterministic results: the kernels' gradients are summed in any order.
 
 Risk
     equivalent: sums are rounded in another order, and dropout draws other numbers.
