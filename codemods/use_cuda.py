@@ -20,8 +20,8 @@ Use instead
             loss = criterion(model(images), labels)
 
     Tensors that the program makes beside them move too (hidden states, masks). Where only a constant or an option's
-    default keeps a training on the CPU (``device = "cpu"``, ``--device``), that one place is changed. Lightning's
-    ``accelerator="cpu"`` becomes ``"auto"``.
+    default keeps a training on the CPU or Apple's GPU (``device = "cpu"``, ``"mps"``, ``--device``), that one place is
+    changed: what it says stays for machines without CUDA. Lightning's ``accelerator="cpu"`` becomes ``"auto"``.
 
 When refused
     Nothing is said of data that are known to be few. It is refused
@@ -145,7 +145,7 @@ def held_back(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             yield codemod.refuse(left[0].loop.site, message, reason, evidence=(of_loop(left[0]),))
         return
     site, options = program.held[0].site, [each.option for each in program.held if each.option is not None]
-    message = "the training stays on the CPU although it moves by a device: this chooses it"
+    message = "no step of this training reaches a CUDA GPU although it moves by a device: this chooses it"
     said = next((each for held in program.held for each in held.comments if gives_reason(each)), None)
     seen = tuple(map(of_loop, program.steps[:1]))
     if said is not None:

@@ -1,4 +1,4 @@
-"""What keeps a training on the CPU although its models and batches move by a device: a literal, or an option's default.
+"""What keeps a training from CUDA although its models and batches move by a device: a literal, or an option's default.
 
 A device is followed to the literals that it can be, and a ``"cuda"`` among them to the tests that it stands under: as
 the program stands, they hold or not.
@@ -66,7 +66,8 @@ class _Search:
             return [root for origin in gpus for root in self._unreached(origin)]
         if None in named:
             return []
-        return [self._instead(origin, option) for name, origin, option in roots if name == "cpu" and origin is not None]
+        last = "cpu" if any(name == "cpu" for name, _, _ in roots) else "mps"  # Apple's GPU, whatever there is
+        return [self._instead(origin, option) for name, origin, option in roots if name == last and origin is not None]
 
     def _unreached(self, origin: Origin | None) -> list[_Root]:
         """What keeps the program from a literal that names a GPU."""
@@ -133,9 +134,9 @@ class _Search:
             value = ast.literal_eval(node)
         except ValueError:
             return Held(site, None, root.option, comments)
-        if value is not False and value not in ("cpu", -1, "-1"):
+        if value is not False and value not in ("cpu", "mps", -1, "-1"):
             return None
-        wanted = "" if value is False else root.wanted if value == "cpu" else "0"
+        wanted = "" if value is False else root.wanted if value in ("cpu", "mps") else "0"
         return Held(site, wanted, root.option, comments, type(value) is str, not plain)
 
 
