@@ -55,6 +55,9 @@ _ENGINES = {
 }
 """Packages whose objects take the loss (``accelerator.backward(loss)``), by the name under which they are imported."""
 
+_IN_STEPS = {Framework.DEEPSPEED, Framework.ACCELERATE, Framework.FABRIC}
+"""Frameworks that run no loop: the steps are the program's own."""
+
 _ORDER = (
     Framework.DEEPSPEED,
     Framework.ACCELERATE,
@@ -83,8 +86,9 @@ def framework_of(analysis: Analysis, trains: bool) -> Framework:
     torch = trains or any(name.startswith("torch.") for name in names)
     if not found and not trains:
         found |= {framework for name in _derived(analysis) for framework in _owned_by(name)}
+    own = found - _IN_STEPS  # a loader that Accelerate prepares beside does not take the training from its trainer
     for framework in _ORDER:
-        if framework in found:
+        if framework in (found if trains else own or found):
             return framework
     return Framework.PYTORCH if torch else Framework.NONE
 

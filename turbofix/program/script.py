@@ -6,7 +6,7 @@ import ast
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.acts import is_model
+from turbofix.program.acts import is_model, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
@@ -165,16 +165,18 @@ def _puts_on_gpu(analysis: Analysis, event: Event) -> bool:
 def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] | None:
     """The first statement of the set-up code that calls torch, and the function (or module) that holds it.
 
-    Where everything happens in a function that the top level calls, that function is looked into. It is never behind
-    the training: where a loop builds and trains (``for fold in folds:``), it is that loop.
+    Where everything happens in a function that the top level calls, that function is looked into, and the one that
+    trains where nothing here calls it. It is never behind the training: where a loop builds and trains
+    (``for fold in folds:``), it is that loop.
     """
     facts = analysis.facts
     training = {id(frame.call) for event in facts.of("backward") for frame in facts.frames(event)}
+    root = _root(analysis, module)
     for event in facts.events:
         if not _sets_up(event) or _is_argument_of_loader(analysis, event):
             continue
         frames = facts.frames(event)
-        if not frames or frames[0].scope is not module.tree:
+        if not frames or frames[0].scope is not root:
             continue
         # the deepest function of the entry file that holds set-up and training: main(), but not a helper or a class
         chosen = frames[0]
@@ -199,6 +201,17 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
         return statement, chosen.scope
     first = next(iter(facts.of("backward")), None)
     return _leading_to(analysis, first, module.tree, module) if first is not None else None
+
+
+def _root(analysis: Analysis, module: ModuleFile) -> ast.AST:
+    """Where a file starts: its top level, or the one function that builds the optimizers and trains, for another file."""
+    facts = analysis.facts
+    roots = {id(frames[0].scope): frames[0].scope for frames in map(facts.frames, facts.of("backward")) if frames}
+    root = next(iter(roots.values()), module.tree)
+    made = (each for each in facts.of("make") if any(True for _ in optimizers_in(each.result)))
+    if len(roots) == 1 and root in module.tree.body and any(facts.frames(each)[0].scope is root for each in made):
+        return root
+    return module.tree
 
 
 def _where_it_trains(analysis: Analysis, module: ModuleFile, setup: tuple[ast.stmt, ast.AST] | None) -> Site | None:
