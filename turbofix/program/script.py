@@ -204,7 +204,7 @@ def _setup(analysis: Analysis, module: ModuleFile) -> tuple[ast.stmt, ast.AST] |
 
 
 def _root(analysis: Analysis, module: ModuleFile) -> ast.AST:
-    """Where a file starts: its top level, or its one function that builds the optimizers and trains for another file."""
+    """Where a file starts: its top level, or the one function that builds optimizers and trains for another file."""
     facts = analysis.facts
     roots = {id(frames[0].scope): frames[0].scope for frames in map(facts.frames, facts.of("backward")) if frames}
     root = next(iter(roots.values()), module.tree)
