@@ -79,6 +79,12 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
+@lru_cache(maxsize=64)
+def read(path: Path, text: str) -> DataText:
+    """One text, read once. Raises ``NotPlainError``."""
+    return DataText(path, text)
+
+
 class DataText:
     """One text, read-only: its values by their place."""
 

@@ -521,7 +521,7 @@ class Edit:
 
     def _value(self, site: Site) -> tuple[DataText, Node, Node | None]:
         """A configuration file, the mapping that a site in it means or that holds its value, and that value."""
-        from turbofix.datafile import DataText, NotPlainError
+        from turbofix.datafile import NotPlainError, read
 
         path = site.path
         if path not in self._data:
@@ -529,7 +529,7 @@ class Edit:
             if text is None:
                 raise Refuse(f"{path} cannot be read")
             try:
-                self._data[path] = DataText(path, text)
+                self._data[path] = read(path, text)
             except NotPlainError as error:
                 raise Refuse(f"{path.name} {error}") from error
         found = self._data[path].holder(site)

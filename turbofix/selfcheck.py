@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from turbofix.datafile import DataText, NotPlainError, is_data, lost
+from turbofix.datafile import NotPlainError, is_data, lost, read
 from turbofix.edits import Change, Edit, Role, undone
 from turbofix.magics import MARK, MASKED
 from turbofix.nodes import Word, children, parse, stretches, walk, words
@@ -78,7 +78,7 @@ def _data_lost(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
     """Everything that a configuration file says must be there, in its order, but for what is replaced."""
     replaced = {change.start for change in changes if change.role is Role.REPLACED}
     try:
-        if lost(DataText(path, old).top, DataText(path, new).top, replaced):
+        if lost(read(path, old).top, read(path, new).top, replaced):
             return f"{path.name} has lost something that it said"
     except NotPlainError as error:
         return f"the rewritten {path.name} {error}"
