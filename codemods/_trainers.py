@@ -70,9 +70,10 @@ def called(training: Training) -> str:
     return f"`{training.qualname.rpartition('.')[2]}`"
 
 
-def is_off(given: Argument) -> bool:
-    """Whether a setting is certainly off: not passed, or None, False or an empty text."""
-    return given.state == "absent" or (given.state == "value" and given.known and not any(given.values))
+def is_off(given: Argument, unless_passed: bool = False) -> bool:
+    """Whether a setting is certainly off: not passed, or None, False or an empty text; an option by its default."""
+    states = ("value", "option") if unless_passed else ("value",)
+    return given.state == "absent" or (given.state in states and given.known and not any(given.values))
 
 
 def is_on(given: Argument) -> bool:
@@ -108,11 +109,11 @@ def judged(  # noqa: PLR0913
     if is_on(given):
         return codemod.in_place(site, right)
     seen = (of_value(name, given, training.site),)
-    if training.parsed:
-        return None
     plan = turned_on(given, value) if OPTION_DEFAULT in codemod.assumes and given.values == (False,) else None
     if plan is not None:
         return codemod.finding(site, slow, plan=plan, evidence=seen, assumes=(OPTION_DEFAULT, *assumes))
+    if training.parsed:
+        return None
     if given.option is not None and given.state == "option":
         return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
     if given.state in ("computed", "unknown", "may") and given.site is not None:
@@ -127,7 +128,7 @@ def why_not(program: TrainingProgram, training: Training, name: str, value: str 
     """Why a setting cannot be changed where it stands, whichever it is."""
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
-    if training.parsed and training.site not in program.told_by:
+    if training.parsed and training.site not in program.told_by and training.argument(name).edit_at is None:
         return f"the command line decides over the settings: pass {training.parsed}{name} {value}"
     if training.open_mapping:
         return f"the call unpacks a mapping that may already hold {name}"

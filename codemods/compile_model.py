@@ -244,7 +244,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if on is not None:
             yield codemod.in_place(on.edit_at or training.site, "the trainer compiles the model")
             continue
-        if not all(is_off(each) for each in compiled[1:]) or training.parsed or stays_on_cpu(training):
+        if not all(is_off(each) for each in compiled[1:]) or stays_on_cpu(training):
             continue
         if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
             continue

@@ -233,7 +233,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         optim = training.argument("optim")
         if by_deepspeed(training) or stays_on_cpu(training) or training.own_optimizer:
             continue
-        if training.overrides & OPTIMIZING or not is_off(training.argument("adafactor")):
+        if training.overrides & OPTIMIZING or not is_off(training.argument("adafactor"), True):
             continue
         if optim.known and set(optim.values) <= set(FUSED):
             yield codemod.in_place(optim.edit_at or training.site, "AdamW updates all parameters in one kernel")
@@ -250,7 +250,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
         plan = Switch("optim", value, place if place != training.site else None)
-        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=(OLDER_TORCH,) if unsaid else ())
+        assumes = (OLDER_TORCH,) if unsaid else (OPTION_DEFAULT,) if optim.option is not None else ()
+        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -300,8 +301,6 @@ def why_not_under_lightning(program: TrainingProgram, training: Training, optimi
 def why_not_under_trainer(program: TrainingProgram, training: Training) -> str | None:
     """What makes the trainer's fused AdamW unsafe, or what decides over it."""
     optim, half = training.argument("optim"), training.argument("fp16")
-    if optim.state == "option" and not training.parsed:
-        return f"the script leaves it to {said(optim)}: pass {FUSED[0]}"
     if program.target.torch < IN_TRAINER:
         return f"the project serves torch {version(program.target.torch)}, where the trainer may not take a fused AdamW"
     reason = why_not_setting(program, training, "optim", FUSED[0])

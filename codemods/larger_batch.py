@@ -229,12 +229,12 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         batch, steps = training.argument(BATCH), training.argument(STEPS)
         default = batch.state == "absent" and not training.open_mapping and not training.parsed
         size, many = 8 if default else one_number(batch), 1 if steps.state == "absent" else one_number(steps)
-        if size is None or many is None or size < 2 or stays_on_cpu(training):
+        if size is None or many is None or stays_on_cpu(training):
             continue
         if not is_off(training.argument("auto_find_batch_size")):
             continue  # it looks for the largest that fits by itself
         factor = factor_of(size, many)
-        if many == 1 and size <= SMALL_TEXTS:
+        if steps.state == "absent" and size <= SMALL_TEXTS:
             message = (
                 f"the trainer takes batches of {size} samples, which may not fill a GPU; batches of {ENOUGH_TEXTS} "
             )
@@ -261,7 +261,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             call=training.site if default else None,
             added=values[0][1],
         )
-        rests = (LEARNS_IN_LARGER,)
+        # one sample needs no padding: whether several can be put together is seen only then
+        rests = (LEARNS_IN_LARGER, *((ONE_SIZE,) if size == 1 and training.stacks else ()))
         yield codemod.finding(where, message, plan=plan, risk=Risk.RECIPE, evidence=seen, assumes=rests)
 
 
@@ -269,8 +270,6 @@ def why_not_under_trainer(program: TrainingProgram, training: Training, names: t
     """What keeps the settings of a trainer from being changed, or tells that the batch is as large as memory allows."""
     if not is_off(training.argument("gradient_checkpointing")):
         return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
-    if training.precision == "other":
-        return "the model is in 16 bits or quantized, which tells that memory limits the batch"
     if by_deepspeed(training):
         return "DeepSpeed's configuration may name the batch, and must say the same"
     own = sorted(training.overrides & (STEPPING | LOADING))
