@@ -18,9 +18,9 @@ Use instead
         torch._foreach_mul_(averages, 0.999)
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
-    ``lerp_``, ``copy_`` and ``clamp_`` (of gradients, too) have a call of their own. Where the loop gives the weights
-    other memory (``kept.data = ...``), it goes on to: somebody may hold the old ones. What the loop runs over stays as
-    it is written, so the pairs and their order are the same.
+    ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_`` and ``clamp_`` (of gradients, too) have a call of
+    their own. Where the loop gives the weights other memory (``kept.data = ...``), it goes on to: somebody may hold the
+    old ones. What the loop runs over stays as it is written, so the pairs and their order are the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
@@ -126,9 +126,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     else:
         taken, source = f"({plan.base}, {plan.other}) for {plan.target} in ", plan.iterated
         lines = []
-        if at.column + len(taken) + len(source) + len(asked) > LONG:
+        if plan.rest is not None or at.column + len(taken) + len(source) + len(asked) > LONG:
             source = edit.free_name("pairs", at, (bases, others))
-            lines.append(f"{source} = {plan.iterated}")
+            lines.append(f"{source} = {plan.iterated}" if plan.rest is None else f"{source} = list({plan.iterated})")
         lines.append(f"{bases}, {others} = zip(*({taken}{source}{asked}))")
 
     if plan.weight is None:
@@ -138,6 +138,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     else:
         lines.append(f"{call('mul_')}({bases}, {plan.scale})")
         lines.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
+    if plan.rest is not None:
+        test = f"({plan.test})" if " " in (plan.test or "") else plan.test
+        lines += [f"for {plan.target} in {source}:", f"    if not {test}:", f"        {plan.rest}"]
     edit.replace_lines(at, at, *lines)
 
 

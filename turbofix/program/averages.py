@@ -56,7 +56,7 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
     found: dict[Site, Averaging] = {}
     others: set[Site] = set()  # loops that are something else on some way
     for event in facts.of("call") if training else ():
-        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_"):
+        if event.name not in ("Tensor.mul_", "Tensor.lerp_", "Tensor.copy_", "Tensor.clamp_", "Tensor.sub_"):
             continue
         if not all(isinstance(each, Tensor) and each.roles & {"param", "grad"} for each in members(event.receiver)):
             continue
@@ -110,6 +110,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     if not frames:
         return None
     test, written = _tested(loop)
+    rest = loop.body[0].orelse if test is not None and isinstance(loop.body[0], ast.If) else []
     body = _inlined(analysis, written, own, frames)
     formula = _formula(body, own)
     if formula is None:
@@ -119,6 +120,10 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         not any(isinstance(node, (ast.Call, ast.Await, ast.NamedExpr)) for node in walk(each)) for each in numbers
     )
     if not pure or any(_names(each) & own for each in numbers):
+        return None
+    if formula.weight is None and isinstance(test, ast.UnaryOp):
+        return None  # the few that are not trained
+    if rest and (formula.renewed or len(rest) > 1 or not _is_copy(rest[0], formula)):
         return None
     if not _is_place(formula.base) or not _is_place(formula.other) or not _names(formula.other) & own:
         return None
@@ -163,6 +168,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         plain=plain,
         renewed=formula.renewed,
         test=text(test) if test is not None else None,
+        rest=ast.unparse(rest[0]) if rest else None,
         bounds=tuple(text(each) if each is not None else None for each in formula.bounds),  # type: ignore[arg-type]
         unsure=unsure,
         why_not=why,
@@ -172,12 +178,19 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
 def _tested(loop: ast.For) -> tuple[ast.expr | None, list[ast.stmt]]:
     """What is asked of each parameter, and what is done to those that pass."""
     first, *rest = loop.body
-    if isinstance(first, ast.If) and not rest and not first.orelse:
+    if isinstance(first, ast.If) and not rest:
         return first.test, first.body
     skips = isinstance(first, ast.If) and not first.orelse and [type(each) for each in first.body] == [ast.Continue]
     if isinstance(first, ast.If) and skips and rest and isinstance(first.test, ast.UnaryOp):
         return (first.test.operand, rest) if isinstance(first.test.op, ast.Not) else (None, loop.body)
     return None, loop.body
+
+
+def _is_copy(statement: ast.stmt, formula: Formula) -> bool:
+    """``else: kept.copy_(p)``: what is not trained is taken over as it is."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    copied = _method(call, "copy_") if isinstance(call, ast.Call) and len(call.args) == 1 else None
+    return copied is not None and (_bare(copied[0]), _bare(call.args[0])) == (_bare(formula.base), _bare(formula.other))  # type: ignore[union-attr]
 
 
 def _is_test(node: ast.expr) -> bool:
@@ -415,6 +428,9 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     lerped = _method(first, "lerp_")
     if lerped is not None and len(first.args) == 2 and not first.keywords:
         return Formula(lerped[0], first.args[0], None, first.args[1])
+    taken = _method(first, "sub_")
+    if taken is not None and len(first.args) == 1 and not first.keywords:  # kept.sub_((1 - d) * (kept - p))
+        return _nearer(taken[0], first.args[0])
     clamped = _method(first, "clamp_")
     if clamped is not None:
         given = dict(zip(("min", "max"), first.args, strict=False)) | {
@@ -462,6 +478,16 @@ def _summed(base: ast.expr, given: ast.BinOp, own: set[str]) -> Formula | None:
     for one, two in ((left, right), (right, left)):
         if _bare(one[0]) == _bare(base) != _bare(two[0]):
             return Formula(base, two[0], one[1], two[1], summed=True)
+    return None
+
+
+def _nearer(base: ast.expr, taken: ast.expr) -> Formula | None:
+    """``base`` less a part of what it is away from another: ``weight * (base - other)``."""
+    if not isinstance(taken, ast.BinOp) or not isinstance(taken.op, ast.Mult):
+        return None
+    for away, weight in ((taken.left, taken.right), (taken.right, taken.left)):
+        if isinstance(away, ast.BinOp) and isinstance(away.op, ast.Sub) and _bare(away.left) == _bare(base):
+            return Formula(base, away.right, None, weight, summed=True)
     return None
 
 

@@ -50,7 +50,7 @@ class _Pass:
     @property
     def name(self) -> str:
         """What the model is called there."""
-        return ast.unparse(self.call.func)
+        return ast.unparse(self.call.func).removesuffix(".forward")
 
     def before(self) -> Iterator[_Pass]:
         """The calls that take its result, one after another."""

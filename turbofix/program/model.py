@@ -1438,8 +1438,9 @@ class Averaging:
 
     All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
     the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
-    memory (``kept.data = ...``). ``test`` is what is asked of each; what has ``bounds`` is kept within them.
-    ``unsure``: what it goes through may be something else. ``why_not`` is what may be no weight.
+    memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to all that
+    do not pass; what has ``bounds`` is kept within them. ``unsure``: what it goes through may be
+    something else. ``why_not`` is what may be no weight.
     """
 
     loop: Site
@@ -1452,6 +1453,7 @@ class Averaging:
     plain: Literal["same", "other"] | None = None
     renewed: bool = False
     test: str | None = None
+    rest: str | None = None
     bounds: tuple[str | None, str | None] = (None, None)
     unsure: bool = False
     why_not: str | None = None
