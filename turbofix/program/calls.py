@@ -126,9 +126,10 @@ def evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
     function = node.func
     if isinstance(function, ast.Attribute):
         callee = access.read_attribute(interp, interp.eval(function.value), function.attr, function, called=True)
-        model = callee.receiver if function.attr == "forward" and type(callee) is Bound else None
-        if type(model) is Instance and model.cls.find("forward") is callee.function and is_module(model):  # type: ignore[union-attr]
-            return forward(interp, model, evaluate_arguments(interp, node), node)
+        if function.attr == "forward" and type(callee) is Bound and type(callee.receiver) is Instance:
+            model = callee.receiver
+            if model.cls.find("forward") is callee.function and is_module(model):
+                return forward(interp, model, evaluate_arguments(interp, node), node)
     else:
         callee = interp.eval(function)
         if type(callee) is External and callee.qualname == "builtins.super":
