@@ -239,3 +239,48 @@ def test_data_that_are_made_and_moved_once() -> None:
 def _told(text: str) -> list[tuple[str, int]]:
     report = pipeline.analyze(ENTRY, MemoryWorkspace({ENTRY: text}), registry.load(), Target())
     return [(each.codemod, each.site.line) for each in report.in_place]
+
+
+SETTINGS = """
+from dataclasses import dataclass, field
+
+import transformers
+from datasets import load_dataset
+
+
+@dataclass
+class Settings(transformers.TrainingArguments):
+    output_dir: str = field(default="out")
+    logging_steps: int = field(default={steps})
+    dataloader_pin_memory: bool = field(default={pins})
+
+
+(settings,) = transformers.HfArgumentParser(Settings).parse_args_into_dataclasses()
+model = transformers.AutoModelForCausalLM.from_pretrained("gpt2")
+transformers.Trainer(model=model, args=settings, train_dataset=load_dataset("ag_news")["train"]).train()
+"""
+
+
+def said_of(text: str) -> set[tuple[str, int]]:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+    return {(each.codemod, each.site.line) for each in report.in_place}
+
+
+def test_the_fields_of_a_class_of_settings_are_told_where_they_stand() -> None:
+    said = said_of(SETTINGS.format(steps=50, pins=True))
+    assert {("throttle-logging", 11), ("pin-memory", 12), ("crash-checkpoint", 15)} <= said
+    assert not {("throttle-logging", 11), ("pin-memory", 12)} & said_of(SETTINGS.format(steps=1, pins=False))
+
+
+def test_the_gpu_that_a_trainer_is_told() -> None:
+    trainer = "import pytorch_lightning as pl\n\ntrainer = pl.Trainer({})\n"
+    for given in ("gpus=1", "accelerator='gpu'", "accelerator='cuda'"):
+        assert ("use-cuda", 3) in said_of(trainer.format(given)), given
+    assert ("use-cuda", 3) not in said_of(trainer.format("accelerator='cpu'"))
+
+
+def test_batches_that_are_pinned_by_hand() -> None:
+    pinned = "batch = batch.pin_memory()\nbatch = batch.to(torch.device('cuda:' + gpu), non_blocking=True)\n"
+    head = "import torch\nimport pytorch_lightning as pl\n\npl.Trainer().fit(model)\n\n\ndef send(batch, gpu):\n"
+    said = said_of(head + "".join("    " + line + "\n" for line in [*pinned.splitlines(), "return batch"]))
+    assert {("pin-memory", 8), ("use-cuda", 9)} <= said

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase, translate
 from functools import cache, lru_cache
 from pathlib import Path
 
 from turbofix.findings import InPlace, Site
 from turbofix.program.analysis import Analysis
-from turbofix.program.events import Event
-from turbofix.program.libraries import CLIPS
+from turbofix.program.events import Arguments, Event, Passed
+from turbofix.program.libraries import CLIPS, kind_of
 from turbofix.program.model import Step
 from turbofix.program.runs import are_weights
-from turbofix.program.values import Const, Option, members
+from turbofix.program.values import Const, Instance, Option, members
 from turbofix.program.written import SHAPES, is_interval, named_calls, written_of
 from turbofix.records import dataclass
 
@@ -133,7 +134,7 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
     for kind in table():
         if kind == "save" and are_weights(facts.of("save"), facts.of("call", "unknown_call")):
             continue
-        for event in facts.of(kind):
+        for event in (*facts.of(kind), *(_settings(facts.of("construct")) if kind == "make" else ())):
             rows = _of_events(kind, event.name or _called(event))
             if not rows:
                 continue
@@ -142,9 +143,24 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
             where = "interval" if where == "step" and _every_so_often(event) else where
             for row in rows:
                 if row.covers(event, where):
-                    node = _told_at(event.node, row)
-                    says = f", where `{facts.places.text(node, event.module)}` says so" if row.is_open(event) else ""
-                    yield InPlace(row.codemod, facts.places.site(node, event.module), row.sentence + says)
+                    node, module = _told_at(event.node, row), event.module
+                    field = event.arguments.get(row.argument) if event.arguments is not None else None
+                    if node is event.node and field is not None and isinstance(field.value, Option):
+                        made = field.value.origin
+                        node, module = (made.node, made.module) if made is not None else (node, module)
+                    says = f", where `{facts.places.text(node, module)}` says so" if row.is_open(event) else ""
+                    yield InPlace(row.codemod, facts.places.site(node, module), row.sentence + says)
+
+
+def _settings(constructed: Iterable[Event]) -> Iterator[Event]:
+    """Settings by a class of the project that is derived from a library's, by the library's name, with all fields."""
+    for event in constructed:
+        for made in members(event.result):
+            names = made.cls.externals() if isinstance(made, Instance) else ()
+            if isinstance(made, Instance) and any(kind_of(name) == "config" for name in names):
+                given = dict(event.arguments.keywords) if event.arguments is not None else {}
+                given |= {name: Passed(value) for name, value in made.attributes.items()}
+                yield from (replace(event, name=name, arguments=Arguments(keywords=given)) for name in names)
 
 
 def _written(analysis: Analysis) -> Iterator[InPlace]:
