@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from turbofix.program.interpreter import Interpreter
 
 Handler = Callable[["Interpreter", str, Arguments, ast.AST], Value]
-_CALLABLES = (Function, Bound, Partial)
 
 
 def call_external(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:

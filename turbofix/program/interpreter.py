@@ -259,12 +259,6 @@ class Interpreter:
             self._config_paths = list(self.beside(*SUFFIXES))
         return self._config_paths
 
-    @property
-    def entry_text(self) -> str:
-        """The text of the script."""
-        module = next(iter(self.modules.values()), None)
-        return module.text if module is not None else ""
-
     # --- control and events -----------------------------------------------------------------------------------------
 
     @property

@@ -75,9 +75,6 @@ _PLAIN = frozenset(("len", "range", "enumerate", "zip", "print", "isinstance", "
 
 _ONE_BY_ONE = "the steps call its layers one by one, and compiling a layer of torch.nn's own does nothing"
 
-FITTED = ("setup", "configure_optimizers", "training_step")
-"""Methods of a module that ``fit`` certainly calls."""
-
 
 def runs(analysis: Analysis) -> Iterator[tuple[Event, bool]]:
     """The calls by which a trainer is told to run a module; whether it shall train it."""

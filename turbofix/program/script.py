@@ -17,7 +17,6 @@ from turbofix.program.names import is_main_test
 from turbofix.program.values import External, Instance, Made, members
 
 _SETTING_UP = ("make", "set", "construct", "transfer", "call", "wrap", "compile", "forward")
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _HARMLESS = ("torch.utils.data.", "torchvision.transforms.", "torchvision.datasets.", "logging.", "argparse.")
 _WORKING = ("backward", "step", "forward", "iterate", "transfer", "construct", "sync", "show", "save", "next")

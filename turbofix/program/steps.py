@@ -111,8 +111,6 @@ from turbofix.program.values import (
 from turbofix.program.weights import weights
 from turbofix.program.zeroing import late, zeroings
 
-_OUTER_SITES = Site(Path(), 0, 0, 0, 0, "")
-
 
 def analyse(
     entry: Path, root: Path, read: Reader, target: Target, beside: Beside = nothing_beside
