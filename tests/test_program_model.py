@@ -374,7 +374,7 @@ def test_accumulation_under_a_modulo() -> None:
     )
     step = only_step(program(text.replace("for epoch in range(3):", "accum = 8  # 4 x 8 = 32\nfor epoch in range(3):")))
     found = step.accumulation
-    assert found is not None and found.divided and found.tail_flushed
+    assert found is not None and found.divided
     assert found.steps.values == (8,) and found.steps.comment == "4 x 8 = 32" and found.steps.reads == ()
     assert source(found.guard).startswith("if (i + 1) % accum == 0")
     assert step.updates[0].guard.kind == "every_n" and step.updates[0].guard.every == 8

@@ -333,8 +333,7 @@ def accumulation(
             steps = _steps_argument(analysis, count, frames)
             divisions = _divisions(analysis, backwards, count, frames, loop)
             steps = _without_divisions(steps, divisions)
-            flushed = _ends_with_last(condition.test) or _stepped_after(analysis, loop, updates)
-            return Accumulation(steps, facts.places.site(condition.node, module), bool(divisions), divisions, flushed)
+            return Accumulation(steps, facts.places.site(condition.node, module), bool(divisions), divisions)
     return _inner_loop(analysis, loop, backwards, updates)
 
 
@@ -428,23 +427,6 @@ def _feeds_loss(analysis: Analysis, division: ast.AST, backward: Event, frame: F
     return frame.anchor is not backward.node and isinstance(statement, ast.Return)
 
 
-def _ends_with_last(test: ast.expr) -> bool:
-    """``... or i + 1 == len(loader)``: the last, shorter group is stepped too."""
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
-
-
-def _stepped_after(analysis: Analysis, loop: ast.AST, updates: list[Event]) -> bool:
-    """Whether the same optimizer is stepped once more after the loop."""
-    known = {id(event.node) for event in updates}
-    optimizers = {id(made) for event in updates for made in optimizers_in(concerned(event))}
-    for event in analysis.facts.of("step"):
-        if id(event.node) in known or analysis.facts.inside(event, loop):
-            continue
-        if {id(made) for made in optimizers_in(concerned(event))} & optimizers:
-            return True
-    return False
-
-
 def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updates: list[Event]) -> Accumulation | None:
     """``for micro_step in range(n)`` around the backward, the step after it."""
     facts = analysis.facts
@@ -467,7 +449,7 @@ def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updat
                 steps = _steps_argument(analysis, count, frames[: depth + 1])
                 divisions = _divisions(analysis, [backward], count, frames[: depth + 1], loop)
                 steps = _without_divisions(steps, divisions)
-                return Accumulation(steps, site, bool(divisions), divisions, True)
+                return Accumulation(steps, site, bool(divisions), divisions)
         if isinstance(node, LOOPS):
-            return Accumulation(Argument("unknown"), site, False, (), True)
+            return Accumulation(Argument("unknown"), site, False)
     return None

@@ -457,7 +457,6 @@ class Accumulation:
     guard: Site  # the `if` that holds the optimizer's step, or the inner loop over micro-batches
     divided: bool  # the loss is divided by the same value
     divisions: tuple[Site, ...] = ()
-    tail_flushed: bool = False  # a last, shorter group is stepped too
 
 
 class Called(NamedTuple):  # made by the thousand
