@@ -55,7 +55,7 @@ from turbofix.records import dataclass
 
 from ._batching import is_paced
 from ._loaders import node_of, site_of, whole
-from ._trainers import Switch, by_deepspeed, is_on, is_sharded, set_switch
+from ._trainers import Switch, by_deepspeed, is_sharded, set_switch
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -120,9 +120,6 @@ def under_trainer(program: TrainingProgram, switch: str) -> Iterator[Finding | R
     """Trainings of a framework whose trainer adds gradients up where it is told to."""
     for training in program.trainings:
         given, wish = training.argument(switch), training.wish
-        if is_on(given) and given.values != (1,):
-            yield codemod.in_place(given.edit_at or training.site, "gradients add up over several batches")
-            continue
         if given.state != "absent" or wish.state == "absent" or wish.text is None or training.parsed:
             continue
         if training.module is not None and training.module.manual:

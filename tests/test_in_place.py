@@ -280,7 +280,7 @@ def test_the_gpu_that_a_trainer_is_told() -> None:
 
 
 def test_batches_that_are_pinned_by_hand() -> None:
-    pinned = "batch = batch.pin_memory()\nbatch = batch.to(torch.device('cuda:' + gpu), non_blocking=True)\n"
+    pinned = "batch = batch.pin_memory()\nbatch = batch.to(torch.device('cuda:1'), non_blocking=True)\n"
     head = "import torch\nimport pytorch_lightning as pl\n\npl.Trainer().fit(model)\n\n\ndef send(batch, gpu):\n"
     said = said_of(head + "".join("    " + line + "\n" for line in [*pinned.splitlines(), "return batch"]))
     assert {("pin-memory", 8), ("use-cuda", 9)} <= said

@@ -550,16 +550,6 @@ def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
     return above
 
 
-def chosen_gpu(written: Written) -> Found:
-    """``torch.device("cuda:0")``, whatever is chosen where there is none."""
-    for module in written.modules:
-        for call, name, _ in named_calls(module.tree):
-            if name == "torch.device" and any(
-                isinstance(each, ast.Constant) and str(each.value).startswith("cuda") for each in walk(call)
-            ):
-                yield call, module
-
-
 def _is(node: ast.AST, value: bool | str | None) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is type(value) and node.value == value
 
@@ -578,7 +568,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
         read_back,
         moved_once,
         tensor_totals,
-        chosen_gpu,
     )
 }
 """The shapes that the table may name."""
