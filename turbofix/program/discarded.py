@@ -111,6 +111,8 @@ class _Loop:
                 lost.append(each)
         whole = {id(each.call) for each in cuts if each.to is None}
         cuts = [each for each in cuts if each.to is None or id(each.call) not in whole]
+        if not any(each.models & updated for each in way.passes):
+            cuts = []  # what the pass is for was not seen: it may have nothing left to go back through
         same = next((each for each in cuts if id((each.to or each).call) in others), None)
         names = tuple(dict.fromkeys(_short(each.given) for each in cuts))
         models = tuple(dict.fromkeys(each.name for each in (*cuts, *lost)))

@@ -754,6 +754,7 @@ def _counted(
     outer = iterated
     counter: str | None = None
     start = 0
+    told: str | None = None
     target: ast.expr = node.target
     for _ in range(4):
         if not isinstance(iterated, ast.Call):
@@ -780,12 +781,16 @@ def _counted(
             size = places.text(iterated.args[0], module) if len(iterated.args) == 1 else None
             return counter, start, size
         elif iterated.args and (name in BARS or (name == "builtins.iter" and len(iterated.args) == 1)):
+            told = next((places.text(each.value, module) for each in iterated.keywords if each.arg == "total"), told)
             iterated = iterated.args[0]
         else:
             break
     base = dotted(iterated)
-    known = base is not None and (
-        _is_sized(analysis, iterated, module) if outer is node.iter else _is_loader(analysis, iterated, node)
+    # who tells a bar another number may be given what has no length
+    known = (
+        base is not None
+        and told in (None, f"len({base})")
+        and (_is_sized(analysis, iterated, module) if outer is node.iter else _is_loader(analysis, iterated, node))
     )
     sized = f"len({base})" if known else None
     return counter, start, sized
