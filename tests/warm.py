@@ -24,7 +24,11 @@ from typing import Any
 
 MARK = "TURBOFIX_SCRATCH"
 
-OWN = {MARK, "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"}
+OWN = {
+    *(MARK, "TMPDIR", "TEMP", "TMP", "MPLCONFIGDIR"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"),
+    *("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"),
+}
 """The variables that each verification has for itself, and that nobody reads at the import of torch."""
 
 ROOM = 400
