@@ -151,11 +151,11 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
     for training in program.trainings:
         gpu = on_gpu(training)
         in_16 = training.argument("precision").known and set(training.argument("precision").values) <= set(MIXED)
-        if training.starts is None or gpu is False or program.target.capability < (VOLTA if in_16 else AMPERE):
+        if gpu is False or program.target.capability < (VOLTA if in_16 else AMPERE):
             continue
-        for text, model in training.parts:
+        for text, model, starts in training.parts:
             over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
-            key = (training.starts if training.inside else None, text)
+            key = (starts if training.inside else None, text)
             if key in told or not over_pictures or model.compiled is not None or is_little(model):
                 continue
             told.add(key)
@@ -172,7 +172,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 *((NO_OLD_CHECKPOINT,) if training.resumes else ()),
                 LAYOUT_FREE,
             )
-            plan = Plan(training.starts, "after" if training.inside else "", text, program.layouts.views)
+            plan = Plan(starts, "after" if training.inside else "", text, program.layouts.views)
             worth = worth_of(model, in_16)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 

@@ -202,12 +202,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
     told: set[tuple[Site | None, str]] = set()
     for training in program.trainings if program.target.capability >= VOLTA else ():
         gpu = trains_on_gpu(training)
-        if training.starts is None or gpu is False or any(each.compiled is not None for _, each in training.parts):
+        if gpu is False or any(each.compiled is not None for _, each, _ in training.parts):
             continue
-        for text, model in training.parts:
+        for text, model, starts in training.parts:
             whole = any(layer.startswith(NETWORKS) for layer in model.layers)
             heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
-            key = (training.starts if training.inside else None, text)
+            key = (starts if training.inside else None, text)
             if key in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
                 continue
             told.add(key)
@@ -231,7 +231,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
             works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
             works = works or has_noticeable(model.products, None)
-            plan = Plan(training.starts, text, ASKED, before=not training.inside, dynamic=differ)
+            plan = Plan(starts, text, ASKED, before=not training.inside, dynamic=differ)
             worth = Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 

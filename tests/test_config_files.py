@@ -165,6 +165,8 @@ def test_hydra_composes_its_lists_of_defaults() -> None:
     [
         "module, name = config['target'].rsplit('.', 1)",
         "parts = config['target'].rsplit('.', 1)\n            module = parts.pop(0)\n            name = parts[0]",
+        "parts = config['target'].split('.')\n            module, name = '.'.join(parts[:-1]), parts[-1]",
+        "text = config['target']\n            module, name = text[:text.rfind('.')], text[text.rfind('.') + 1:]",
     ],
 )
 def test_a_class_that_a_file_names_is_looked_up(found: str) -> None:

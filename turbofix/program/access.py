@@ -6,10 +6,11 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbofix.program import calls, imports, libraries
+from turbofix.program import calls, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
+    NONE,
     NUMBER,
     UNKNOWN,
     Bound,
@@ -429,7 +430,12 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         )
     if type(value) is Iterated:
         return value.element
+    if type(value) is Option and value.how == "config" and type(value.default) is Const:
+        return methods.of_option(value, _read_item(interp, value.default, key, node))
     if type(value) is Const and isinstance(value.value, (str, tuple)):
+        if key is None:
+            within = _bounds(interp, node)
+            return Const(value.value[within], interp.origin(node)) if within is not None else UNKNOWN
         index = key.value if type(key) is Const else None
         in_range = isinstance(index, int) and -len(value.value) <= index < len(value.value)
         return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
@@ -496,26 +502,28 @@ def _sequence_item(interp: Interpreter, value: Sequence, key: Value | None, node
 
 
 def _slice_of(interp: Interpreter, value: Sequence, node: ast.AST) -> Value:
-    part = node.slice if isinstance(node, ast.Subscript) else None
-    if value.items is not None and isinstance(part, ast.Slice) and part.step is None:
-        known = [_bound(each, default) for each, default in ((part.lower, 0), (part.upper, len(value.items)))]
-        if None not in known:
-            items = value.items[known[0] : known[1]]
-            return Sequence(items, interp.control, interp.origin(node), value.kind)
+    within = _bounds(interp, node)
+    if value.items is not None and within is not None:
+        return Sequence(value.items[within], interp.control, interp.origin(node), value.kind)
     if value.items is None:
         return value
     return Sequence(None, interp.control, interp.origin(node), value.kind, join_all(value.items))
 
 
-def _bound(node: ast.expr | None, default: int) -> int | None:
-    """A bound of a slice, where it is a literal."""
-    if node is None:
-        return default
-    try:
-        found = ast.literal_eval(node)
-    except ValueError:
+def _bounds(interp: Interpreter, node: ast.AST) -> slice | None:
+    """What is cut out of a list or text, where a file or the program's text says it."""
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    if not isinstance(part, ast.Slice):
         return None
-    return found if isinstance(found, int) else None
+    ends: list[int | None] = []
+    for each in (part.lower, part.upper, part.step):
+        value = interp.frame.values.get(each) if each is not None else NONE
+        listed = [member.default for member in members(value) if type(member) is Option and member.how == "config"]
+        told = listed[0] if len(listed) == 1 else value
+        if type(told) is not Const or not (told.value is None or type(told.value) is int):
+            return None
+        ends.append(told.value)
+    return slice(*ends) if ends[2] != 0 else None
 
 
 def _made_item(interp: Interpreter, value: Made, key: Value | None, node: ast.AST) -> Value:

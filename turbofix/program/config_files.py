@@ -270,9 +270,22 @@ def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
             known = _text(calls.default_value(interp, function, path)) if path is not None else "."
             text = _text(calls.default_value(interp, function, name)) if name is not None else None
             value = _composed(interp, function.module.folder / known, text) if known is not None else None
+            value = value or (_any_of(interp, function.module.folder / known) if known is not None else None)
             value = value or _composed_somewhere(interp, text, path)
             return calls.positional(value) if value is not None else Arguments()
     return Arguments()
+
+
+def _any_of(interp: Interpreter, folder: Path) -> Value | None:
+    """The configurations of a folder, of which the user names one: ``python train.py --config-name=large``."""
+    found = {path: _composed(interp, folder, path.stem) for path in _choices(interp, folder.resolve())}
+    interp.guessed |= found.keys()
+    return join_all(each for each in found.values() if each is not None)
+
+
+def _choices(interp: Interpreter, folder: Path) -> list[Path]:
+    """The files of a folder of which the user has to choose one."""
+    return [path for path in interp.config_paths if path.parent == folder and path.suffix != ".json"]
 
 
 def _text(value: Value | None) -> str | None:
@@ -329,12 +342,11 @@ def _compose(interp: Interpreter, top: Path, name: str, merged: Mapping, package
         if choice != _MISSING:
             _compose(interp, top, below, merged, inner, depth - 1)
             continue
-        for path in interp.config_paths:  # the user has to choose one
-            if path.parent == (top / below).parent and path.suffix != ".json":
-                one = Mapping(interp.control)
-                _compose(interp, top, path.relative_to(top).as_posix(), one, inner, depth - 1)
-                _merge(interp, merged, one, [], either=True)
-                interp.guessed.add(path)
+        for path in _choices(interp, (top / below).parent):
+            one = Mapping(interp.control)
+            _compose(interp, top, path.relative_to(top).as_posix(), one, inner, depth - 1)
+            _merge(interp, merged, one, [], either=True)
+            interp.guessed.add(path)
 
 
 def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:

@@ -15,7 +15,7 @@ def told_by(analysis: Analysis) -> dict[Site, tuple[Site, ...]]:
         told = [
             places.site(each.entry, each.entry_module)
             for each in (event.arguments.keywords.values() if event.arguments is not None else ())
-            if each.node is None and each.entry is not None and isinstance(each.value, (Const, Option))
+            if each.must and each.node is None and each.entry is not None and isinstance(each.value, (Const, Option))
             if each.entry_module is not None and is_data(each.entry_module.path)
         ]
         if told:

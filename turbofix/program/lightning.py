@@ -123,39 +123,44 @@ def _is_from_options(call: ast.AST) -> bool:
 
 
 def _started(analysis: Analysis, training: Training, event: Event | None, modules: list[Value]) -> Training:
-    """A training with where the models in its module can be changed before it starts, and what they are called there.
+    """A training with the models in its module: where each can be changed before it starts, and what it is called.
 
-    That is the statement of the one call that starts it, where the module has a name, else the end of its ``__init__``.
+    That is the statement of the one call that starts it, where that names the one module, else the end of the module's
+    ``__init__``.
     """
     places = analysis.facts.places
     given = event.arguments.get("model", 0) if event is not None and event.arguments is not None else None
     statement = places.statement(event.node, event.module) if event is not None else None
     called = dotted(given.node) if given is not None and given.node is not None else None
-    starts = places.site(statement, event.module) if event is not None and statement is not None else None
-    inside = called is None or not isinstance(statement, (ast.Expr, ast.Assign))
-    if inside:
-        own = [each for module in modules if isinstance(module, Instance) for each in _inits(module)[:1]]
-        ends = {places.site(each.node.body[-1], each.module) for each in own if isinstance(each.node, ast.FunctionDef)}
-        called, starts = "self", ends.pop() if len(ends) == 1 else None
-    parts: dict[tuple[str, Site], Model] = {}
+    one_class = len({each.cls.node for each in modules if isinstance(each, Instance)}) == 1
+    inside = called is None or not one_class or not isinstance(statement, (ast.Expr, ast.Assign))
+    parts: dict[tuple[str, Site], tuple[Model, Site]] = {}
     run = [each for event in analysis.facts.of("forward") for each in members(event.receiver)]
-    for module in modules if starts is not None else ():
-        if isinstance(module, Instance) and _has_own_layers(module):
+    for module in modules:
+        own = _inits(module)[:1] if isinstance(module, Instance) and inside else []
+        ends = [places.site(each.node.body[-1], each.module) for each in own if isinstance(each.node, ast.FunctionDef)]
+        if not inside and event is not None and statement is not None:
+            ends = [places.site(statement, event.module)]
+        if not isinstance(module, Instance) or not ends:
+            continue
+        name = "self" if inside else called or ""
+        if _has_own_layers(module):
             for model in models_given(analysis, [module]):
                 alone = Hazard(_ONE_BY_ONE, model.site) if not any(each is module for each in run) else None
-                parts[called or "", model.site] = replace(model, compiling=Compiling(barred=alone))
-        elif isinstance(module, Instance):
-            set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
-            filled = [node for node in set_up if not isinstance(getattr(node, "value", None), ast.Constant)]
-            there = {name for node in filled for name in written(node)}
-            for name, value in module.attributes.items():
-                if f"self.{name}" in there:  # before `setup` and `configure_model`
-                    for each in members(value):
-                        if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
-                            each.uses.add("parameters")  # its optimizer takes those of the whole module
-                    parts |= {(f"{called}.{name}", each.site): each for each in models_given(analysis, [value])}
-    named = tuple((name, each) for (name, _), each in parts.items())
-    return replace(training, starts=starts, inside=inside, parts=named)
+                parts[name, model.site] = replace(model, compiling=Compiling(barred=alone)), ends[0]
+            continue
+        set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
+        filled = [node for node in set_up if not isinstance(getattr(node, "value", None), ast.Constant)]
+        there = {name for node in filled for name in written(node)}
+        for attribute, value in module.attributes.items():
+            if f"self.{attribute}" in there:  # before `setup` and `configure_model`
+                for each in members(value):
+                    if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
+                        each.uses.add("parameters")  # its optimizer takes those of the whole module
+                parts |= {
+                    (f"{name}.{attribute}", each.site): (each, ends[0]) for each in models_given(analysis, [value])
+                }
+    return replace(training, inside=inside, parts=tuple((name, *part) for (name, _), part in parts.items()))
 
 
 def _inits(module: Instance) -> list[Function]:

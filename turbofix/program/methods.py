@@ -92,7 +92,12 @@ _DATASET_COPIES = libraries.words(
     select_columns rename_columns sort shard cast_column add_column flatten with_transform set_transform take skip
     """
 )
-_OF_TEXT = libraries.words("split rsplit partition rpartition replace removesuffix removeprefix")
+_OF_TEXT = libraries.words(
+    """
+    split rsplit partition rpartition replace removesuffix removeprefix lower upper strip lstrip rstrip title capitalize
+    startswith endswith find rfind index rindex count
+    """
+)
 _OF_DICTS = frozenset({"get", "items", "values", "keys", "update", "pop", "setdefault", "copy"})
 _MODEL_PARTS = frozenset({"modules", "children", "named_modules", "named_children"})
 
@@ -124,7 +129,7 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
         return _call_const(interp, receiver, name, arguments, node)
     if type(receiver) is Option:
         if receiver.how == config_files.HOW and type(receiver.default) is Const:
-            return _of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
+            return of_option(receiver, call_method(interp, receiver.default, name, arguments, node))
         return (
             receiver
             if name in ("lower", "upper", "strip", "copy")
@@ -133,10 +138,10 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
     return _call_anything(interp, receiver, name, arguments, node)
 
 
-def _of_option(option: Option, value: Value) -> Value:
+def of_option(option: Option, value: Value) -> Value:
     """What was computed of an option's default, as what the option decides."""
     if type(value) is Sequence and value.items is not None:
-        return Sequence([_of_option(option, each) for each in value.items], value.made_at, value.origin, value.kind)
+        return Sequence([of_option(option, each) for each in value.items], value.made_at, value.origin, value.kind)
     return Option(option.name, value, option.origin, option.how, option.flag, derived=True)
 
 
@@ -922,21 +927,20 @@ def _call_const(interp: Interpreter, receiver: Const, name: str, arguments: Argu
         for passed in (*arguments.positions, *arguments.keywords.values()):
             interp.show_tensors(passed.value, passed.node or node, "format")
         return interp.text(text, node)
-    if name in ("lower", "upper", "strip", "title", "capitalize") and not arguments.positions:
-        return Const(getattr(text, name)(), interp.origin(node))
     given = [passed.value.value if type(passed.value) is Const else None for passed in arguments.positions]
-    if name in _OF_TEXT and given and None not in given and not arguments.keywords:
+    if name in _OF_TEXT and None not in given and not arguments.keywords:
         with contextlib.suppress(TypeError, ValueError):
             made, origin = getattr(text, name)(*given), interp.origin(node)
-            if isinstance(made, str):
+            if not isinstance(made, (list, tuple)):
                 return Const(made, origin)
             return Sequence([Const(each, origin) for each in made], interp.control, origin, "list")
+    joined = _argument(arguments) if name == "join" else None
+    if type(joined) is Sequence and joined.items is not None:
+        named = [each for each in joined.items if type(each) is Option and each.how == config_files.HOW]
+        words = [each.default if type(each) is Option else each for each in joined.items]
+        if all(type(each) is Const and isinstance(each.value, str) for each in words) and len(named) in (0, len(words)):
+            made = Const(text.join(each.value for each in words), interp.origin(node))  # type: ignore[attr-defined]
+            return of_option(named[0], made) if named else made
     if name == "split":
         return Sequence(None, interp.control, interp.origin(node), "list", UNKNOWN)
-    if (
-        name in ("startswith", "endswith")
-        and isinstance(first := _argument(arguments), Const)
-        and isinstance(first.value, str)
-    ):
-        return Const(getattr(text, name)(first.value), interp.origin(node))
     return UNKNOWN

@@ -1421,9 +1421,9 @@ class Training:
     resumes: bool = False  # it may go on from a checkpoint, with the state of the optimizer in it
     imported: bool = False  # the settings are made when the file is imported, as a spawned worker does
     module: ModuleSteps | None = None  # what Lightning calls in each step
-    starts: Site | None = None  # the statement that has Lightning train a module of a name
-    inside: bool = False  # that is the last one of the module's ``__init__`` instead
-    parts: tuple[tuple[str, Model], ...] = ()  # the models in the module that its steps call, by their names there
+    # the models in the module that its steps call, each with the statement before which they have these names
+    parts: tuple[tuple[str, Model, Site], ...] = ()
+    inside: bool = False  # behind it instead: it is the last one of the module's ``__init__``
     in_bar: tuple[Site, ...] = ()  # what the steps of Lightning's module show in its progress bar, by default in each
 
     def argument(self, name: str) -> Argument:
