@@ -42,14 +42,15 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Evaluation, Framework, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Evaluation, Framework, Loader, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches
 from turbofix.records import dataclass
 
@@ -95,6 +96,7 @@ codemod = Codemod(
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
     assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH),
+    otherwise="no model was seen here that would gain more from a compiler than compiling takes",
 )
 
 VOLTA = (7, 0)
@@ -105,11 +107,18 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
+PASSES, PASSES_IN_MEMORY, EPOCHS, LONG = 2, 20, 3, 1_000
+"""Passes over data, over tensors in memory, and of a ``Trainer`` by default, which most often are over in minutes; and
+what a number that is not known may be."""
+
 WIDE, NARROW = 128, 64
 SWITCH = "torch_compile"
 NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
 ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
+WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
+DETECTING = frozenset(f"torchvision.ops.{name}" for name in ("nms", "batched_nms", "roi_align", "roi_pool"))
+GENERATING = re.compile(r"^transformers\.\w*(ConditionalGeneration|CausalLM|LMHead|Seq2Seq)")
 COPYING = "torch.nn.DataParallel"
 PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
@@ -118,7 +127,7 @@ PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 class Plan:
     """The statement behind (or before) which the model is compiled, its name there, and a test of whether on a GPU.
 
-    ``dynamic``: for all sizes at once.
+    ``dynamic``: for all sizes at once. ``by_name``: its ``forward`` is called by name, and compiled by itself.
     """
 
     place: Site
@@ -126,6 +135,7 @@ class Plan:
     test: str
     before: bool
     dynamic: bool = False
+    by_name: bool = False
 
 
 @codemod.find
@@ -133,7 +143,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Models that run uncompiled."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is Framework.LIGHTNING:
+    if program.framework is Framework.LIGHTNING and all(model.compiled is None for model in program.models):
         yield from under_lightning(program)
     for model in program.models if program.trains else ():
         option = model.compiling.option if model.compiling is not None else None
@@ -161,11 +171,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = tuple(map(of_loop, steps[:1]))
         known = [step.iterations or None for step in steps]  # none at all is a count that could not be followed
         longest = max((each for each in known if each is not None), default=None)
-        reason = why_not(program, model, steps)
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
-            if None not in known and longest < FEW:
-                reason = f"its {longest:,} steps or so hardly earn back the minute that compiling takes"
+        reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        if longest is None and (read := [program.loader(site) for step in steps for site in step.loaders]):
+            passes = [step.passes for step in steps]
+            reason = reason or few_passes(
+                None if None in passes else max(filter(None, passes), default=None), model, read
+            )
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -197,6 +210,27 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
+def over_soon(steps: int | None) -> str | None:
+    """Why a training that takes so many steps is too short."""
+    if steps is None or steps >= FEW:
+        return None
+    return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
+
+
+def few_passes(passes: int | None, model: Model, loaders: Iterable[Loader | None], few: int = PASSES) -> str | None:
+    """Why a training that makes so many passes over data of unknown size is most likely too short.
+
+    Data that are read as they come, and the texts that a language model learns from, may be as long as they like.
+    """
+    kinds = {each.dataset.kind if each is not None else "unknown" for each in loaders}
+    if passes is None or "iterable" in kinds or any(GENERATING.search(layer) for layer in model.layers):
+        return None
+    if passes > (PASSES_IN_MEMORY if kinds == {"tensors"} else few):
+        return None
+    often = "one pass" if passes == 1 else f"{passes} passes"
+    return f"{often} over its data hardly earn{'s' if passes == 1 else ''} back the minute that compiling takes"
+
+
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """The models in a module of Lightning's, which are compiled in place in front of its training."""
     told: set[tuple[Site | None, str]] = set()
@@ -208,22 +242,22 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             whole = any(layer.startswith(NETWORKS) for layer in model.layers)
             heavy = model.layers & HEAVY or model.convolutions or whole or (model.cls is None and not model.layers)
             key = (starts if training.inside else None, text)
-            if key in told or not heavy or model.layers & (RECURRENT | GATED_CELLS):
+            if key in told or not heavy:
                 continue
             told.add(key)
             message = f"`{text}` runs uncompiled, one kernel for each of its operations"
             seen = (Evidence("Lightning trains it", training.site),)
-            loaders = [each.site for each in program.loaders if each.fed != "no"]
+            read = [each for each in program.loaders if each.fed != "no"]
+            loaders = [each.site for each in read]
             resized = training.module.resized if training.module is not None else None
-            asked = next((site for _, site in asked_for_determinism(program)), None)
             differ = varying(program, loaders, resized, "compiled") is not None
-            reason = None
+            reason = why_not_as_it_is(program, model)
             if model.compiling is not None and model.compiling.barred is not None:
                 reason = model.compiling.barred.why
-            if asked is not None:
-                reason = f"the script asks for deterministic algorithms ({asked.line_from(program.entry)})"
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
+            reason = reason or over_soon(number(training, "max_steps"))
+            reason = reason or few_passes(number(training, "max_epochs"), model, read)
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -231,7 +265,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
             works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
             works = works or has_noticeable(model.products, None)
-            plan = Plan(starts, text, ASKED, before=not training.inside, dynamic=differ)
+            by_name = model.compiling is not None and model.compiling.by_name
+            plan = Plan(starts, text, ASKED, not training.inside, differ, by_name)
             worth = Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
@@ -248,15 +283,17 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         if program.target.capability < VOLTA or by_deepspeed(training) or not is_off(training.argument("fsdp")):
             continue
-        steps = training.argument("max_steps")
-        longest = next((each for each in steps.values if isinstance(each, int)), 0) if steps.known else 0
+        steps, longest = training.argument("max_steps"), number(training, "max_steps")
         message = f"{called(training.models)} runs uncompiled, one kernel for each of its operations"
         there = judged(codemod, training, SWITCH, message, "the trainer compiles the model")
         if there is not None:
             yield there
             continue
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
-        reason = why_not_under_trainer(program, training)
+        reason = why_not_under_trainer(program, training) or over_soon(longest)
+        epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
+        for model in training.models if longest is None else ():
+            reason = reason or few_passes(epochs, model, (), EPOCHS)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
@@ -265,10 +302,16 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         assumes = (
             *(() if plain else (COMPILES,)),
             *(() if has_one_length(training) or not training.stacks else (ONE_SIZE,)),
-            *(() if longest >= ENOUGH else (LONG_ENOUGH,)),
+            *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes)
+
+
+def number(training: Training, setting: str) -> int | None:
+    """The largest number that a setting may be, where it is a limit (-1 is none)."""
+    given = [each for each in training.argument(setting).values if isinstance(each, (int, float))]
+    return int(max(given)) if training.argument(setting).known and given and min(given) > 0 else None
 
 
 def has_one_length(training: Training) -> bool:
@@ -346,18 +389,39 @@ def has_one_size(program: TrainingProgram, model: Model, steps: list[Step]) -> b
     return read and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
 
 
-def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
-    """What makes compiling wrong, or impossible."""
+def why_not_as_it_is(program: TrainingProgram, model: Model) -> str | None:
+    """What makes compiling a model wrong, or brings nothing, whatever calls it."""
     for _, site in asked_for_determinism(program):
         return f"the script asks for deterministic algorithms ({site.line_from(program.entry)})"
-    compiling = model.compiling
-    if compiling is None:
-        return None
     cells = sorted(each.rpartition(".")[2] for each in model.layers & (RECURRENT | GATED_CELLS))
     if cells and not (
         any(each.whole for each in model.convolutions) or any(each.startswith(NETWORKS) for each in model.layers)
     ):
         return f"most of its work is in {cells[0]}, whose kernels stay as they are: compile other parts by themselves"
+    if graphs := sorted(program.libraries & GRAPHS):
+        return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
+    if own := sorted(program.libraries & WITH_KERNELS):
+        return f"the kernels of {own[0]} do the work, at each of which the graph would break"
+    if is_narrow(model):
+        return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
+    calls = {
+        call.qualname
+        for each in (*program.steps, *(t.module for t in program.trainings))
+        if each
+        for call in each.calls
+    }
+    if is_detector(model) or calls & DETECTING:
+        return "a detector goes on with as many boxes as it finds, which differ from step to step"
+    if program.target.torch < SINCE:
+        return f"the project serves torch {version(program.target.torch)}; `compile()` came with torch {version(SINCE)}"
+    return None
+
+
+def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | None:
+    """What makes compiling wrong, or impossible."""
+    compiling, reason = model.compiling, why_not_as_it_is(program, model)
+    if compiling is None or reason is not None:
+        return reason
     if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
     for hazard in (compiling.barred, compiling.foreign):
@@ -367,16 +431,8 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes:
         return "the script starts processes of its own, to which a compiled model does not go"
-    if graphs := sorted(program.libraries & GRAPHS):
-        return f"the kernels of {graphs[0]} do the work, and graphs differ in size: each would be compiled anew"
-    if is_narrow(model):
-        return "its layers are so narrow that launching them takes most of the time, and compiling hardly changes that"
-    if is_detector(model):
-        return "a detector takes pictures as large as they are, in lists that the compiler does not go with"
     if (compiling.after or compiling.before) is None or compiling.text is None:
         return "it has no name of its own in front of its training, where it could be compiled"
-    if program.target.torch < SINCE:
-        return f"the project serves torch {version(program.target.torch)}; `compile()` came with torch {version(SINCE)}"
     return None
 
 
@@ -388,7 +444,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         set_switch(plan, finding.site, edit)
         return
     assert isinstance(plan, Plan)
-    lines = [f"{plan.text}.compile({'dynamic=True' if plan.dynamic else ''})"]
+    dynamic = "dynamic=True" if plan.dynamic else ""
+    lines = [f"{plan.text}.compile({dynamic})"]
+    if plan.by_name:
+        forward = f"{plan.text}.forward"
+        given = ", ".join(filter(None, (forward, dynamic)))
+        lines = [f"{forward} = {edit.name('torch.compile', plan.place)}({given})"]
     if plan.test != "True":
         lines = [f"if {filled(plan.test, edit, plan.place)}:", f"    {lines[0]}"]
     if plan.before:

@@ -60,6 +60,7 @@ codemod = Codemod(
     once=True,
     known_as=("checkpoint on interrupt", "resume", "SIGTERM"),
     assumes=(READ_WHOLE, LONG_ENOUGH),
+    otherwise="nothing was seen here that an interruption would lose",
 )
 
 SAMPLES = 5_000_000
@@ -88,7 +89,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A long training that saves nothing, before its end, that it could go on from."""
     run = program.run
     own = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
-    if not own or not program.script.starts or run is None or is_short(run):
+    if not own or not program.script.starts or run is None:
+        return
+    if is_short(run):
+        yield codemod.in_place(run.loop, "the training is over soon: an interruption loses little")
         return
     ends = "the kernel dies" if program.entry.suffix == ".ipynb" else "it is interrupted"
     message = f"all that this training has learned is lost when {ends}: "

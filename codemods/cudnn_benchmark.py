@@ -94,7 +94,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from [each for each in judged if isinstance(each, InPlace)] or (judged if convolving else ())
         return
     steps = [step for step in program.steps if uses(program, step, convolving)]
-    if not convolving or not steps or any(program.setting(name) for name in NEIGHBOURS):
+    if not convolving or not steps:
+        yield from no_choice(program)
         return
     place = program.script.setup if for_others is not None else where(program)
     message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"
@@ -120,6 +121,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     )
     worth = Worth.SMALL if short else Worth.SOME
     yield codemod.finding(place, message, evidence=seen, assumes=assumes, worth=worth)
+
+
+def no_choice(program: TrainingProgram) -> Iterator[InPlace]:
+    """What to tell of convolutions that are products of matrices, which there is one way to compute."""
+    if program.trained_at is not None and any(each.cuts for model in in_use(program) for each in model.convolutions):
+        yield codemod.in_place(program.trained_at, "its convolutions are products of matrices: no algorithm is chosen")
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -256,6 +263,9 @@ def why_not(
         return f"{own}, and it is not known to train in one place only"
     if any(map(is_detector, convolving)):
         return "a detector takes pictures as large as they are, and each new size would be measured anew"
+    for setting in (each for name in NEIGHBOURS for each in program.setting(name)):
+        name = setting.name.removeprefix("torch.backends.")
+        return f"the script sets {name} itself ({setting.site.line_from(program.entry)})"
     reasons = (varying(program, loop.loaders, loop.resized, MEASURED) for loop in loops)
     return next((each for each in reasons if each is not None), None)
 

@@ -86,6 +86,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
     assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, OPTION_DEFAULT, RECENT_TORCH, OLDER_TORCH),
+    otherwise="no optimizer was seen here that a fused kernel would speed up",
 )
 
 SINCE = {
@@ -102,6 +103,8 @@ OWN, BORROWED = "torch.optim.AdamW", frozenset(("transformers.AdamW", "transform
 PLAIN = "adamw_torch"
 FUSED = ("adamw_torch_fused", "adamw_apex_fused")
 """What the settings of transformers call AdamW without and with one kernel for all parameters."""
+
+PLAIN_SGD = "SGD without momentum updates all parameters by one `_foreach_add_`"
 
 AVAILABLE = "torch.cuda.is_available()"
 
@@ -154,10 +157,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     "the optimizer may update the parameters with a kernel per operation, where one could do it all"
                 )
                 yield codemod.refuse(optimizer.site, message, reason, evidence=of_optimizer(program, optimizer))
+            elif reason is None:
+                yield codemod.in_place(optimizer.site, f"{' or '.join(names)} has no fused kernel to ask for")
             continue
         name, since = " or ".join(names), max(SINCE[each] for each in fusing)
         optimizer = replace(optimizer, qualname=fusing[-1])  # noqa: PLW2901  (SGD, which asks for more, is the last)
-        if optimizer.is_plain and len(names) == 1:  # torch does the whole update by one ``_foreach_add_``
+        if optimizer.is_plain and len(names) == 1:
+            yield codemod.in_place(optimizer.site, PLAIN_SGD)
             continue
         if fused.state == "computed" or any(fused.values):
             yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
@@ -263,7 +269,12 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         for optimizer in program.optimizers:
             name = (optimizer.qualname or "").rpartition(".")[2]
             since = SINCE.get(optimizer.qualname or "")
-            if since is None or optimizer.trains == "inputs" or optimizer.is_plain:
+            if optimizer.trains == "inputs":
+                continue
+            if since is None or optimizer.is_plain:
+                yield codemod.in_place(
+                    optimizer.site, PLAIN_SGD if since else f"{name or 'it'} has no fused kernel to ask for"
+                )
                 continue
             fused = optimizer.argument("fused")
             if fused.state == "computed" or any(fused.values):

@@ -80,6 +80,7 @@ codemod = Codemod(
     once=True,
     known_as=("TensorFloat-32", "float32 matmul precision"),
     assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32, OPTION_DEFAULT, RECENT_TORCH),
+    otherwise="no float32 product of matrices was seen that a GPU would multiply faster in TF32",
 )
 
 AMPERE = (8, 0)
@@ -141,14 +142,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    if is_in_another(program) or not may_contain(models, program.steps, MATMULS, PRODUCTS):
+    if is_in_another(program):
+        yield in_16_bits(program)
+        return
+    if not may_contain(models, program.steps, MATMULS, PRODUCTS):
+        yield from nothing(program, models)
         return
     batches = [batch_of(program, step) for step in program.steps]
     batch = max((each for each in batches if each is not None), default=None) if None not in batches else None
     by_hand = any(call.qualname in PRODUCTS for step in program.steps for call in step.calls)
     if models and not by_hand and all(is_little(model, batch) for model in models):
-        if all(map(convolves, models)) and program.steps and not program.setting("torch.backends.cudnn.allow_tf32"):
-            yield codemod.in_place(program.steps[0].loop.site, "convolutions use TF32, unless torch is told otherwise")
+        yield from nothing(program, models)
         return
     message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
@@ -167,6 +171,27 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     yield codemod.finding(
         place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth_of(models, batch, wide)
     )
+
+
+def in_16_bits(program: TrainingProgram) -> InPlace:
+    """What to tell of a training in another precision."""
+    assert program.trained_at is not None
+    return codemod.in_place(program.trained_at, "its products are computed in another precision than float32")
+
+
+def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPlace]:
+    """What to tell of models without products that are worth it; cuDNN is faster by itself."""
+    kinds = (
+        ("convolutions", any(map(convolves, models))),
+        ("recurrent layers", any(m.layers & RECURRENT for m in models)),
+    )
+    quick = " and ".join(name for name, there in kinds if there)
+    if program.trained_at is None or program.setting("torch.backends.cudnn.allow_tf32"):
+        return
+    if quick:
+        yield codemod.in_place(program.trained_at, f"{quick} use TF32, unless torch is told otherwise")
+    else:
+        yield codemod.in_place(program.trained_at, "its float32 products are too small to be faster in TF32")
 
 
 def is_little(model: Model, batch: int | None) -> bool:
@@ -200,10 +225,11 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield there
             continue
         others = ("bf16", "fp16", "torch_compile", "torch_compile_backend", "torch_compile_mode", "deepspeed")
-        if training.precision == "other" or stays_on_cpu(training):
+        if stays_on_cpu(training):
             continue
-        if any(not is_off(training.argument(name)) for name in others):
-            continue  # another precision, or `torch_compile`, beside which the trainer switches TF32 on
+        if training.precision == "other" or any(not is_off(training.argument(name)) for name in others):
+            yield in_16_bits(program)  # or `torch_compile`, beside which the trainer switches TF32 on
+            continue
         models = [model for model in training.models if not is_float64(model)]
         if training.models and not models:
             continue
@@ -229,16 +255,19 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         )
 
 
-def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
+def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings of Lightning, which leaves the switch to the script, and asks for it when it starts on a GPU."""
     for training in program.trainings[:1]:
         given, gpu = training.argument("precision"), on_gpu(training)
-        if gpu is False or training.precision == "other":
+        if gpu is False:
             continue
-        if not (given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})):
-            continue  # another precision, by the script or by whoever starts it
+        full = given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})
+        if training.precision == "other" or not full:
+            yield in_16_bits(program)  # by the script or by whoever starts it
+            continue
         models = [model for model in training.models if not is_float64(model)]
         if (training.models and not models) or not may_contain(models, (), MATMULS, PRODUCTS):
+            yield from nothing(program, models)
             continue
         sizes = {size for loader in program.loaders for size in loader.argument("batch_size").values}
         batch = max((size for size in sizes if isinstance(size, int)), default=None)
@@ -247,6 +276,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             yield codemod.refuse(training.site, slow(models), too_old(program), evidence=seen)
             continue
         if models and all(is_little(model, batch) for model in models):
+            yield from nothing(program, models)
             continue
         wide = program.complete and not is_sharded(training)
         wide = wide and any(has_noticeable(model.products, batch) for model in models)

@@ -59,7 +59,7 @@ PLAIN = {
     "amp": "store_true",
     "workers": "8",
 }
-AUTOCAST, COPIES, SWITCH, OPTIMIZER, LOADER = 16, [14, 15], 24, 27, 29
+LOOP, AUTOCAST, COPIES, SWITCH, OPTIMIZER, LOADER = 13, 16, [14, 15], 24, 27, 29
 
 
 def told(**changes: str) -> list[tuple[str, int]]:
@@ -67,9 +67,11 @@ def told(**changes: str) -> list[tuple[str, int]]:
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     assert not report.notes, report.notes
     assert report.trains
-    # every variant makes its scaler by `torch.amp` and asks for a GPU, which are no questions here
+    # every variant makes its scaler by `torch.amp` and asks for a GPU, which are no questions here; at the loop of a
+    # training stands what would bring nothing
     beside = ("modern-amp", "use-cuda")
-    return [(each.codemod, each.site.line) for each in report.in_place if each.codemod not in beside]
+    right = [each for each in report.in_place if each.codemod not in beside and each.site.line != LOOP]
+    return [(each.codemod, each.site.line) for each in right]
 
 
 def test_a_plain_training_has_nothing_in_place() -> None:
@@ -122,6 +124,15 @@ def test_pinned_memory_and_copies_that_need_it() -> None:
 def test_fused() -> None:
     assert told(optimizer=", fused=True") == [("fused-optimizer", OPTIMIZER)]
     assert told(optimizer=", fused=False") == []
+
+
+def test_of_what_would_bring_nothing_the_reason_is_told() -> None:
+    text = PROGRAM.format(**PLAIN)
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+    told = {each.codemod: each.message for each in report.in_place if each.site.line == LOOP}
+    assert told["tf32"] == "its float32 products are too small to be faster in TF32"
+    spoken = {each.codemod for each in (*report.in_place, *report.findings)}
+    assert {each.name for each in registry.load() if each.otherwise is not None} <= spoken
 
 
 def test_tensor_cores() -> None:

@@ -57,7 +57,7 @@ class Codemod:
     speaks of ends the script, so that it comes first and all else rests on it. ``tells`` names what is near to it and
     has no codemod: that it is right already is told beside this one. ``assumes`` are all assumptions that its findings
     may rest on, ``brings`` those of others that hold where it has rewritten the program: it goes before them.
-    ``worth`` ranks its findings.
+    ``worth`` ranks its findings. ``otherwise`` is told of a training of which it says nothing else: it never is silent.
     """
 
     def __init__(  # noqa: PLR0913
@@ -77,6 +77,7 @@ class Codemod:
         assumes: tuple[Assumption, ...] = (),
         worth: Worth = Worth.SOME,
         brings: tuple[Assumption, ...] = (),
+        otherwise: str | None = None,
     ) -> None:
         if group not in GROUPS:
             raise ValueError(f"{module}: {group!r} is no group; the groups are {', '.join(GROUPS)}")
@@ -95,6 +96,7 @@ class Codemod:
         self.assumes = assumes
         self.brings = brings
         self.worth = worth
+        self.otherwise = otherwise
         self._find: Find | None = None
         self._rewrite: Rewrite | None = None
 
@@ -143,7 +145,7 @@ class Codemod:
         if self._find is None:
             raise TypeError(f"{self.module} declares no find function")
         told: set[tuple[Path, int]] = set()
-        slow = False
+        slow, silent = False, True
         for said in self._find(program):
             last = said.site.end_line if said.site.kind == "Call" else said.site.line
             told.update((said.site.path, line) for line in range(said.site.line, last + 1))
@@ -151,11 +153,15 @@ class Codemod:
             yield said
         for habit in () if slow and self.once else program.habits:
             if habit.codemod in self.tells or (habit.codemod == self.name and habit.site[:2] not in told):
+                silent = False
                 yield habit
         for each in program.overlooked:
             lines = range(each.around.line, each.around.end_line + 1)
             if each.codemod == self.name and not any(path == each.site.path and line in lines for path, line in told):
+                silent = False
                 yield self.refuse(each.site, each.message, each.why_not)
+        if self.otherwise is not None and silent and not told and program.trained_at is not None:
+            yield self.in_place(program.trained_at, self.otherwise)
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""

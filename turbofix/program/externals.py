@@ -265,7 +265,8 @@ def _grad(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AS
 
 def _compile(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     model = first(arguments, "model")
-    interp.event("compile", node, qualname, model, arguments, model)
+    whole = model.receiver if isinstance(model, Bound) and model.function.name == "forward" else model
+    interp.event("compile", node, qualname, whole, arguments, model)
     return model or UNKNOWN
 
 

@@ -135,7 +135,6 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
     one_class = len({each.cls.node for each in modules if isinstance(each, Instance)}) == 1
     inside = called is None or not one_class or not isinstance(statement, (ast.Expr, ast.Assign))
     parts: dict[tuple[str, Site], tuple[Model, Site]] = {}
-    run = [each for event in analysis.facts.of("forward") for each in members(event.receiver)]
     for module in modules:
         own = _inits(module)[:1] if isinstance(module, Instance) and inside else []
         ends = [places.site(each.node.body[-1], each.module) for each in own if isinstance(each.node, ast.FunctionDef)]
@@ -143,11 +142,12 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
             ends = [places.site(statement, event.module)]
         if not isinstance(module, Instance) or not ends:
             continue
-        name = "self" if inside else called or ""
+        name, run = "self" if inside else called or "", _called_in_training(analysis, module)
         if _has_own_layers(module):
             for model in models_given(analysis, [module]):
-                alone = Hazard(_ONE_BY_ONE, model.site) if not any(each is module for each in run) else None
-                parts[name, model.site] = replace(model, compiling=Compiling(barred=alone)), ends[0]
+                alone = Hazard(_ONE_BY_ONE, model.site) if id(module) not in run else None
+                compiling = Compiling(barred=alone, by_name=not run.get(id(module), True))
+                parts[name, model.site] = replace(model, compiling=compiling), ends[0]
             continue
         set_up = [node for init in _inits(module) for node in walk(init.node) if isinstance(node, ASSIGNING)]
         filled = [node for node in set_up if not isinstance(getattr(node, "value", None), ast.Constant)]
@@ -157,10 +157,26 @@ def _started(analysis: Analysis, training: Training, event: Event | None, module
                 for each in members(value):
                     if isinstance(each, Opaque) and "(tensor)" in each.uses and "(tensors)" not in each.uses:
                         each.uses.add("parameters")  # its optimizer takes those of the whole module
-                parts |= {
-                    (f"{name}.{attribute}", each.site): (each, ends[0]) for each in models_given(analysis, [value])
-                }
+                by_name = any(run.get(id(each)) is False for each in members(value))
+                for model in models_given(analysis, [value]):
+                    compiling = Compiling(by_name=by_name)
+                    parts[f"{name}.{attribute}", model.site] = replace(model, compiling=compiling), ends[0]
     return replace(training, inside=inside, parts=tuple((name, *part) for (name, _), part in parts.items()))
+
+
+def _called_in_training(analysis: Analysis, module: Value) -> dict[int, bool]:
+    """What the training steps of a module run, by identity: whether it is called itself, or its ``forward`` by name."""
+    facts = analysis.facts
+    own = module.cls.find("training_step") if isinstance(module, Instance) else None
+    found: dict[int, bool] = {}
+    for event in facts.events_in_functions(each.node for each in members(own) if isinstance(each, Function)):
+        called = event.node.func if isinstance(event.node, ast.Call) and event.kind == "forward" else None
+        by_name = isinstance(called, ast.Attribute) and called.attr == "forward"
+        if called is None or (isinstance(called, ast.Attribute) and called.attr == event.name and not by_name):
+            continue  # another method of its: `self.log(...)`
+        for each in members(event.receiver):
+            found[id(each)] = found.get(id(each), False) or not by_name
+    return found
 
 
 def _inits(module: Instance) -> list[Function]:

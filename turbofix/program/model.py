@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from turbofix.findings import Evidence, InPlace, Site
+from turbofix.findings import STUB, Evidence, InPlace, Site
 from turbofix.records import dataclass
 
 if TYPE_CHECKING:
@@ -1149,6 +1149,7 @@ class Compiling:
     method: str = ""  # of that call: "to", "cuda"
     option: str | None = None  # the one that must be passed for the script to compile it
     barred: Hazard | None = None  # why compiling would do nothing
+    by_name: bool = False  # the steps call its `forward` by name, past what `compile()` changes
     before: Site | None = None  # where there is no ``after``: the outermost loop of the training, where it has ``text``
 
 
@@ -1806,6 +1807,13 @@ class TrainingProgram:
     )  # constructions by mappings of configuration files: a value in each mapping
     guessed: frozenset[Path] = frozenset()  # files of which no path says that they are read, or are so as they stand
     modules: Modules = field(default_factory=lambda: Modules({}))  # its files, as they were executed
+
+    @property
+    def trained_at(self) -> Site | None:
+        """A place in the program that stands for its training: its loop, what a framework is told, or its set-up."""
+        places = (*(step.loop.site for step in self.steps), *(each.site for each in self.trainings), self.script.setup)
+        own = (each for each in places if each is not None and each.path.suffix != STUB)
+        return next(own, None) if self.trains else None
 
     def loader(self, site: Site | None) -> Loader | None:
         """The loader constructed at ``site``."""
