@@ -496,6 +496,31 @@ def test_a_plan_has_one_stage_per_codemod_and_can_leave_some_out(script: Path) -
     assert request.rebuild(frozenset({"preload-dataset"})) is fewer  # and analyses the program for each set once
 
 
+def test_a_plan_can_leave_a_single_finding_out(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n\n\ndef train(model, batches):\n    optimizer = torch.optim.Adam(model.parameters())\n"
+        "    for x, y in batches:\n        loss = (model(x.cuda()) - y.cuda()).square().mean()\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n\n\n"
+        "first, second = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(64, 64).cuda()\n"
+        "batches = [(torch.ones(8, 64), torch.ones(8, 64))]\ntrain(first, batches)\n"
+        "optimizer = torch.optim.AdamW(second.parameters())\n"
+        "for x, y in batches:\n    loss = (second(x.cuda()) - y.cuda()).square().mean()\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    )
+    chosen = project.Chosen(select=("tf32", "fused-optimizer"))
+    request = project.plan_verification(path, [], chosen, Options(), Workspace())
+    (stage,) = [stage for stage in request.stages if stage.codemod == "fused-optimizer"]
+    first, second = stage.pieces
+    assert (path, 5) in first.lines and (path, 5) not in second.lines
+    text = request.leaving({first.name}).stages[-1].files[path]
+    assert b"Adam(model.parameters())\n" in text and b"AdamW(second.parameters(), fused=" in text
+    # where an earlier rewrite has moved it, too
+    text = request.leaving({second.name}).stages[-1].files[path]
+    assert b"Adam(model.parameters(), fused=" in text and b"AdamW(second.parameters())\n" in text
+    assert text.startswith(request.stages[0].files[path][:60])
+
+
 def test_what_evaluations_alone_gain_by_is_not_dropped_for_what_timed_steps_show(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(

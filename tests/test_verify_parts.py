@@ -151,12 +151,43 @@ def test_a_decorator_has_run_when_what_it_decorates_has() -> None:
     assert [list(each) for each in found] == [[1, 2], [3]]
 
 
+def first_missed(
+    before: dict[Path, bytes], after: dict[Path, bytes], ran: dict[Path, set[int]]
+) -> tuple[Path, int] | None:
+    """The first changed statement that did not run, of those that a run is asked to reach."""
+    found = changes.reached(before, after, ran)
+    return next(((one.path, one.lines[0]) for one in found if not one.ran and not one.waived), None)
+
+
+def test_no_run_is_asked_for_an_exception_or_for_a_new_option() -> None:
+    path = Path("/p/train.py")
+    old = b"for e in range(9):\n    train(e)\n"
+    new = (
+        b"first = 0\nresume = os.environ.get('RESUME')\nif resume:\n    first = load(resume)\n"
+        b"try:\n    for e in range(first, 9):\n        train(e)\nexcept BaseException:\n    save(e)\n    raise\n"
+    )
+    found = list(changes.reached({path: old}, {path: new}, {path: {1, 2, 3, 5, 6, 7}}))
+    assert [(list(one.lines), one.ran) for one in found if one.waived] == [([4], False), ([9, 10], False)]
+    assert all(one.ran for one in found if not one.waived)
+    # an option that was there may be given, and what it switches on is another program
+    there = b"resume = os.environ.get('RESUME')\n" + old
+    more = there + b"if resume:\n    halve(rate)\n"
+    assert first_missed({path: there}, {path: more}, {path: {1, 2, 3, 4}}) == (path, 5)
+
+
+def test_lines_are_traced_back_to_where_they_came_from() -> None:
+    old, new = b"a\nb\nc\nd\n", b"a\nx\nc\ny\nd\n"
+    assert changes.lines_before(old, new, [2]) == {2}
+    assert changes.lines_before(old, new, [4]) == {3, 4}
+    assert changes.lines_before(old, new, [1]) == set()
+
+
 def test_a_changed_statement_ran_when_one_of_its_lines_did() -> None:
     path = Path("/p/train.py")
     new = OLD.replace(b"    2,\n", b"    3,\n").replace(b"    y = 2\n", b"    y = 3\n")
-    assert changes.first_not_run({path: OLD}, {path: new}, {path: {3, 10}}) is None
-    assert changes.first_not_run({path: OLD}, {path: new}, {path: {3, 8}}) == (path, 10)
-    assert changes.first_not_run({path: OLD}, {path: new}, {}) == (path, 3)
+    assert first_missed({path: OLD}, {path: new}, {path: {3, 10}}) is None
+    assert first_missed({path: OLD}, {path: new}, {path: {3, 8}}) == (path, 10)
+    assert first_missed({path: OLD}, {path: new}, {}) == (path, 3)
 
 
 def test_the_other_branch_must_run_where_one_keeps_what_was_there() -> None:
@@ -166,15 +197,15 @@ def test_the_other_branch_must_run_where_one_keeps_what_was_there() -> None:
         b"try:\n    import b\nexcept Exception:\n    b = None\n"
         b"if b:\n    o = b.Adam8(p)\nelse:\n    o = Adam(\n        p,\n    )\no.step()\n"
     )
-    assert changes.first_not_run({path: old}, {path: new}, {path: {1, 2, 3, 4, 5, 8, 11}}) == (path, 6)
-    assert changes.first_not_run({path: old}, {path: new}, {path: {1, 2, 5, 6, 11}}) is None
+    assert first_missed({path: old}, {path: new}, {path: {1, 2, 3, 4, 5, 8, 11}}) == (path, 6)
+    assert first_missed({path: old}, {path: new}, {path: {1, 2, 5, 6, 11}}) is None
     turned = b"if not b:\n    o = Adam(\n        p,\n    )\nelse:\n    o = b.Adam8(p)\no.step()\n"
-    assert changes.first_not_run({path: old}, {path: turned}, {path: {1, 2, 7}}) == (path, 6)
+    assert first_missed({path: old}, {path: turned}, {path: {1, 2, 7}}) == (path, 6)
     # both branches are new, or both are old: one that ran speaks for the other
     both = b"if b:\n    o = b.Adam8(p)\nelse:\n    o = Adam(p, fused=True)\no.step()\n"
-    assert changes.first_not_run({path: old}, {path: both}, {path: {1, 4, 5}}) is None
+    assert first_missed({path: old}, {path: both}, {path: {1, 4, 5}}) is None
     same = b"if b:\n    o = Adam(\n        p,\n    )\nelse:\n    o = Adam(\n        p,\n    )\no.step()\n"
-    assert changes.first_not_run({path: old}, {path: same}, {path: {1, 6, 9}}) is None
+    assert first_missed({path: old}, {path: same}, {path: {1, 6, 9}}) is None
 
 
 @pytest.mark.parametrize(
@@ -198,7 +229,7 @@ def test_the_other_branch_must_run_where_one_keeps_what_was_there() -> None:
 def test_a_header_that_ran_says_nothing_of_its_body(new: str, ran: set[int], missed: int | None) -> None:
     path = Path("/p/train.py")
     old = "m = make()\ntrain(m)\n" + ("if rare:\n    stop()\n" if "rare" in new else "")
-    found = changes.first_not_run({path: old.encode()}, {path: new.encode()}, {path: ran})
+    found = first_missed({path: old.encode()}, {path: new.encode()}, {path: ran})
     assert found == (None if missed is None else (path, missed))
 
 

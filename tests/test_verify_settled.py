@@ -14,7 +14,7 @@ from turbofix.assumptions import Assumption
 from turbofix.findings import Risk
 from turbofix.report.verification import render
 from turbofix.verify import Options, Request, Stage, Verification, verify
-from turbofix.verify.request import ASSUMPTION, LIKELY
+from turbofix.verify.request import ASSUMPTION, FINDING, Piece
 from turbofix.verify.settle import FACTS, observed
 
 FLAT = """
@@ -191,9 +191,12 @@ def verified(
         refuted = any(ASSUMPTION + each.name in without for each in assumed)
         if "change" in without or (refuted and not proven):
             return ()
-        if refuted or LIKELY + "change" in without:
+        if refuted or FINDING + "likely" in without:
             return (Stage("change", Risk.EXACT, {script: proven.encode()}),) if proven else ()
-        return (Stage("change", risk, {script: candidate.encode()}, assumes=assumed, proven=bool(proven)),)
+        pairs = zip(text.splitlines(), candidate.splitlines(), strict=False)
+        changed = frozenset((script, line) for line, (old, new) in enumerate(pairs, 1) if old != new)
+        pieces = (Piece(FINDING + "likely", changed, likely=True), *((Piece(FINDING + "sure"),) if proven else ()))
+        return (Stage("change", risk, {script: candidate.encode()}, assumes=assumed, pieces=pieces),)
 
     return verify(Request(script, (), rebuild(frozenset()), Options(timeout=120), rebuild))
 

@@ -100,8 +100,8 @@ NO_GRAPH_NEEDED = Assumption(
 )
 OPTION_DEFAULT = Assumption(
     "option-default",
-    "the options are as their defaults say (but for one that keeps it from training), and the configuration file is the"
-    " one that was read",
+    "every option has its default (a switch that it does not train without, as `--train`, is taken to be given), and"
+    " the configuration file is the one that was read",
     compare("rounded", "the options of this run"),
 )
 WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weights", compare("rounded"))

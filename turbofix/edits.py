@@ -455,6 +455,21 @@ class Edit:
         """The state of the edit now, for ``rollback``."""
         return len(self._steps)
 
+    def lines(self, mark: int, end: int | None = None) -> frozenset[tuple[Path, int]]:
+        """The lines of the text as it was at which what was asked for from one mark to another changes something."""
+        found: set[tuple[Path, int]] = set()
+        for step in self._steps[mark:end]:
+            if isinstance(step, (_Added, _Dropped)):
+                site = self._open[step.path].site(step.owner)
+                found.update((step.path, line) for line in range(site.line, site.end_line + 1))
+                continue
+            text = self.before_text(step.path) or ""
+            for start, stop in _ranges(step, self._open.get(step.path)):
+                first = text.count("\n", 0, start) + 1
+                last = first if isinstance(step, _Moved) else text.count("\n", 0, max(start, stop - 1)) + 1
+                found.update((step.path, line) for line in range(first, last + 1))
+        return frozenset(found)
+
     def rollback(self, mark: int) -> None:
         """Forget everything asked for since ``mark``."""
         del self._steps[mark:]
@@ -636,12 +651,12 @@ def _one_group(changes: Iterable[Change]) -> list[Change]:
     return found
 
 
-def _ranges(step: _Step, tree: Tree) -> Iterator[tuple[int, int]]:
+def _ranges(step: _Step, tree: Tree | None) -> Iterator[tuple[int, int]]:
     """The ranges of the text that a step rewrites or moves."""
     match step:
         case _Spliced():
             yield from ((change.start, change.end) for change in step.changes)
-        case _Deleted():
+        case _Deleted() if tree is not None:
             yield tree.outer(step.statement)
         case _Moved():
             yield step.shift.start, step.shift.end

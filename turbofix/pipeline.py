@@ -85,7 +85,7 @@ class Trust:
     """What the user believes, and a run has shown, of the assumptions that findings rest on, by name.
 
     ``likely``: all that is open is believed when the program is rewritten. ``declared``: these hold, the user says.
-    ``refuted``: these do not hold, as a run has shown; ``without`` names codemods of which only what is proven stays.
+    ``refuted``: these do not hold, as a run has shown; ``without`` are findings that are left out, by ``name_of``.
     """
 
     likely: bool = False
@@ -97,8 +97,8 @@ class Trust:
         """A finding with what is declared left out of what it assumes; a refusal where a run has refuted that."""
         open_ones = tuple(each for each in finding.assumes if each.name not in self.declared | declared_here)
         refuted = next((each for each in open_ones if each.name in self.refuted), None)
-        if refuted is not None or (open_ones and finding.codemod in self.without):
-            why = f"it rests on `{(refuted or open_ones[0]).name}`, which a run has refuted"
+        if refuted is not None:
+            why = f"it rests on `{refuted.name}`, which a run has refuted"
             said = (finding.codemod, finding.group, finding.site, finding.message, why, finding.risk, finding.gain)
             return Refusal(*said, finding.evidence)
         return finding if open_ones == finding.assumes else replace(finding, assumes=open_ones)
@@ -152,13 +152,19 @@ class FileReport:
 
 @dataclass(frozen=True)
 class Applied:
-    """One codemod's turn: the texts of all files changed so far, after it."""
+    """One codemod's turn: the texts of all files changed so far, after it.
+
+    Of each finding, ``lines`` has those that were changed for it, in the text before, and ``names`` what it is left out
+    by; a finding that is not in the text as it was has none.
+    """
 
     codemod: str
     risk: Risk
     texts: Mapping[Path, str]
     findings: tuple[Finding, ...]
     unlocked: frozenset[str] = frozenset()  # the codemods that have found more since
+    lines: tuple[frozenset[tuple[Path, int]], ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,9 @@ def apply(  # noqa: PLR0913
     with paused_gc():
         analysis = Analysis(entry, workspace, codemods, target, keep, trust)
         report = report or analysis.report()
-        pending = [each for each in report.findings if replace(report, risk=risk, likely=trust.likely).accepts(each)]
+        accepting = replace(report, risk=risk, likely=trust.likely)
+        pending = [each for each in report.findings if accepting.accepts(each) and name_of(each) not in trust.without]
+        named = {name_of(each): each for each in report.findings if each.fixable}  # each where it stands now
         if not pending:
             return Rewriting(entry, {}, (), report)
         stages: list[Applied] = []
@@ -252,7 +260,8 @@ def apply(  # noqa: PLR0913
         for _ in range(PASSES):
             before = len(stages)
             for codemod in codemods:
-                turn = analysis.turn(codemod, risk)
+                names = {(each.codemod, *place(each)): name for name, each in named.items()}
+                turn = analysis.turn(codemod, risk, names)
                 notes += analysis.notes
                 pending = [replace(p, why_not=turn.said_of(p) or p.why_not) for p in pending]
                 if turn.edit is None or turn.after is None:
@@ -261,9 +270,11 @@ def apply(  # noqa: PLR0913
                 pending = without(pending, turn.findings)
                 pending = [moved for p in pending if (moved := move(p, turn.edit)) is not None]
                 pending = analysis.looked_up(pending, codemod.name)
+                named = {name: moved for name, p in named.items() if (moved := move(p, turn.edit)) is not None}
                 texts |= turn.texts
                 worst = max(finding.risk for finding in turn.findings)
-                stages.append(Applied(codemod.name, worst, dict(texts), turn.findings, turn.unlocked))
+                done = tuple(names.get((each.codemod, *place(each)), "") for each in turn.findings)
+                stages.append(Applied(codemod.name, worst, dict(texts), turn.findings, turn.unlocked, turn.lines, done))
             if len(stages) == before:
                 break
     changed = {path: text for path, text in texts.items() if text != workspace.read(path)}
@@ -301,6 +312,7 @@ class Turn:
     after: Analysis | None = None  # of the new texts
     candidates: tuple[Finding, ...] = ()
     unlocked: frozenset[str] = frozenset()  # the codemods that find more in the new texts
+    lines: tuple[frozenset[tuple[Path, int]], ...] = ()  # of each finding, those that are changed for it
 
     def said_of(self, examined: Examined) -> str | None:
         """Why the edit of a finding could not be made."""
@@ -376,12 +388,13 @@ class Analysis:
             acts_on=self.program.acts_on if self.program.trains else frozenset(),
         )
 
-    def turn(self, codemod: Codemod, risk: Risk) -> Turn:
-        """Let one codemod rewrite what it can up to ``risk``."""
+    def turn(self, codemod: Codemod, risk: Risk, names: Mapping[tuple[str, Path, int, int], str]) -> Turn:
+        """Let one codemod rewrite what it can up to ``risk``; ``names`` are those of the findings, by their places."""
         candidates = [
             each
             for each in self.examine(codemod)
             if isinstance(each, Finding) and each.risk <= risk and self.trust.accepts(each)
+            if names.get((each.codemod, *place(each))) not in self.trust.without
         ]
         return replace(self.attempt(candidates), candidates=tuple(candidates))
 
@@ -472,12 +485,14 @@ class Analysis:
         refused: dict[int, str] = {}
         done: list[Finding] = []
         marks: dict[str, int] = {}  # where the edits of each codemod begin
+        begun: dict[int, int] = {}  # and of each finding
         for number, finding in candidates.items():
             mark = edit.mark()
             marks.setdefault(finding.codemod, mark)
             reason = self._prepare(finding, edit)
             if reason is None:
                 done.append(finding)
+                begun[number] = mark
             else:
                 edit.rollback(mark)
                 refused[number] = reason
@@ -503,7 +518,9 @@ class Analysis:
             problem = _still_there(done, after, more)
         if problem is None:
             unlocked = frozenset(name for name, number in more.items() if number > 0)
-            return Turn(edit, texts, tuple(done), refused, after, unlocked=unlocked)
+            ends = (*begun.values(), edit.mark())[1:]
+            lines = tuple(edit.lines(*both) for both in zip(begun.values(), ends, strict=True)) if look_again else ()
+            return Turn(edit, texts, tuple(done), refused, after, unlocked=unlocked, lines=lines)
         self.notes.append(f"{edit.codemod} in {self.entry.name}: {problem}")
         return None
 
@@ -608,9 +625,14 @@ def _still_there(done: Sequence[Finding], after: Analysis, more: Mapping[str, in
     return next((f"the rewritten text has a finding of {name} again" for name in left), None)
 
 
-def place(examined: Examined) -> tuple[Path, int, int]:
-    """Where an examined finding stands, for sorting and comparing."""
+def place(examined: Examined | Finding) -> tuple[Path, int, int]:
+    """Where a finding stands, for sorting and comparing."""
     return examined.site.path, examined.site.line, examined.site.column
+
+
+def name_of(examined: Examined) -> str:
+    """What a finding of the text as it is is called, to be left out."""
+    return ":".join(map(str, (examined.codemod, *place(examined))))
 
 
 def move(examined: Examined, edit: Edit) -> Examined | None:

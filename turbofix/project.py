@@ -49,8 +49,8 @@ _FILES_PER_WORKER = 12  # below some dozen files a second process costs more tha
 class Chosen:
     """What the command line says of the settings; None and empty where it says nothing.
 
-    ``refuted`` are assumptions that a run of the script has refuted, ``without`` codemods of which it has left only
-    what is proven: a verification says so.
+    ``refuted`` are assumptions that a run of the script has refuted, ``without`` findings that it has left out: a
+    verification says so.
     """
 
     select: tuple[str, ...] = ()
@@ -600,7 +600,7 @@ def plan_verification(
         ConfigError, UnknownName, PackError: nothing can be done with these settings.
     """
     from turbofix.verify import Request, Stage
-    from turbofix.verify.request import ASSUMPTION, LIKELY
+    from turbofix.verify.request import ASSUMPTION, FINDING, Piece
 
     path = Path(os.path.abspath(script))
     codemods = {codemod.name: codemod for codemod in registry.load()}
@@ -617,7 +617,7 @@ def plan_verification(
             likely=True,
             ignore=(*chosen.ignore, *sorted(name for name in without if ":" not in name)),
             refuted=_behind(ASSUMPTION, without),
-            without=_behind(LIKELY, without),
+            without=_behind(FINDING, without),
         )
         outcome = rewrite([path], fewer, workspace, sharing=sharing)
         sharing = outcome.sharing if sharing is None else sharing
@@ -644,7 +644,10 @@ def plan_verification(
                         together=codemod.together,
                         for_speed=all(finding.for_speed for finding in applied.findings),
                         assumes=tuple(dict.fromkeys(each for f in applied.findings for each in f.assumes)),
-                        proven=not all(finding.assumes for finding in applied.findings),
+                        pieces=tuple(
+                            Piece(FINDING + name if name else "", lines, bool(finding.assumes))
+                            for finding, name, lines in zip(applied.findings, applied.names, applied.lines, strict=True)
+                        ),
                         claims=tuple(each for each in codemod.assumes if each.check == compare("rounded")),
                         void=tuple(made_void(rewriting)),
                         mends=codemod.mends,

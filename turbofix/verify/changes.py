@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turbofix.datafile import is_data
+from turbofix.records import dataclass
 
 
 def changed_statements(old: bytes, new: bytes, *, indented: bool = False) -> tuple[Sequence[int], ...]:
@@ -20,19 +21,14 @@ def changed_statements(old: bytes, new: bytes, *, indented: bool = False) -> tup
     itself, once. Comments, blank lines and pure deletions have no statement, and what was only indented is not new,
     but where it is asked for with what is.
     """
-    before, after = _lines(old), _lines(new)
     try:
         tree = ast.parse(new)
     except SyntaxError:
         return ()
     statements = _statements(tree)
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    runs = [codes[1:] for codes in matcher.get_opcodes() if codes[0] != "equal"]
-    gone = {line.strip() for start, end, _, _ in runs for line in before[start:end]}
-    changed = {line + 1 for _, _, start, end in runs for line in range(start, end) if after[line].strip() not in gone}
-    fresh = {statements[line] for line in changed if line in statements}
+    fresh, runs = _fresh(old, new, statements)
     found: list[Sequence[int]] = []
-    for _, _, start, end in runs:
+    for start, end in runs:
         # The statements of one run of lines stand or fall together: one that ran speaks for its neighbours.
         here = {statements[line] for line in range(start + 1, end + 1) if line in statements}
         if fresh & here:
@@ -40,6 +36,16 @@ def changed_statements(old: bytes, new: bytes, *, indented: bool = False) -> tup
             found.append(range(min(s.start for s in here), max(s.stop for s in here)))
     found += [each for each in _branches(tree.body, fresh) if each not in found]
     return tuple(found)
+
+
+def _fresh(old: bytes, new: bytes, statements: Mapping[int, range]) -> tuple[set[range], list[tuple[int, int]]]:
+    """The statements that are new, and the runs of changed lines (from 0)."""
+    before, after = _lines(old), _lines(new)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    runs = [codes[1:] for codes in matcher.get_opcodes() if codes[0] != "equal"]
+    gone = {line.strip() for start, end, _, _ in runs for line in before[start:end]}
+    changed = {line + 1 for _, _, start, end in runs for line in range(start, end) if after[line].strip() not in gone}
+    return {statements[line] for line in changed if line in statements}, [(start, end) for _, _, start, end in runs]
 
 
 def _branches(body: list[ast.stmt], fresh: Collection[range]) -> Iterator[Sequence[int]]:
@@ -134,21 +140,80 @@ def _walk(tree: ast.AST) -> Iterator[ast.stmt]:
             yield node
 
 
-def first_not_run(
-    before: Mapping[Path, bytes], after: Mapping[Path, bytes], ran: Mapping[Path, Collection[int]]
-) -> tuple[Path, int] | None:
-    """The first changed statement that did not run: its file and line; None when all ran.
+@dataclass(frozen=True)
+class Statements:
+    """The statements that a stage changed in one place, by their lines. ``waived``: no run is asked to reach them."""
 
-    ``ran`` counts lines in the text of ``after``. Configuration files have none.
+    path: Path
+    lines: Sequence[int]
+    ran: bool
+    waived: bool = False
+
+
+def reached(
+    before: Mapping[Path, bytes], after: Mapping[Path, bytes], ran: Mapping[Path, Collection[int]]
+) -> Iterator[Statements]:
+    """Which of the changed statements ran; ``ran`` counts lines in the text of ``after``.
+
+    Configuration files have none. Nobody waits for an exception, nor for a new option to be given: the original has
+    nothing that could be compared with what is done then.
     """
     for path, new in after.items():
-        if is_data(path):
-            continue
-        lines = set(ran.get(path, ()))
-        for statement in changed_statements(before.get(path, b""), new):
-            if not lines.intersection(statement):
-                return path, statement[0]
-    return None
+        if not is_data(path):
+            old, here = before.get(path, b""), set(ran.get(path, ()))
+            waived = _waived(old, new)
+            for lines in changed_statements(old, new):
+                if not any(set(block).issuperset(lines) for block in waived):
+                    yield Statements(path, lines, not here.isdisjoint(lines))
+            yield from (Statements(path, block, not here.isdisjoint(block), True) for block in waived)
+
+
+def _waived(old: bytes, new: bytes) -> list[range]:
+    """The lines of each new handler of an exception, and of what is done only where a new option is given."""
+    try:
+        tree = ast.parse(new)
+    except SyntaxError:
+        return []
+    fresh, _ = _fresh(old, new, _statements(tree))
+    options = {name for node in _walk(tree) if _header(node) in fresh for name in _options(node)}
+    found: list[range] = []
+    for node in ast.walk(tree):
+        blocks: list[list[ast.stmt]] = []
+        if isinstance(node, ast.Try):
+            blocks = [handler.body for handler in node.handlers]
+        elif isinstance(node, ast.If) and isinstance(node.test, (ast.Name, ast.Attribute)) and not node.orelse:
+            blocks = [node.body] if last_name(node.test) in options else []
+        found += [
+            range(block[0].lineno, (block[-1].end_lineno or 0) + 1)
+            for block in blocks
+            if all(_header(each) in fresh for top in block for each in _walk(top) if not _is_silent(each))
+        ]
+    return found
+
+
+def _options(node: ast.stmt) -> Iterator[str]:
+    """The names of the options that a statement declares for the command line, or asks the environment for."""
+    if not isinstance(node, (ast.Expr, ast.Assign)) or not isinstance(node.value, ast.Call):
+        return
+    call, words = node.value, [each.value for each in node.value.args if isinstance(each, ast.Constant)]
+    if last_name(call.func) == "add_argument" and isinstance(node, ast.Expr):
+        yield from (str(word).lstrip("-").replace("-", "_") for word in words)
+    elif ast.unparse(call.func) in ("os.environ.get", "os.getenv") and len(words) == 1 and isinstance(node, ast.Assign):
+        yield from (last_name(target) for target in node.targets)
+
+
+def last_name(node: ast.AST) -> str:
+    """The last name of `a.b.c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def lines_before(old: bytes, new: bytes, lines: Collection[int]) -> set[int]:
+    """The lines of ``old`` that stand where these lines of ``new`` came from, or beside them."""
+    found: set[int] = set()
+    for tag, start, end, first, last in difflib.SequenceMatcher(None, _lines(old), _lines(new), False).get_opcodes():
+        if tag != "equal" and any(first < line <= last for line in lines):
+            found.update(range(start + (end > start), end + 1 + (end == start)))
+    return found
 
 
 def first_idle(
@@ -225,26 +290,30 @@ def _plain(value: ast.expr) -> str:
 
 
 def asleep(
-    added: str, events: Mapping[str, Any], *, cuda: bool, rounded: bool = False, remapped: bool = True
+    added: str, events: Mapping[str, Any] | None, *, cuda: bool, rounded: bool = False, remapped: bool = True
 ) -> str | None:
     """What ``added`` switches on and the run shows to have been off, in a sentence; None when nothing was.
+
+    Without the ``events`` of a run it tells what no run on this device can show.
 
     ``rounded``: there was no GPU, and matrix products were rounded as TF32 rounds them; ``remapped``: the script asked
     for one, and computed in its place.
     """
+    seen: Mapping[str, Any] = {"autocast": ["float16"], "scaler": True, "fused": True, "workers": 1}
+    seen = seen if events is None else events
     tf32, no_tf32 = cuda or rounded, "no float32 matrix product ran in TF32, and there was no GPU"
     # (what was added, whether the run shows it, what to tell)
     signs: tuple[tuple[str, bool, str], ...] = (
-        ("autocast(", bool(events.get("autocast")), "autocast was never enabled in the run"),
-        ("GradScaler(", bool(events.get("scaler")), "the gradient scaler was never enabled in the run"),
-        ("fused=", bool(events.get("fused")), "no optimizer stepped fused in the run"),
-        ("_workers", bool(events.get("workers")), "no loader had workers in the run"),
+        ("autocast(", bool(seen.get("autocast")), "autocast was never enabled in the run"),
+        ("GradScaler(", bool(seen.get("scaler")), "the gradient scaler was never enabled in the run"),
+        ("fused=", bool(seen.get("fused")), "no optimizer stepped fused in the run"),
+        ("_workers", bool(seen.get("workers")), "no loader had workers in the run"),
         ("non_blocking=", cuda or remapped, "nothing was moved to a GPU in the run"),
         *((sign, tf32, no_tf32) for sign in ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")),
         ("cudnn.benchmark", cuda, "cuDNN works on a GPU alone, and this run had none"),
     )
     off = [words for sign, shown, words in signs if sign in added and not shown]
     # Beside bfloat16 a scaler is off on purpose.
-    if "autocast(" in added and events.get("autocast") and "float16" not in events["autocast"]:
+    if "autocast(" in added and seen.get("autocast") and "float16" not in seen["autocast"]:
         off = [words for words in off if "scaler" not in words]
     return off[0] if off else None

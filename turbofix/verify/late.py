@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from turbofix.records import dataclass
-from turbofix.verify.changes import changed_statements
+from turbofix.verify.changes import changed_statements, last_name
 
 _SHOWS = {"print", "write", "log", "info", "debug", "warning", "set_postfix", "set_description", "add_scalar"}
 
@@ -60,11 +60,13 @@ class _Program:
                 self._classes[node.name] = node
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    self._values.setdefault(_name(target), []).append(node.value)
+                    self._values.setdefault(last_name(target), []).append(node.value)
             elif isinstance(node, ast.AugAssign):
-                self._counters.add(_name(node.target))
-            elif isinstance(node, ast.Call) and _name(node.func) == "append" and isinstance(node.func, ast.Attribute):
-                self._counters.add(_name(node.func.value))
+                self._counters.add(last_name(node.target))
+            elif (
+                isinstance(node, ast.Call) and last_name(node.func) == "append" and isinstance(node.func, ast.Attribute)
+            ):
+                self._counters.add(last_name(node.func.value))
 
     def counts(self, changed: list[ast.AST]) -> Iterator[tuple[int, int]]:
         """(line, count) of what is counted there."""
@@ -72,11 +74,11 @@ class _Program:
         left = list(changed)
         while left:
             node = left.pop()
-            name = _name(node)
+            name = last_name(node)
             for value in self._values.get(name, ()):
                 if isinstance(value, ast.Call):
                     yield from self._lengths(value)
-                    name = _name(value.func) if _name(value.func) in self._classes else name
+                    name = last_name(value.func) if last_name(value.func) in self._classes else name
             called = [*self._functions.get(name, ())]
             if name in self._classes:
                 called += [one for one in self._classes[name].body if isinstance(one, _Function)]
@@ -104,26 +106,21 @@ class _Program:
                     yield from self._numbers(side)
 
     def _counts(self, node: ast.expr) -> bool:
-        if isinstance(node, ast.Call) and _name(node.func) == "len" and node.args:
+        if isinstance(node, ast.Call) and last_name(node.func) == "len" and node.args:
             node = node.args[0]
-        return _name(node) in self._counters
+        return last_name(node) in self._counters
 
     def _numbers(self, node: ast.expr) -> Iterator[int]:
         if isinstance(node, ast.Constant):
             if type(node.value) is int:
                 yield node.value
         else:
-            values = self._values.get(_name(node), ())
+            values = self._values.get(last_name(node), ())
             yield from (each.value for each in values if isinstance(each, ast.Constant) and type(each.value) is int)
-
-
-def _name(node: ast.AST) -> str:
-    """The last name of `a.b.c`."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _only_shows(node: ast.If) -> bool:
     return not node.orelse and all(
-        isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _name(each.value.func) in _SHOWS
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and last_name(each.value.func) in _SHOWS
         for each in node.body
     )

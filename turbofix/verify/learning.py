@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from turbofix.verify import changes, printed, verdict
 from turbofix.verify.late import late
 from turbofix.verify.probe.levels import DENIALS, OVERLAY
 from turbofix.verify.probe.thresholds import CLOSE, ENDINGS, FEWEST_STEPS, ROUNDED, Tolerance
-from turbofix.verify.request import LIKELY, Progress, Request, Stage
-from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement, Stopped
+from turbofix.verify.request import Progress, Request, Stage, names_of
+from turbofix.verify.result import DROPPED, KEPT, UNVERIFIED, Inconclusive, Judgement, Stopped, all_of
 from turbofix.verify.runner import IDLE, Child, Ended
 from turbofix.verify.scratch import Scratch
 
@@ -39,6 +39,7 @@ REFUSALS = (
 )
 
 Tell = Callable[[Progress], None]
+Program = tuple[tuple[tuple[Path, bytes], ...], bool]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Learned:
     """What the comparison came to: the surviving stages, a judgement for each codemod, and the last clean run.
 
     ``recipes`` are those of the survivors that change the recipe, ``told`` what was seen of them (of a candidate that
-    does, this alone), in runs of so many ``steps``, which ``notes`` tell of.
+    does, this alone), in runs of so many ``steps``, which ``notes`` tell of. ``unseen`` is, of
+    a candidate, what no run is asked to reach, in words.
     """
 
     stages: tuple[Stage, ...]
@@ -95,6 +97,7 @@ class Learned:
     told: str | None = None
     steps: int = 0
     notes: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 class Original:
@@ -102,7 +105,7 @@ class Original:
 
     def __init__(self, child: Child, scratch: Scratch, request: Request, *, remap: bool, tell: Tell) -> None:
         self._child, self._scratch, self._request, self._tell = child, scratch, request, tell
-        self._remap = remap
+        self.remap = remap
         self._plan: Mapping[str, int] = {}
         self._dropout = all(stage.risk is Risk.EXACT for stage in request.stages)
         self.log: Mapping[str, Any] = {}
@@ -252,7 +255,7 @@ class Original:
             return Outcome(
                 None, "the training step draws random numbers, and with other batches the same samples meet others", log
             )
-        tolerance = verdict.tolerance_for(original, log, cuda=self._child.cuda and not self._remap)
+        tolerance = verdict.tolerance_for(original, log, cuda=self._child.cuda and not self.remap)
         found = verdict.first_difference(original, log, tolerance, exact=exact)
         if found and tolerance == ROUNDED and not exact and verdict.may_be_rounding(original, log):
             found = verdict.first_difference(original, log, tolerance, exact=exact, control=self._control())
@@ -296,6 +299,7 @@ class Original:
             if again.complaint:
                 break
             self._printed.append(printed.read_lines(again.log["lines"]))
+            self.repeats = self.repeats or verdict.first_inequality(self.log, again.log) is None
             difference = compare()
         return difference
 
@@ -326,7 +330,7 @@ class Original:
             "steps": self._request.options.steps,
             "minimum": self._least_steps,
             "seconds": WATCHED_SECONDS,
-            "remap": self._remap,
+            "remap": self.remap,
             "watch": {
                 str(self._scratch.mirror(path)): content.count(b"\n") + content.count(b"\r") + 1
                 for path, content in files.items()
@@ -443,22 +447,29 @@ class Blame:
         self._original, self._scratch, self._request, self._cuda = original, scratch, request, cuda
         self._out: dict[str, Judgement] = dict(out)
         self.partly: dict[str, Judgement] = {}
-        self._compared: dict[tuple[tuple[tuple[Path, bytes], ...], bool], Outcome] = {}
+        self._left: dict[str, list[str]] = {}  # of a codemod, what was left out since it did not run
+        self._compared: dict[Program, Outcome] = {}
 
     def sort_out(self) -> Learned:
         """Judge every codemod. Without ``rebuild`` there is one stage, which passes or fails."""
-        stages = self._without_recipes(self._request.stages)
-        self._see_the_original_repeated(stages)
+        stages = self._worth_a_run(self._request.stages)
         while stages:
             outcome = self._compare(stages)
-            culprits = {culprit.codemod: culprit for culprit in self._culprits(stages, outcome)}
-            if not culprits:
+            if not outcome.clean:
+                self._see_the_original_repeated(stages)
+            elif idle := self._idle(stages, outcome):
+                if self._request.rebuild is None:
+                    return Learned((), tuple(Judgement("", UNVERIFIED, why) for why in idle.values()), outcome)
+                stages = self._without_idle(stages, outcome, idle)
+                continue
+            culprit = self._culprit(stages, outcome)
+            if culprit is None:
+                self._see_the_original_repeated(stages)
                 return self._learned(stages, outcome)
-            if self._request.rebuild is None or culprits.keys() & self._out.keys():
-                return Learned((), (*self._out.values(), *culprits.values()), outcome)
-            partly = self._partly(stages, culprits)
-            self._out.update({name: one for name, one in culprits.items() if name not in partly})
-            self._request = self._request.leaving(LIKELY + name for name in partly)
+            if self._request.rebuild is None or culprit.codemod in self._out:
+                return Learned((), (*self._out.values(), culprit), outcome)
+            if not self._left_proven(stages, culprit):
+                self._out[culprit.codemod] = culprit
             stages = self._request.rebuilt(self._out)
         return Learned((), self._in_order(self._out), None)
 
@@ -467,15 +478,69 @@ class Blame:
         """What is verified, without what was left out on the way."""
         return self._request
 
-    def _partly(self, stages: tuple[Stage, ...], culprits: Mapping[str, Judgement]) -> frozenset[str]:
-        """The culprits of which what is proven is tried by itself: they also have findings that rest on assumptions."""
-        found = {
-            stage.codemod
-            for stage in stages
-            if stage.codemod in culprits and stage.proven and stage.assumes and stage.codemod not in self.partly
-        }
-        self.partly.update({name: culprits[name] for name in found if name})
-        return frozenset(name for name in found if name)
+    def _left_proven(self, stages: tuple[Stage, ...], culprit: Judgement) -> bool:
+        """Whether only what is proven of the culprit is left in: it also has findings that rest on assumptions."""
+        pieces = [piece for stage in stages if stage.codemod == culprit.codemod for piece in stage.pieces]
+        likely = [piece.name for piece in pieces if piece.likely]
+        if culprit.codemod in self.partly or not all(likely) or not 0 < len(likely) < len(pieces):
+            return False
+        self.partly[culprit.codemod] = culprit
+        self._request = self._request.leaving(likely)
+        return True
+
+    def _without_idle(self, stages: tuple[Stage, ...], outcome: Outcome, idle: Mapping[int, str]) -> tuple[Stage, ...]:
+        """The stages without the findings of which something did not run, or without the codemod where that is all."""
+        same = True  # whether nothing ran of all that is left out
+        for name in dict.fromkeys(stages[index].codemod or "" for index in idle):
+            mine = [index for index, stage in enumerate(stages) if stage.codemod == name]
+            pieces = [piece for index in mine for piece in stages[index].pieces]
+            missed = {index: self._pieces_by_run(stages, index, outcome.log) for index in mine}
+            left = {piece for index in mine if index in idle for piece in missed[index][False] or {""}}
+            ran = {piece for index in mine for piece in missed[index][True]}
+            staying = [piece for piece in pieces if piece.name not in left]
+            reasons = [idle[index] for index in mine if index in idle]
+            if all(left) and staying and not left <= self._request.without:
+                if any(piece.likely for piece in pieces) and not any(piece.likely for piece in staying):
+                    self.partly.setdefault(name, Judgement(name, UNVERIFIED, reasons[0]))
+                else:
+                    self._left.setdefault(name, []).extend(reasons)
+                self._request = self._request.leaving(left)
+                same = same and left.isdisjoint(ran)
+            else:
+                told = dict.fromkeys((*self._left.get(name, ()), reasons[0]))
+                self._out[name] = Judgement(name, UNVERIFIED, "; ".join(told))
+                same = same and not ran
+        rest = self._request.rebuilt(self._out)
+        if rest == stages:
+            return ()
+        if rest and same and all(outcome.log["events"]["regions"].values()):
+            last, lines = stages[-1].files, {}
+            for path, text in rest[-1].files.items():
+                place = str(self._scratch.mirror(path))
+                lines[place] = changes.carried_lines(text, last.get(path, text), outcome.log["ran"].get(place, ()))
+            self._compared.setdefault(_program(rest), replace(outcome, log={**outcome.log, "ran": lines}))
+        return rest
+
+    def _pieces_by_run(
+        self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]
+    ) -> Mapping[bool, frozenset[str]]:
+        """The names of the findings of a stage of which something ran, and of those of which something did not.
+
+        One is empty where a statement is that of no finding by itself.
+        """
+        stage = stages[index]
+        found: dict[bool, set[str]] = {True: set(), False: set()}
+        slept = self._slept(stages, index, log)
+        for one in self._reached(stages, index, log):
+            old = changes.lines_before(self._before(stages, index, one.path), stage.files[one.path], one.lines)
+            here = {(one.path, line) for line in old}
+            names = {piece.name for piece in stage.pieces if not here.isdisjoint(piece.lines)} or {""}
+            if one.ran:
+                found[True] |= names
+            idle = slept is not None and slept[0] == one.path and slept[1] in one.lines
+            if idle or not (one.ran or one.waived):
+                found[False] |= names
+        return {ran: frozenset(names) for ran, names in found.items()}
 
     def recheck(self, stages: tuple[Stage, ...]) -> Outcome | None:
         """The outcome of some of the stages that passed; None where they do not pass without the others."""
@@ -483,7 +548,7 @@ class Blame:
         return outcome if outcome.clean and not self._idle(stages, outcome) else None
 
     def _see_the_original_repeated(self, stages: tuple[Stage, ...]) -> None:
-        """Two runs must be the same bit for bit before anything is compared, and those of an exact rewrite are.
+        """Two runs must be the same bit for bit before anything is blamed or kept, and those of an exact rewrite are.
 
         It has to be run anyway, so the original is run against itself only where that was not the same.
         """
@@ -493,28 +558,51 @@ class Blame:
         if not exact or not self._original.is_repeated_by(self._compare(exact)):
             self._original.demand_repeatable()
 
-    def _without_recipes(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        """A change of recipe is meant to learn otherwise: no step of it can be compared (``recipes`` does that)."""
+    def _worth_a_run(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """Without what no run here can compare or reach.
+
+        A change of recipe is meant to learn otherwise (``recipes`` judges that).
+        """
         if self._request.rebuild is None:
             return stages
-        why = "it changes the training recipe, so that its steps cannot be compared with the original's"
-        while found := [stage.codemod for stage in stages if stage.codemod and stage.risk is Risk.RECIPE]:
-            self._out.update({name: Judgement(name, UNVERIFIED, why) for name in found})
-            stages = self._request.rebuilt(self._out)
-        return stages
+        remap = self._original.remap
+        while True:
+            for index, stage in enumerate(stages):
+                why = "it changes the training recipe, so that its steps cannot be compared with the original's"
+                if stage.risk is not Risk.RECIPE:
+                    before = {path: self._before(stages, index, path) for path in stage.files}
+                    added = changes.added_switches(before, stage.files)
+                    why = changes.asleep(added, None, cuda=self._cuda, rounded=remap, remapped=remap) or ""
+                if stage.codemod and why:
+                    self._out[stage.codemod] = Judgement(stage.codemod, UNVERIFIED, why)
+            rest = self._request.rebuilt(self._out) if names_of(stages) & self._out.keys() else stages
+            if rest == stages:
+                return stages
+            stages = rest
 
     def _learned(self, stages: tuple[Stage, ...], outcome: Outcome) -> Learned:
-        reason = verdict.closeness(outcome.log)
-        kept = [
-            Judgement(
-                stage.codemod,
-                KEPT,
-                "losses, gradients and weights are the same bit for bit" if stage.risk is Risk.EXACT else reason,
-            )
-            for stage in stages
-            if stage.codemod
-        ]
-        return Learned(stages, self._in_order({**self._out, **{one.codemod: one for one in kept}}), outcome)
+        kept: dict[str, Judgement] = {}
+        unseen = [self._unseen(stages, index, outcome.log) for index in range(len(stages))]
+        for stage in stages:
+            if stage.codemod:
+                same = "losses, gradients and weights are the same bit for bit"
+                reason = [same if stage.risk is Risk.EXACT else verdict.closeness(outcome.log)]
+                reason += [f"left out elsewhere: {why}" for why in dict.fromkeys(self._left.get(stage.codemod, ()))]
+                reason += [
+                    words for words, each in zip(unseen, stages, strict=True) if each.codemod == stage.codemod and words
+                ]
+                kept[stage.codemod] = Judgement(stage.codemod, KEPT, "; ".join(reason))
+        return Learned(stages, self._in_order({**self._out, **kept}), outcome, unseen="" if kept else unseen[0])
+
+    def _unseen(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str:
+        """What a stage does at an exception, or with a new option, in words: no run showed it."""
+        spans: dict[Path, list[str]] = {}
+        for one in self._reached(stages, index, log):
+            if one.waived and not one.ran:
+                lines = f"{one.lines[0]}–{one.lines[-1]}" if len(one.lines) > 1 else f"{one.lines[0]}"
+                spans.setdefault(one.path, []).append(lines)
+        told = [f"{path.name}, line{'s' * ('–' in '-'.join(lines))} {all_of(lines)}" for path, lines in spans.items()]
+        return f"not run, and so not verified: {'; '.join(told)}" if told else ""
 
     def _in_order(self, judgements: Mapping[str, Judgement]) -> tuple[Judgement, ...]:
         """As the codemods came."""
@@ -523,27 +611,22 @@ class Blame:
 
     def _compare(self, stages: tuple[Stage, ...], until: int | None = None) -> Outcome:
         """The outcome of the last stage's program, which is run once, and to its end or ``until`` so many steps."""
-        exact = all(stage.risk is Risk.EXACT for stage in stages)
-        program = (tuple(sorted(stages[-1].files.items())), exact)
+        program = _program(stages)
         if program in self._compared:
             return self._compared[program]
         names = [stage.codemod for stage in stages if stage.codemod]
         phase = f"with {names[-1]}" if len(names) == 1 else "the rewritten script"
-        outcome = self._original.compare(stages[-1].files, exact=exact, phase=phase, until=until)
+        outcome = self._original.compare(stages[-1].files, exact=program[1], phase=phase, until=until)
         if until is None:
             self._compared[program] = outcome
         return outcome
 
-    def _culprits(self, stages: tuple[Stage, ...], outcome: Outcome) -> Iterator[Judgement]:
-        """The codemods to take out next, and why; none when the set stands."""
-        if not outcome.clean:
-            index, found = self._first_unclean(stages, outcome)
-            yield _judgement(stages[index], found)
-            return
-        idle = self._idle(stages, outcome)
-        found_idle = [Judgement(stages[index].codemod or "", UNVERIFIED, why) for index, why in idle.items()]
-        inexact = None if found_idle else self._inexact(stages)
-        yield from [inexact] if inexact else found_idle
+    def _culprit(self, stages: tuple[Stage, ...], outcome: Outcome) -> Judgement | None:
+        """The codemod to take out next, and why; None when the set stands."""
+        if outcome.clean:
+            return self._inexact(stages)
+        index, found = self._first_unclean(stages, outcome)
+        return _judgement(stages[index], found)
 
     def _inexact(self, stages: tuple[Stage, ...]) -> Judgement | None:
         """Of a mixed set, the codemods that promise bit-equality are held to it by themselves."""
@@ -610,20 +693,24 @@ class Blame:
     def not_exercised(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> str | None:
         """What one of the stages changed and a run of them all shows not to have run, in a sentence."""
         missed = self._missed(stages, index, log)
+        files = stages[index].files
         if missed:
             path, line = missed
-            return f"what it changed at {self._request.place(path, stages[index].files[path], line)}, did not run"
-        files = stages[index].files
-        before = {path: self._before(stages, index, path) for path in files}
-        idle = self._idle_regions(files, log)
-        slept = changes.first_idle(before, files, stages[-1].files, idle)
+            return f"what it changed at {self._request.place(path, files[path], line)}, did not run"
+        slept = self._slept(stages, index, log)
         if slept:
             path, line = slept
             place = self._request.place(path, files[path], line)
             return f"nothing that autocast computes in 16 bits ran in what it encloses at {place}"
-        added = changes.added_switches(before, files)
+        added = changes.added_switches({path: self._before(stages, index, path) for path in files}, files)
         rounded, remapped = bool(log["rounded"]), bool(log["remapped"])
         return changes.asleep(added, log["events"], cuda=self._cuda, rounded=rounded, remapped=remapped)
+
+    def _slept(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
+        """The first line of a stage that entered autocast for nothing."""
+        files = stages[index].files
+        before = {path: self._before(stages, index, path) for path in files}
+        return changes.first_idle(before, files, stages[-1].files, self._idle_regions(files, log))
 
     def _idle_regions(self, files: Iterable[Path], log: Mapping[str, Any]) -> dict[Path, set[int]]:
         """The lines that entered autocast for nothing, where there are more of them than in the original."""
@@ -640,18 +727,28 @@ class Blame:
 
     def _missed(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> tuple[Path, int] | None:
         """The first line that a stage has changed and that did not run."""
+        missed = (one for one in self._reached(stages, index, log) if not one.ran and not one.waived)
+        return next(((one.path, one.lines[0]) for one in missed), None)
+
+    def _reached(self, stages: tuple[Stage, ...], index: int, log: Mapping[str, Any]) -> list[changes.Statements]:
+        """What a stage has changed, and whether it ran."""
         stage, last = stages[index], stages[-1]
         before = {path: self._before(stages, index, path) for path in stage.files}
         ran = {}
         for path, content in stage.files.items():
             lines = log["ran"].get(str(self._scratch.mirror(path)), ())
             ran[path] = changes.carried_lines(content, last.files.get(path, content), lines)
-        return changes.first_not_run(before, stage.files, ran)
+        return list(changes.reached(before, stage.files, ran))
 
     def _before(self, stages: tuple[Stage, ...], index: int, path: Path) -> bytes:
         if index and path in stages[index - 1].files:
             return stages[index - 1].files[path]
         return self._request.content(path)
+
+
+def _program(stages: tuple[Stage, ...]) -> Program:
+    """The files of the last stage, and whether they promise bit-equality."""
+    return tuple(sorted(stages[-1].files.items())), all(stage.risk is Risk.EXACT for stage in stages)
 
 
 def _judgement(stage: Stage, outcome: Outcome) -> Judgement:

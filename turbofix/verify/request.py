@@ -35,6 +35,18 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """What a codemod changed for one finding: ``lines`` are those of the text before it.
+
+    ``name`` is what it is left out by, empty where it cannot be; ``likely``: it rests on assumptions.
+    """
+
+    name: str
+    lines: frozenset[tuple[Path, int]] = frozenset()
+    likely: bool = False
+
+
+@dataclass(frozen=True)
 class Stage:
     """The program after one codemod and all before it: absolute path -> the whole content.
 
@@ -53,22 +65,22 @@ class Stage:
     together: tuple[str, ...] = ()
     for_speed: bool = True
     assumes: tuple[Assumption, ...] = ()
-    proven: bool = True
+    pieces: tuple[Piece, ...] = ()
     claims: tuple[Assumption, ...] = ()
     void: tuple[str, ...] = ()
     mends: bool = False
 
 
 NOTEBOOK = ".ipynb"
-LIKELY, ASSUMPTION = "likely:", "assumption:"
-"""Before the name of a codemod whose likely findings are left out, and of an assumption whose findings are."""
+FINDING, ASSUMPTION = "finding:", "assumption:"
+"""Before the name of a finding that is left out, and of an assumption whose findings are."""
 
 
 @dataclass(frozen=True)
 class Request:
     """Verify ``script`` with ``args`` against its ``stages``.
 
-    ``rebuild`` runs the pipeline again without the given codemods (``LIKELY`` and ``ASSUMPTION`` stand before names of
+    ``rebuild`` runs the pipeline again without the given codemods (``FINDING`` and ``ASSUMPTION`` stand before names of
     what else is left out); it is None when a candidate was given. ``without`` is left out for good. ``texts`` are run
     in place of files as they are: the Python of a notebook, and what had to be mended before it runs; ``told`` says
     where a line of a notebook is, in words behind the file's name.

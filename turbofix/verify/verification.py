@@ -254,7 +254,8 @@ def conclude(learned: Learned, request: Request, steps: int, epochs: int) -> tup
         out = [judgement.codemod for judgement in learned.judgements if judgement.verdict != KEPT]
         rest = f"; {all_of(out)} {'were' if len(out) > 1 else 'was'} left out" if out else ""
         if learned.told is None:
-            return PASS, f"it learns the same over {seen}{rest}"
+            unseen = f"; {learned.unseen}" if learned.unseen else ""
+            return PASS, f"it learns the same over {seen}{rest}{unseen}"
         if request.rebuild is None:
             return PASS, f"it is another recipe, and learns: {learned.told}"
         steady = {stage.codemod for stage in learned.stages} - set(learned.recipes)
