@@ -19,7 +19,7 @@ Use instead
         for epoch in range(epochs):
 
     The statements move as they are, out of all loops that change nothing they read. A tensor that a forward pass makes
-    of sizes and numbers alone (a causal mask) comes from a function that remembers it (``functools.lru_cache``).
+    of a list of numbers, and copies to the GPU, comes from a function that remembers it (``functools.lru_cache``).
 
 When refused
     Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
@@ -42,15 +42,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Constant, Rebuilt, TrainingProgram
+from turbofix.program.model import Constant, Framework, Rebuilt, TrainingProgram
 from turbofix.records import dataclass
 
 from ._loaders import put_above
+from ._precision import on_a_gpu
 
 codemod = Codemod(
     __name__,
@@ -58,7 +59,7 @@ codemod = Codemod(
     risk=Risk.EXACT,
     after=("sdpa",),
     known_as=("loader rebuilt in every epoch", "constant tensors made once"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, ON_GPU),
 )
 
 
@@ -84,12 +85,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             plan = Plan(each.statements, each.above)
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
+    goes = on_a_gpu(program) if program.framework is Framework.PYTORCH else ()
     for constant in program.constants:
-        made = (Evidence("made of sizes and numbers alone", constant.site),)
-        message = "the same tensor is made in every pass, by kernels or a copy of its own"
-        yield codemod.finding(
-            constant.site, message, plan=constant, evidence=made, assumes=(READ_WHOLE,), worth=Worth.SMALL
-        )
+        if goes is None:
+            break
+        made = (Evidence("made of a list of numbers", constant.site),)
+        message = "the same list of numbers is copied to the GPU in every pass, and the host waits for it"
+        rests = (READ_WHOLE, *goes)
+        yield codemod.finding(constant.site, message, plan=constant, evidence=made, assumes=rests, worth=Worth.SMALL)
     yield from first_batches(program)
 
 

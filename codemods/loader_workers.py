@@ -720,11 +720,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
         call=loader.site,
         number=None if is_inline else workers.site or entry,
         entry=entry is not None,
-        persistent=(
-            loader.argument("persistent_workers").state == "absent"
-            and is_read_again(program, loader)
-            and all(each.stateful is None for each in (loader.dataset, loader.collating) if each is not None)
-        ),
+        persistent=loader.argument("persistent_workers").state == "absent" and is_read_again(program, loader),
         prefetch=(
             is_inline
             and is_small

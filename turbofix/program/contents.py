@@ -57,7 +57,7 @@ _CHANGING = words(
     partition resize itemset push popitem
     """
 )
-_WRITING = words("shuffle put copyto place putmask fill_diagonal heappush heappop heapreplace heapify")
+_WRITING = words("shuffle put copyto place putmask fill_diagonal heappush heappop heapreplace heapify all_reduce")
 """Functions of libraries that change what they are given."""
 
 Key = tuple[ast.AST | None, str]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
+from turbofix.program.contents import change_of
 from turbofix.program.execution import ModuleFile
+from turbofix.program.facts import Frame
 from turbofix.program.libraries import words
 from turbofix.program.model import Constant
 from turbofix.program.names import dotted, parameters, walk_here
@@ -181,48 +184,37 @@ def loader_for_one(written: Written) -> Found:
 # --- tensors --------------------------------------------------------------------------------------------------------
 
 
-_CONSTANT = words("zeros ones full eye arange linspace tensor")
 _PURE = words("""
-    tril triu exp sin cos log sqrt pow outer cat stack flip cumsum cumprod abs unsqueeze view reshape float double half
-    bool long int to expand repeat transpose permute t flatten masked_fill logical_not type add sub mul div
+    exp sin cos log sqrt pow unsqueeze view reshape float double half bool long int to cuda expand repeat transpose
+    permute t flatten type add sub mul div
     """)
-_NUMBERS = words("size len")
-_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.Compare)
 _HOLDING = (*COMPREHENSIONS, ast.List, ast.Tuple, ast.Dict)
-_FILLING = words("all_reduce all_gather reduce broadcast gather scatter recv irecv")
 
 
 def constants_made_again(analysis: Analysis) -> tuple[Constant, ...]:
-    """Tensors that a forward pass or a step makes of sizes and numbers alone, by several kernels or from a list."""
+    """Tensors that a forward pass or a step makes of a list of numbers, and copies to a device."""
     written, found = written_of(analysis), dict[ast.AST, Constant]()
     if any("inference_mode" in module.text for module in written.modules):
         return ()  # what is made there may be in no graph later on
     for function, module in _computing(written):
         for node in _said(function) if "torch" in module.text and function.name != "backward" else ():
-            if not isinstance(node, (ast.Call, *_OPERATIONS)):
-                continue
-            above = parents_in(module.tree).get(node)
-            above = parents_in(module.tree).get(above) if isinstance(above, ast.Attribute) else above
             leaves: dict[str, str] = {}
-            whole = _is_constant(node, module, leaves) and not _is_constant(above, module, {})
-            if isinstance(above, _HOLDING) or _calls(function) & _FILLING:
-                continue  # each is another one, to be written into
-            if not whole or _is_kept(node, module) or _is_changed(node, function, module):
+            made = _of_a_list(analysis, node, module, leaves)
+            if made is None or not any(isinstance(each, ast.Call) and _is_to_device(each) for each in walk(node)):
                 continue
-            calls = [each for each in walk(node) if isinstance(each, ast.Call)]
-            made = [each for each in calls if _makes_constant(each, module)]
-            takes = any(last(each) == "tensor" and isinstance(each.args[0], (ast.List, ast.Tuple)) for each in made)
-            works = any(isinstance(each, _OPERATIONS) for each in walk(node)) and not takes
-            if made and (works or takes or {last(each) for each in calls} & (_PURE - _VIEWS)):
-                given = parents_in(module.tree).get(node)
-                target = dotted(given.targets[0]) if isinstance(given, ast.Assign) else None
-                name = f"{target or function.name}_once"
-                same = sum(re.fullmatch(rf"{name}(_\d+)?", each.name) is not None for each in found.values())
-                found[node] = _constant(analysis, node, module, leaves, f"{name}_{same + 1}" if same else name)
+            given = parents_in(module.tree).get(node)
+            beside = parents_in(module.tree).get(given) if isinstance(given, ast.Attribute) else given
+            inner = isinstance(given, _HOLDING) or _of_a_list(analysis, beside, module, {}) is made
+            if inner or _is_kept(node, module):
+                continue
+            targets = given.targets if isinstance(given, ast.Assign) else []
+            if _is_changed(analysis, beside, targets, function, module):
+                continue
+            name = f"{(dotted(targets[0]) if targets else None) or function.name}_once"
+            same = sum(re.fullmatch(rf"{name}(_\d+)?", each.name) is not None for each in found.values())
+            assert isinstance(node, ast.expr)
+            found[node] = _constant(analysis, node, module, leaves, f"{name}_{same + 1}" if same else name)
     return tuple(sorted(found.values(), key=lambda each: each.site))
-
-
-_VIEWS = words("unsqueeze view reshape expand transpose permute t flatten to type float")
 
 
 def _constant(analysis: Analysis, node: ast.expr, module: ModuleFile, leaves: dict[str, str], called: str) -> Constant:
@@ -237,35 +229,34 @@ def _constant(analysis: Analysis, node: ast.expr, module: ModuleFile, leaves: di
     return Constant(places.site(node, module), helper, called, text, tuple(leaves.items()))
 
 
-def _makes_constant(call: ast.Call, module: ModuleFile) -> bool:
-    name = meaning(call.func, module.tree)
-    plain = not {word.arg for word in call.keywords} & {"requires_grad", "out", "pin_memory", "generator", None}
-    return name.removeprefix("torch.") in _CONSTANT and name.startswith("torch.") and bool(call.args) and plain
+def _of_a_list(analysis: Analysis, node: ast.AST | None, module: ModuleFile, leaves: dict[str, str]) -> ast.Call | None:
+    """The ``torch.tensor`` that an expression makes of a list; ``leaves``: what else it is made of, named."""
+    if not isinstance(node, ast.Call):
+        return None
+    name, rest = meaning(node.func, module.tree), [word.value for word in node.keywords]
+    if name == "torch.tensor":
+        plain = not {word.arg for word in node.keywords} & {"requires_grad", "pin_memory", None}
+        listed = len(node.args) == 1 and _is_written_out(analysis, node.args[0], module)
+        return node if plain and listed and all(_is_number(each, leaves) for each in rest) else None
+    of_torch = name.startswith("torch.")
+    of = node.args[0] if of_torch and node.args else getattr(node.func, "value", None)
+    made = _of_a_list(analysis, of, module, leaves) if last(node) in _PURE else None
+    rest += node.args[of_torch:]
+    return made if all(_is_number(each, leaves) for each in rest) else None
 
 
-def _is_constant(node: ast.AST | None, module: ModuleFile, leaves: dict[str, str]) -> bool:
-    """Whether an expression is a tensor of numbers alone; ``leaves`` are the sizes and devices in it, with names."""
-    if isinstance(node, ast.Call) and _makes_constant(node, module):
-        return all(_is_number(each, leaves) for each in (*node.args, *(word.value for word in node.keywords)))
-    if isinstance(node, ast.Call) and last(node) in _PURE:
-        of_torch = meaning(node.func, module.tree).startswith("torch.")
-        of = node.args[:1] if of_torch else [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        rest = [*node.args[of_torch:], *(word.value for word in node.keywords)]
-        return bool(of) and _is_constant(of[0], module, leaves) and all(_is_number(each, leaves) for each in rest)
-    if isinstance(node, (ast.BinOp, ast.Compare)):
-        sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.left, *node.comparators]
-        return any(_is_constant(each, module, {}) for each in sides) and all(
-            _is_constant(each, module, leaves) or _is_plain(each) for each in sides
-        )
-    return isinstance(node, ast.UnaryOp) and _is_constant(node.operand, module, leaves)
-
-
-def _is_plain(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return (dotted(node.func) or "").startswith(("math.", "float")) and all(map(_is_plain, node.args))
-    parts = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Attribute, ast.Name, ast.expr_context)
-    names = [each for each in walk(node) if isinstance(each, ast.Name)]
-    return all(isinstance(each, parts) for each in walk(node)) and all(each.id == "math" for each in names)
+def _is_written_out(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
+    """Whether an expression is a list of numbers as literals, or the module's only name for one."""
+    if isinstance(node, ast.Name):
+        bindings, tree = analysis.facts.bindings, module.tree
+        given = [
+            each.value for each in tree.body if isinstance(each, ast.Assign) and node.id in map(dotted, each.targets)
+        ]
+        own = bindings.owner(node.id, node, module) is tree and len(bindings.writes(tree, node.id)) == 1
+        return own and len(given) == 1 and _is_written_out(analysis, given[0], module)
+    with contextlib.suppress(ValueError):
+        return isinstance(ast.literal_eval(node), (list, tuple))
+    return False
 
 
 def _is_number(node: ast.expr, leaves: dict[str, str]) -> bool:
@@ -279,7 +270,7 @@ def _is_number(node: ast.expr, leaves: dict[str, str]) -> bool:
         return True
     shape = node.value if isinstance(node, ast.Subscript) else None
     sized = isinstance(shape, ast.Attribute) and shape.attr == "shape" and not isinstance(node.slice, ast.Slice)  # type: ignore[attr-defined]
-    sized = sized or (isinstance(node, ast.Call) and last(node) in _NUMBERS and bool(node.args))
+    sized = sized or (isinstance(node, ast.Call) and last(node) in ("size", "len") and bool(node.args))
     if not sized and text is None:
         return False
     known = ast.unparse(node)
@@ -290,19 +281,17 @@ def _is_number(node: ast.expr, leaves: dict[str, str]) -> bool:
     return True
 
 
-def _is_changed(node: ast.expr, function: ast.FunctionDef, module: ModuleFile) -> bool:
-    """Whether a function writes into what it gives a name to, or keeps it."""
-    parent = parents_in(module.tree).get(node)
-    names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
-    for each in _said(function):
-        changed: ast.AST | None = each.target if isinstance(each, ast.AugAssign) else None
-        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
-            changed = each.value
-        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr.endswith("_"):
-            changed = each.func.value
-        if changed is not None and dotted(changed) in names:
-            return True
-    return any(name is not None and "." in name for name in names)
+def _is_changed(
+    analysis: Analysis, above: ast.AST | None, targets: list[ast.expr], function: ast.FunctionDef, module: ModuleFile
+) -> bool:
+    """Whether a tensor may be written into: by what it is given to at once, or under the names that it gets."""
+    if isinstance(above, ast.Call) and last(above).endswith("_"):
+        return True
+    if not all(isinstance(each, ast.Name) for each in targets):
+        return bool(targets)  # kept by an object
+    names = [each for each in targets if isinstance(each, ast.Name)]
+    frames = (Frame(function, module, function, None, ()),)
+    return bool(names) and change_of(analysis, names, module, frames, lambda _: True) is not None
 
 
 def made_on_host(written: Written) -> Found:
@@ -327,10 +316,8 @@ def _makes(call: ast.Call, module: ModuleFile) -> bool:
 
 
 def _is_to_device(call: ast.Call) -> bool:
-    given = [*call.args, *(word.value for word in call.keywords)]
-    if last(call) == "cuda":
-        return True
-    return last(call) == "to" and any("device" in ast.unparse(each).lower() for each in given)
+    given = [each.value for each in call.keywords if each.arg == "device"] + (call.args if last(call) == "to" else [])
+    return last(call) == "cuda" or any(re.search("device|cuda", ast.unparse(each).lower()) for each in given)
 
 
 # --- computing ------------------------------------------------------------------------------------------------------
