@@ -244,7 +244,7 @@ class Decoder(nn.Module):
         self.first = torch.ones(size, size).tril()
 
     def triangle(self, n):
-        return torch.triu(torch.ones(n, n, device="cuda"))  # hoist-loader
+        return torch.triu(torch.ones(n, n, device="cuda"))
 
     def kept(self, n):
         if self.mask is None:

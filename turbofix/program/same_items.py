@@ -28,7 +28,19 @@ from turbofix.program.libraries import words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import Bound, Class, External, Function, Instance, Made, Value, flatten, members
+from turbofix.program.values import (
+    Bound,
+    Class,
+    External,
+    Function,
+    Instance,
+    Made,
+    Mapping,
+    Tensor,
+    Value,
+    flatten,
+    members,
+)
 from turbofix.records import dataclass
 
 _WRAPPERS = ("torch.utils.data.Subset", "torch.utils.data.random_split", "torch.utils.data.ConcatDataset")
@@ -185,6 +197,7 @@ def _of_class(
         if own.draws is None and own.loads and call is not None and isinstance(part.node, ast.FunctionDef):
             caller, node = call
             change = _counts(own.functions) or _is_decorated(part) or _changes_result(caller, node)
+            change = change or _no_key(analysis, part)
             return replace(
                 same,
                 site=places.site(node, caller.module),
@@ -199,6 +212,37 @@ def _of_class(
         return replace(same, reads=reads, why_not=_counts(work.functions))
     why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
     return replace(same, why_not=why)
+
+
+_KEYS = words("items keys values get dim size numpy")
+
+
+def _no_key(analysis: Analysis, function: Function) -> str | None:
+    """Why what a function gave cannot be looked up by what it is given: a dict, a list, an array or a tensor."""
+    frames = [each for each in analysis.execution.frames.values() if each.function is not None]
+    for each in parameters(function.node):
+        read = [one for one in walk(function.node) if isinstance(one, (ast.Subscript, ast.Attribute))]
+        whole = [one for one in read if dotted(one.value) == each.arg]
+        asked = any(
+            one.attr in _KEYS
+            if isinstance(one, ast.Attribute)
+            else isinstance(one.slice, ast.Constant) and isinstance(one.slice.value, str)
+            for one in whole
+        )
+        said = re.search(r"(?i)\b(dict|list|mapping|ndarray|array|tensor)\b", ast.unparse(each.annotation or each))
+        values = [
+            value
+            for frame in frames
+            if frame.function is not None and frame.function.node is function.node
+            for value in members(frame.scope.names.get(each.arg))
+        ]
+        if (
+            asked
+            or said
+            or any(isinstance(value, (Mapping, Tensor)) or getattr(value, "kind", "") == "list" for value in values)
+        ):
+            return f"`{function.name}` is given what changes, `{each.arg}`: let it take the index, by which it is kept"
+    return None
 
 
 _READY = re.compile(r"from_pretrained|from_file|get_encoding|compile|listdir|glob|scandir|walk")
