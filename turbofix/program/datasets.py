@@ -7,6 +7,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import field, replace
+from typing import Any
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -98,7 +99,7 @@ _RANDOM = (
     "imgaug.",
 )  # fmt: skip
 RANDOM_TRANSFORMS = (
-    "Random", "ColorJitter", "AutoAugment", "TrivialAugment", "RandAugment", "AugMix", "GaussianBlur",
+    "Rand", "ColorJitter", "AutoAugment", "TrivialAugment", "AugMix", "GaussianBlur",
     "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
 IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
@@ -149,8 +150,24 @@ class Work:
         return found
 
 
-_LENGTHS: dict[str, dict[object, int]] = {"torch_geometric.datasets.PPI": {"train": 20, "val": 2, "test": 2}}
-"""How many graphs the splits of a published dataset hold, where they are a handful."""
+_DIGITS = "train", {True: 60_000, False: 10_000}, 28 * 28
+_COLOURS = "train", {True: 50_000, False: 10_000}, 32 * 32
+_VIEWS = {"train": 5_000, "test": 8_000, "unlabeled": 100_000, "train+unlabeled": 105_000}
+_FACES = {"train": 162_770, "valid": 19_867, "test": 19_962, "all": 202_599}
+
+PUBLISHED: dict[str, tuple[str, dict[Any, int], int]] = {
+    **{f"torchvision.datasets.{name}": _DIGITS for name in ("MNIST", "FashionMNIST", "KMNIST")},
+    **{f"torchvision.datasets.{name}": _COLOURS for name in ("CIFAR10", "CIFAR100")},
+    "torchvision.datasets.USPS": ("train", {True: 7_291, False: 2_007}, 16 * 16),
+    "torchvision.datasets.SVHN": ("split", {"train": 73_257, "test": 26_032, "extra": 531_131}, 32 * 32),
+    "torchvision.datasets.STL10": ("split", _VIEWS, 96 * 96),
+    "torchvision.datasets.CelebA": ("split", _FACES, 178 * 218),
+    "torchvision.datasets.Food101": ("split", {"train": 75_750, "test": 25_250}, 0),
+    "torchvision.datasets.ImageNet": ("split", {"train": 1_281_167, "val": 50_000}, 0),
+    "torch_geometric.datasets.PPI": ("split", {"train": 20, "val": 2, "test": 2}, 0),
+}
+"""How many samples the parts of a published data set have: by the parameter behind the folder, whose default comes
+first; and the pixels of its pictures, where they are all alike."""
 
 
 def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
@@ -316,10 +333,14 @@ def _library_length(value: Made) -> int | None:
         size = value.arguments.get("size", 0)
         count = settled(size.value) if size is not None else 1000
         return count if isinstance(count, int) else None
-    if value.qualname in _LENGTHS:
-        split = value.arguments.get("split", 1)
-        return _LENGTHS[value.qualname].get(settled(split.value) if split is not None else "train")
-    return None
+    return published_length(value) if value.qualname.startswith("torch_geometric.") else None
+
+
+def published_length(value: Made) -> int | None:
+    """How many samples the part of a published data set has that is asked for."""
+    parameter, parts, _ = PUBLISHED.get(value.qualname, ("", {}, 0))
+    asked = value.arguments.get(parameter, 1)
+    return parts.get(settled(asked.value) if asked is not None else next(iter(parts), None))
 
 
 # --- datasets of the project --------------------------------------------------------------------------------------
@@ -927,10 +948,14 @@ def _scan_call(  # noqa: PLR0913
         encodes = method == "encode" and not _names_codec(node.args)
         if encodes or method in ("tokenize", "encode_plus", "batch_encode_plus", "batch_encode"):
             work.kinds.add("tokenize")
+    of_many = node.func if isinstance(node.func, ast.Subscript) else None  # ``self.steps[i](picture)``
+    name = dotted(of_many.value) if of_many is not None else name
     if name is None:
         return
     for member in work.callee(name, function, instance):
-        if isinstance(member, External):
+        if of_many is not None:
+            _transform(work, member)
+        elif isinstance(member, External):
             seeded = any(keyword.arg == "generator" for keyword in node.keywords)
             if not (seeded and member.qualname.startswith("torch.")):
                 _note(member.qualname, work)

@@ -6,21 +6,11 @@ import ast
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.datasets import dataset_of, lengths
+from turbofix.program.datasets import PUBLISHED, dataset_of, lengths, published_length
 from turbofix.program.events import Event, LoopRecord
-from turbofix.program.facts import Frame, constants, settled
+from turbofix.program.facts import Frame, settled
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Instance, Iterated, Made, Value, members
-
-PUBLISHED = {
-    **{f"torchvision.datasets.{name}": ("train", True, 60_000) for name in ("MNIST", "FashionMNIST", "KMNIST")},
-    **{f"torchvision.datasets.{name}": ("train", True, 50_000) for name in ("CIFAR10", "CIFAR100")},
-    "torchvision.datasets.USPS": ("train", True, 7_291),
-    "torchvision.datasets.SVHN": ("split", "train", 73_257),
-    "torchvision.datasets.STL10": ("split", "train", 5_000),
-    "torchvision.datasets.ImageNet": ("split", "train", 1_281_167),
-}
-"""How many samples the training part of a published data set has: the parameter that asks for it, and its default."""
 
 
 def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
@@ -153,17 +143,16 @@ def written_samples(analysis: Analysis, loader: Made) -> tuple[int | None, tuple
 
 
 def samples(analysis: Analysis, value: Value) -> int | None:
-    """How many samples data hold: the training part of a published data set, or what a class of the program says."""
+    """How many samples data hold: a part of a published data set, or what a class of the program says."""
     lengths: set[int | None] = set()
     for each in members(value):
-        known = PUBLISHED.get(each.qualname) if isinstance(each, Made) else None
-        if known is not None and _is_cut(analysis):
+        published = isinstance(each, Made) and each.qualname in PUBLISHED
+        if published and _is_cut(analysis):
             return None
-        if known is None or not isinstance(each, Made):
+        if published and isinstance(each, Made):
+            lengths.add(published_length(each))
+        else:
             lengths.add(dataset_of(analysis, each).length if isinstance(each, (Made, Instance)) else None)
-            continue
-        asked = each.arguments.get(known[0], 1)
-        lengths.add(known[2] if asked is None or list(constants(asked.value)) == [known[1]] else None)
     return lengths.pop() if len(lengths) == 1 else None
 
 

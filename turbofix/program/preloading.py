@@ -13,7 +13,7 @@ from turbofix.nodes import children, walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
 from turbofix.program.contents import change_after
-from turbofix.program.datasets import making
+from turbofix.program.datasets import PUBLISHED, making
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled, unwrapped
@@ -218,16 +218,20 @@ def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:
 
 def _too_large(analysis: Analysis, loader: Loader, value: Value) -> str | None:
     """Why the pictures of a published data set are not kept: what they are resized to takes too much memory."""
-    name, pixels = loader.dataset.qualname or "", _SMALLEST
+    name = loader.dataset.qualname or ""
+    _, _, native = PUBLISHED.get(name, ("", {}, 0))
+    pixels = 0
     for each in _resizing(value):
         size = each.arguments.get("size", 0)
         sides = [settled(one) for one in flatten(size.value, 1)] if size is not None else []
         numbers = [one for one in sides if isinstance(one, int)]
         pixels = max(pixels, numbers[0] * numbers[-1] if numbers else 0)
-    taken = (samples(analysis, value) or 0) * pixels * (4 if name.endswith(("MNIST", "USPS")) else 12)
+    channels = 1 if name.endswith(("MNIST", "USPS")) else 3
+    taken = (samples(analysis, value) or 0) * (pixels or native or _SMALLEST) * channels * 4
     if not name.startswith("torchvision.") or taken <= _ROOM:
         return None
-    return f"its pictures take {taken / 1e9:.1f} gigabytes, and two are kept at most: resize whole batches on the GPU"
+    do = ": resize whole batches on the GPU" if pixels > native else ""
+    return f"its pictures take {taken / 1e9:.1f} gigabytes, and two are kept at most{do}"
 
 
 def _change(analysis: Analysis, value: Value | None) -> str | None:

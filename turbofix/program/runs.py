@@ -12,11 +12,10 @@ from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
-from turbofix.program.datasets import GENERATORS
+from turbofix.program.datasets import GENERATORS, PUBLISHED
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, settled
-from turbofix.program.lasting import PUBLISHED
 from turbofix.program.model import Loader, Parser, Part, Run, Step
 from turbofix.program.names import dotted, loads, parameters, said, stored, targets, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
@@ -222,8 +221,8 @@ def _samples(steps: Iterable[Step], loaders: Iterable[Loader]) -> int | None:
         loader = next((each for each in loaders if each.site == site), None)
         if loader is None:
             return None
-        published = PUBLISHED.get(loader.dataset.qualname or "")
-        length = loader.dataset.length or (published[2] if published is not None else None)
+        _, parts, _ = PUBLISHED.get(loader.dataset.qualname or "", ("", {}, 0))
+        length = loader.dataset.length or next(iter(parts.values()), None)
         if length is None:
             return None
         total += length
