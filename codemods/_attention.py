@@ -22,10 +22,21 @@ _OF_IMAGES = frozenset(("torch.nn.GroupNorm", "torch.nn.BatchNorm2d", "torch.nn.
 
 def attention_of(program: TrainingProgram, model: Model, calls: Sequence[Called]) -> Evidence | None:
     """What shows that a model which a framework trains is a transformer; ``calls`` are those of its steps."""
-    for layer in sorted(model.layers):
-        if layer.startswith((*_LAYERS, *_LIBRARIES)):
-            return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
-    return _by_calls(program, calls)
+    return _by_layers(model) or _by_calls(program, calls)
+
+
+def _by_layers(model: Model) -> Evidence | None:
+    """A layer of a transformer; an attention beside a convolutional network's norms is one of the network's layers."""
+    stacks = _LIBRARIES if _OF_IMAGES & model.layers and not _NORMS & model.layers else (*_LAYERS, *_LIBRARIES)
+    found = next((layer for layer in sorted(model.layers) if layer.startswith(stacks)), None)
+    return Evidence(f"`{model.name or 'the model'}` is made with {found}", model.site) if found is not None else None
+
+
+def goes_on_from(models: Sequence[Model]) -> str | None:
+    """Why a recipe stays as it is where pretrained weights are trained on."""
+    if any(layer.endswith(".from_pretrained") for model in models for layer in model.layers):
+        return "it goes on from pretrained weights, which rarely need it: the recipe is yours to change"
+    return None
 
 
 def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> Evidence | None:
@@ -38,9 +49,8 @@ def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> 
     if len(models) != 1 and trained is None:
         return None
     for model in models if trained is None else [each for each in models if each.site == trained]:
-        for layer in sorted(model.layers):
-            if layer.startswith((*_LAYERS, *_LIBRARIES)):
-                return Evidence(f"`{model.name or 'the model'}` is made with {layer}", model.site)
+        if (found := _by_layers(model)) is not None:
+            return found
     if len(models) != 1 or trained not in (None, models[0].site):
         return None
     return _by_calls(program, step.calls)

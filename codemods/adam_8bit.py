@@ -25,7 +25,7 @@ Use instead
     GPU are there.
 
 When refused
-    Nothing is said of models that are not known to have 100 million parameters beside embeddings and convolutions, nor
+    Nothing is said of models that are not known to have a billion parameters beside embeddings and convolutions, nor
     of 16-bit, quantized, sharded or partly frozen ones. It is refused
 
     - where the optimizer's state is loaded, or a ``Trainer`` may resume: neither kind reads what the other has saved;

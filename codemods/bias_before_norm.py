@@ -22,14 +22,14 @@ When refused
     ``__init__``, or ``x = self.norm(x)`` as the next statement behind ``x = self.conv(x)``. The code must have been
     seen to be executed.
 
-    A checkpoint that was saved with the bias does not fit any more: where the program loads one into a model or an
-    optimizer, that it is none from before the change is assumed. It is refused where the program reads the ``bias`` of
-    layers without asking whether there is one (``m.bias.data.zero_()``); where it has hooks; and where it sets batch
-    norms to evaluation while it trains, when they subtract another mean.
+    It is refused where the program loads a checkpoint into a model or an optimizer, which may have been saved with the
+    bias; where it reads the ``bias`` of layers without asking whether there is one (``m.bias.data.zero_()``); where it
+    has hooks; and where it sets batch norms to evaluation while it trains, when they subtract another mean.
 
-    Nothing is said where one of the two is there under a condition, is called from elsewhere or twice, where ``bias``
-    is given by a variable or in an unpacked mapping, where an ``nn.Sequential`` is indexed or gone through, of other
-    norms, and of linear layers: a batch norm behind one may count positions as channels.
+    Nothing is said of one-dimensional ones, which it costs next to nothing, where one of the two is there under a
+    condition, is called from elsewhere or twice, where ``bias`` is given by a variable or in an unpacked mapping, where
+    an ``nn.Sequential`` is indexed or gone through, of other norms, and of linear layers: a batch norm behind one may
+    count positions as channels.
 
 Risk
     recipe: the function that the network can learn is the same, but the bias draws no random number any more when the
@@ -44,11 +44,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import NO_OLD_CHECKPOINT, READ_WHOLE
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk
-from turbofix.program.model import Biased, TrainingProgram
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
+from turbofix.program.model import TrainingProgram
 
 from ._frameworks import LEFT
 
@@ -57,7 +57,7 @@ codemod = Codemod(
     group="compute",
     risk=Risk.RECIPE,
     known_as=("bias=False", "convolution before BatchNorm"),
-    assumes=(READ_WHOLE, NO_OLD_CHECKPOINT),
+    assumes=(READ_WHOLE,),
 )
 
 
@@ -66,38 +66,26 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Layers with a bias, straight before a batch norm."""
     if program.framework not in LEFT or not program.trains or not program.biases.layers:
         return
-    layers = program.biases.layers
-    reason = why_not(program)
-    if reason is not None:
-        first, *others = layers
-        more = f" (and those of {len(others)} other layers)" if others else ""
-        message = f"the batch norm behind it takes the bias of this {first.kind} out again{more}"
-        yield codemod.refuse(first.layer, message, reason, evidence=seen(first))
+    layers = [each for each in program.biases.layers if not each.kind.endswith("1d")]
+    if not layers:
+        one = "the bias of a one-dimensional convolution costs next to nothing before a batch norm"
+        yield codemod.in_place(program.biases.layers[0].layer, one)
         return
-    loads = program.biases.loads
-    loaded = (Evidence("a checkpoint is loaded", loads),) if loads is not None else ()
-    assumes = (NO_OLD_CHECKPOINT,) if loads is not None else ()
-    for each in layers:
-        message = f"the batch norm behind it takes the bias of this {each.kind} out again"
-        yield codemod.finding(each.layer, message, plan=each, evidence=(*seen(each), *loaded), assumes=assumes)
-
-
-def seen(biased: Biased) -> tuple[Evidence, ...]:
-    """The batch norm."""
-    return (Evidence("the batch norm, made", biased.norm),)
-
-
-def why_not(program: TrainingProgram) -> str | None:
-    """What needs the bias, if anything."""
-    needed = program.biases.needed
+    first, needed = layers[0], program.biases.needed
+    more = f" (and those of {len(layers) - 1} other layers)" if len(layers) > 1 else ""
+    message = f"the batch norm behind it takes the bias of this {first.kind} out again{more}"
+    seen = (Evidence("the batch norm, made", first.norm),)
     if needed is not None:
-        return f"{needed.why} ({needed.site.line_from(program.biases.layers[0].layer.path)})"
-    return None
+        reason = f"{needed.why} ({needed.site.line_from(first.layer.path)})"
+        yield codemod.refuse(first.layer, message, reason, evidence=seen)
+    else:
+        yield codemod.finding(first.layer, message, plan=tuple(layers), evidence=seen, worth=Worth.SMALL)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Make the layer without a bias."""
+    """Make the layers without a bias."""
     plan = finding.plan
-    assert isinstance(plan, Biased)
-    edit.argument(plan.layer, "bias", "False", plan.position)
+    assert isinstance(plan, tuple)
+    for each in plan:
+        edit.argument(each.layer, "bias", "False", each.position)

@@ -52,7 +52,7 @@ from turbofix.program.evidence import of_loop, of_value
 from turbofix.program.model import Act, Framework, Step, Training, TrainingProgram, Weights
 from turbofix.records import dataclass
 
-from ._attention import attention_in, attention_of
+from ._attention import attention_in, attention_of, goes_on_from
 from ._frameworks import LEFT
 from ._precision import models_of
 from ._trainers import FULL, Switch, is_off, is_sharded, judged, set_switch
@@ -111,7 +111,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = "gradients are not clipped: one odd batch can throw the weights of a transformer off"
         seen = (of_loop(step), attention)
-        reason = why_not(program, step)
+        reason = why_not(program, step) or goes_on_from(models_of(program, step))
         weights = next((each for each in step.weights if each.update == update.site), Weights(update.site))
         reason = reason or weights.why_not
         if reason is not None or weights.text is None:
@@ -148,7 +148,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             yield there
             continue
         seen = (attention, of_value(SWITCH, training.argument(SWITCH), training.site))
-        reason = why_not_under_lightning(program, training)
+        reason = why_not_under_lightning(program, training) or goes_on_from(training.models)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
         else:

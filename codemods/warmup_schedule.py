@@ -52,8 +52,9 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Act, Framework, Optimizer, Step, TrainingProgram
 from turbofix.records import dataclass
 
-from ._attention import attention_in
+from ._attention import attention_in, goes_on_from
 from ._frameworks import LEFT
+from ._precision import models_of
 from ._scaler import companion_names, why_not_saved
 
 codemod = Codemod(
@@ -109,6 +110,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     """What the rewrite does; Refuse where it is not known to be right."""
     update = step.updates[0]
+    if (reason := goes_on_from(models_of(program, step))) is not None:
+        raise Refuse(reason)
     if program.framework is not Framework.PYTORCH:
         raise Refuse("the framework has to prepare a scheduler, which may then count the steps of all processes")
     if program.processes:

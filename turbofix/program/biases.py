@@ -79,7 +79,7 @@ def biases(analysis: Analysis) -> Biases:
     if not pairs:
         return Biases()
     in_order = tuple(sorted(pairs, key=lambda each: each.layer))
-    return Biases(in_order, next(_needs(analysis), None), next(_loads(analysis), None))
+    return Biases(in_order, next(_needs(analysis), None))
 
 
 def _has_bias(made: Made) -> bool:
@@ -271,6 +271,7 @@ def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool
 
 def _needs(analysis: Analysis) -> Iterator[Hazard]:
     """What raises without the bias, or is changed by its going."""
+    yield from (Hazard("a checkpoint is loaded, which may have been saved with it", each) for each in _loads(analysis))
     places = analysis.facts.places
     for module in analysis.execution.modules.values():
         parents = parents_in(module.tree)

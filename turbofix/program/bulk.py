@@ -18,8 +18,8 @@ from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Class, Instance, Made, Opaque, Tensor, flatten, members
 from turbofix.program.weights import is_all, is_owner, names_before
 
-BULKY = 100_000_000
-"""So many numbers, and Adam's two float32 states for them take 0.8 GB."""
+BULKY = 1_000_000_000
+"""So many numbers, and Adam's two float32 states for them take 8 GB: less is no limit on the GPUs of a data center."""
 
 _KINDS = ("torch.optim.Adam", "torch.optim.AdamW")
 

@@ -23,20 +23,13 @@ _STACKS = {"torch.nn.TransformerEncoder": ("encoder_layer", 1), "torch.nn.Transf
 
 _RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 3, "torch.nn.RNN": 1}
 
-_BY_NAME = (
-    (re.compile(r"(?:^|/)(?:x?lm-)?(?:bert|roberta|deberta-v3|electra|wav2vec2|hubert)-large\b"), 300_000_000),
-    (re.compile(r"(?:^|/)(?:openai-community/)?gpt2-medium$"), 300_000_000),
-    (re.compile(r"(?:^|/)(?:gpt2|t5|flan-t5|t5-v1_1)-large$"), 700_000_000),
-    (re.compile(r"(?:^|/)(?:gpt2|flan-t5|t5-v1_1)-xl$"), 1_400_000_000),
-    (re.compile(r"(?:^|/)bart-large\b"), 350_000_000),
-)
-"""Checkpoints that are known by words, with what they hold beside their embeddings."""
+_XL, _NUMBERS = re.compile(r"(?:^|/)(?:gpt2|flan-t5|t5-v1_1)-xl$"), 1_400_000_000
+"""Checkpoints that are known by a word, with what they hold beside their embeddings."""
 
 _OTHERWISE = (*QUANTIZED, "config", "device_map", "device_mesh", "tp_plan")
 """What may make a checkpoint another one than its name says, or lay it over several devices."""
 
 _BILLIONS = re.compile(r"(?:^|[-_/])(\d{1,3}(?:\.\d+)?)[bB](?=[-_.]|$)")
-_MILLIONS = re.compile(r"(?:^|[-_/])(\d{3})[mM](?=[-_.]|$)")
 
 _EMBEDDED = 3
 """A third of what the name of a small checkpoint says is there beside the embeddings, at least."""
@@ -116,13 +109,10 @@ def _of_checkpoint(part: Made) -> int:
 
 def size_by_name(name: str) -> int:
     """How many numbers a checkpoint holds at least beside its embeddings; 0 where its name does not say so."""
-    for pattern, size in _BY_NAME:
-        if pattern.search(name):
-            return size
-    billions, millions = _BILLIONS.search(name), _MILLIONS.search(name)
-    if billions is not None:
-        return int(float(billions[1]) * 1_000_000_000) // _EMBEDDED
-    return int(millions[1]) * 1_000_000 // _EMBEDDED if millions is not None else 0
+    if _XL.search(name):
+        return _NUMBERS
+    billions = _BILLIONS.search(name)
+    return int(float(billions[1]) * 1_000_000_000) // _EMBEDDED if billions is not None else 0
 
 
 # --- how often a layer is there ---------------------------------------------------------------------------------------

@@ -1040,14 +1040,10 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Biases:
-    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it.
-
-    ``loads``: where a checkpoint is loaded, which may have been saved with the bias.
-    """
+    """The layers whose bias a batch norm takes out again, and the first thing in the program that needs it."""
 
     layers: tuple[Biased, ...] = ()
     needed: Hazard | None = None
-    loads: Site | None = None
 
 
 @dataclass(frozen=True)
