@@ -25,13 +25,14 @@ Use instead
             ...  # save the same
             raise
 
-    The interrupted epoch begins anew. Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
+    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained.pt`` at the end. Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
 
 When refused
-    Nothing is said of a training that is known to be short (fewer than five million samples), saves the optimizer's
-    state, or speaks of resuming or signals. It is refused in notebooks, under Accelerate, where several processes or
-    loops train, where the outer loop is no ``for ... in range(...)`` or stands in a ``try`` or ``with``, where an epoch
-    leaves to the next what cannot be saved, and where the learning rate changes by batches.
+    Nothing is offered for a training that is known to be short (fewer than five million samples, or five passes), saves
+    the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted at the start, in
+    notebooks, under Accelerate, where several processes or loops train, where the outer loop is no ``for ... in
+    range(...)`` or stands in a ``try`` or ``with``, where an epoch leaves to the next what cannot be saved, and where
+    the learning rate changes by batches.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -70,7 +71,7 @@ ROUNDS = 20
 """So many epochs over nobody knows how many samples take hours as likely as not."""
 
 FEW = 5
-"""Fewer, of which nobody keeps the result, are a trial."""
+"""Fewer are over soon, or each of them takes as long as a training."""
 
 STEPS = 10_000
 """So many steps without epochs may."""
@@ -126,7 +127,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         and (run.samples is not None or run.rounds >= ROUNDS)
     )
     assumes = () if known else (LONG_ENOUGH,)
-    plan = Plan(run, program.device.reaches_cuda)
+    plan = Plan(run, program.device.reaches_cuda or program.names_cuda)
     yield codemod.finding(run.loop, message, plan=plan, evidence=tuple(seen), assumes=assumes)
 
 
@@ -135,9 +136,7 @@ def is_short(run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return (
-            run.result is None and run.weights is None and run.rounds < FEW
-        )  # what nobody keeps need not be kept in between
+        return run.rounds < FEW
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS
     return run.rounds * run.samples < SAMPLES
@@ -199,6 +198,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         inner = edit.text(run.counted)
         head, _, rest = inner.partition("(")
         edit.replace(run.counted, f"{head}({run.counter}, {rest.lstrip()}")
+    models = [f'"{part.key}": {part.text}.state_dict()' for part in run.parts if part.kind == "model"]
+    models, name = [requote(each, edit, at) for each in models], requote('"trained.pt"', edit, at)
     way = f"{word} interrupted-<{run.counter}>.pt" if run.parser else f"{word}=interrupted-<{run.counter}>.pt"
     edit.after(
         at,
@@ -210,6 +211,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         requote(f'    {move}("interrupted.pt.tmp", f"interrupted-{{{run.counter}}}.pt")', edit, at)
         + "  # whole, or not there",
         "    raise",
+        *(() if run.result or run.weights or not models else (f"{save}({{{', '.join(models)}}}, {name})",)),
     )
 
 

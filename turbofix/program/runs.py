@@ -63,6 +63,8 @@ _CHANGING = frozenset(
 )
 """Methods that change what they are called on."""
 
+_EMPTYING = frozenset(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"))
+
 _STATEFUL = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scaler"}
 
 
@@ -118,6 +120,10 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     held = any(isinstance(each, (ast.Try, ast.With)) for each in above)
     if held or (isinstance(scope, FUNCTIONS) and Glance().is_generator(scope, module)):
         return replace(whole, why_not="the loop stands in a `try`, a `with` or a generator")
+    emptied = next((each for each in facts.of("call") if each.name in _EMPTYING and each.order < events[0].order), None)
+    if emptied is not None:
+        where = facts.site(emptied).line_from(module.path)
+        return replace(whole, why_not=f"files of the run before are deleted at each start ({where})")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
@@ -327,10 +333,13 @@ class Survey:
             found = members(analysis.facts.evaluate(node, frames))
             if text.partition(".")[0] in self.inside or text in self.inside:
                 continue
-            if len(found) == 1 and isinstance(found[0], (Made, Instance, Iterated)):
-                self.texts.setdefault(id(found[0]), text)
-                self.values[text] = found[0]
-
+            held = [each for each in found if isinstance(each, (Made, Instance, Iterated))]
+            stepped = all(isinstance(each, Made) and each.kind == "optimizer" for each in held)
+            others = [each for each in found if each not in held and not (stepped and isinstance(each, Const))]
+            if held and not others:
+                for each in held:  # of several, whichever it is has that name
+                    self.texts.setdefault(id(each), text)
+                self.values[text] = held[0]
         for text, value in self._own().items():
             if text not in self.inside:
                 self.texts.setdefault(id(value), text)
@@ -361,6 +370,8 @@ class Survey:
                 continue
             for value, kind in kinds:
                 text = self.texts.get(id(value))
+                if text is None and self._is_made_inside(value):
+                    continue  # a round makes it anew
                 line = self.analysis.facts.site(event).line_from(self.module.path)
                 if text is None:
                     return (), f"what is used as {kind} on {line} has no one name before the loop"
@@ -376,6 +387,11 @@ class Survey:
         if not {"model", "optimizer"} <= {part.kind for part in parts}:
             return parts, "the model or the optimizer is not known at the loop"
         return parts, None
+
+    def _is_made_inside(self, value: Value) -> bool:
+        """Whether something is made in each round."""
+        levels = value.made_at.chain() if isinstance(value, (Made, Instance)) else ()
+        return any(getattr(level.detail, "node", None) is self.loop for level in levels)
 
     def _modules(self) -> list[str]:
         """What the modules are called that the loop can see, without the parts of others."""
