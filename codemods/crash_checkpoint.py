@@ -25,7 +25,8 @@ Use instead
             ...  # save the same
             raise
 
-    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained.pt`` at the end. Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
+    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained.pt`` at the end. Without
+    ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
 
 When refused
     Nothing is offered for a training that is known to be short (fewer than five million samples, or five passes), saves
