@@ -364,6 +364,26 @@ def test_a_trainer_class_whose_step_is_a_method() -> None:
     (loader,) = found.loaders
     assert loader.argument("batch_size").values == (16,) and loader.argument("num_workers").values == (2,)
     assert loader.name == "self.loader"
+
+
+def test_a_loader_that_an_object_is_given_is_called_by_its_parameter() -> None:
+    found = program(
+        """
+        from dataclasses import dataclass
+        from torch.utils.data import DataLoader
+
+        @dataclass
+        class Data:
+            train: DataLoader
+            held: DataLoader
+
+        def prepare(photos, more):
+            return Data(train=DataLoader(photos, batch_size=8), held=DataLoader(more))
+
+        data = prepare(read("photos"), read("more"))
+        """
+    )
+    assert [each.name for each in found.loaders] == ["train", "held"]
     assert found.optimizers[0].passes == () and found.optimizers[0].target_text == "self.optimizer"
 
 

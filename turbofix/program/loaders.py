@@ -328,11 +328,14 @@ def _name(analysis: Analysis, events: list[Event]) -> str | None:
 
 
 def _assigned(analysis: Analysis, event: Event) -> str | None:
-    """The name under which a loader is assigned, or what the function that makes it returns."""
+    """The name under which a loader, or what the function that makes it returns, is assigned or handed over."""
     facts = analysis.facts
     frames = facts.frames(event)
     for frame in reversed(frames):
         statement = facts.places.statement(frame.anchor, frame.module)
+        holder = facts.places.parent(frame.anchor, frame.module)
+        if isinstance(holder, ast.keyword):
+            return holder.arg  # of an object that holds it: ``Data(train_loader=DataLoader(...))``
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             return _target_of(statement, frame.anchor, facts.places.parent(frame.anchor, frame.module))
         if not isinstance(statement, ast.Return):
