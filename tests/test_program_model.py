@@ -364,6 +364,7 @@ def test_a_trainer_class_whose_step_is_a_method() -> None:
     (loader,) = found.loaders
     assert loader.argument("batch_size").values == (16,) and loader.argument("num_workers").values == (2,)
     assert loader.name == "self.loader"
+    assert found.optimizers[0].passes == () and found.optimizers[0].target_text == "self.optimizer"
 
 
 def test_a_loader_that_an_object_is_given_is_called_by_its_parameter() -> None:
@@ -384,7 +385,6 @@ def test_a_loader_that_an_object_is_given_is_called_by_its_parameter() -> None:
         """
     )
     assert [each.name for each in found.loaders] == ["train", "held"]
-    assert found.optimizers[0].passes == () and found.optimizers[0].target_text == "self.optimizer"
 
 
 def test_accumulation_under_a_modulo() -> None:
