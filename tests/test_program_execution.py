@@ -1730,3 +1730,43 @@ def test_of_the_values_only_dicts_have_classes_below_theirs() -> None:
     kinds = Value.__subclasses__()
     assert {Tensor, Const, Mapping} <= {*kinds}
     assert {kind for kind in kinds if kind.__subclasses__()} == {Mapping}
+
+
+HANDED = """
+def once(rate=0.1):
+    loss.backward()
+
+def whole(rate=0.1):
+    for batch in data:
+        loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "loops"),
+    [
+        ("search.optimize(task.whole, trials=3)", 1),  # a function is called as it is
+        ("library.tune(lambda trial: task.whole(trial.rate))", 1),
+        ("task.whole()\nsearch.optimize(task.whole)", 1),  # reached anyway
+        ("print(task.whole)", 0),
+    ],
+)
+def test_what_is_handed_to_a_call_that_is_not_followed_is_entered_where_nothing_trains(given: str, loops: int) -> None:
+    found = run(f"import library, task\nsearch = library.search()\n{given}\n", task=HANDED)
+    assert len([each for each in found.events if each.kind == "backward"]) == loops
+
+
+def test_a_step_that_is_handed_over_is_repeated_by_code_that_is_not_followed() -> None:
+    texts = {ROOT / "train.py": "import library, task\nlibrary.Engine(task.once).run()\n", ROOT / "task.py": HANDED}
+    found = execute(ROOT / "train.py", ROOT, texts.get)
+    assert found is not None and found.entered and not found.complete
+    assert found.incomplete_because == "what line 2 of train.py calls runs `once`, and was not followed"
+    (event,) = (each for each in found.events if each.kind == "backward")
+    assert any(level.kind == "loop" for level in event.control.upwards())
+
+
+def test_where_nothing_trains_it_is_told_what_may() -> None:
+    found = run("import library, task\nclass A(library.Base): pass\nA().fit(3)\n", task=HANDED + "\nx = 1")
+    assert found.unfollowed == ("What line 3 of train.py calls (`A().fit`) was not followed.",)
+    found = run("import task\nprint(task.data)\n", task=HANDED)
+    assert [each[:18] for each in found.unfollowed] == ["`once` (line 2 of ", "`whole` (line 5 of"]

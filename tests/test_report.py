@@ -268,6 +268,8 @@ def test_a_gain_that_nobody_measured_is_not_invented() -> None:
 def test_rich_tells_the_kinds_of_nothing_apart() -> None:
     report = FileReport(Path.cwd() / "a.py", "none", False)
     assert "No training loop" in rich.render(Outcome((report,)))
+    unfollowed = replace(report, unfollowed=("What line 3 of a.py calls (`brain.fit`) was not followed.",))
+    assert "\nWhat line 3 of a.py calls (`brain.fit`) was not followed.\n" in rich.render(Outcome((unfollowed,)))
     assert rich.render(Outcome((replace(report, trains=True),))) == "Nothing to fix.\n"
     defines = replace(report, trains=True, defines=True)
     alone = "a.py starts no training by itself: it holds a training loop that other code calls"

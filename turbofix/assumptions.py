@@ -108,7 +108,7 @@ WEIGHTS_UNREAD = Assumption("weights-unread", "nobody reads the attention weight
 ALL_MOVED = Assumption("all-moved", "all tensors that meet the model were found, and move with it", compare("rounded"))
 READ_WHOLE = Assumption(
     "read-whole",
-    "what could not be read of the program (code that it makes and runs) changes nothing here",
+    "what could not be read of the program (code that it makes and runs, or that calls it) changes nothing here",
     compare("rounded"),
 )
 SCRIPT_MENDED = Assumption("script-mended", "what stops the script today is mended first", compare("bitwise"))

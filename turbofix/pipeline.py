@@ -118,7 +118,8 @@ class FileReport:
     accepted. ``defines``: it holds a training loop and starts no training by itself; ``started_by`` are scripts that
     import it. ``risk`` is the highest that the user accepts for it,
     ``likely`` whether what rests on assumptions is accepted, too. ``warnings`` are sentences about the user's own
-    comments. ``acts_on`` are the lines of other files that a training does something on.
+    comments. ``acts_on`` are the lines of other files that a training does something on, ``unfollowed`` sentences about
+    what may train where nothing was seen to.
     """
 
     path: Path
@@ -136,6 +137,7 @@ class FileReport:
     likely: bool = False
     warnings: tuple[str, ...] = ()
     acts_on: frozenset[tuple[Path, int]] = frozenset()
+    unfollowed: tuple[str, ...] = ()
 
     def spot(self, site: Site) -> Spot:
         """Where a site is, as results tell it."""
@@ -386,6 +388,7 @@ class Analysis:
             mended=self._is_mended(examined),
             defines=bool(self.program.steps) and not self.program.script.starts,
             acts_on=self.program.acts_on if self.program.trains else frozenset(),
+            unfollowed=self.program.unfollowed,
         )
 
     def turn(self, codemod: Codemod, risk: Risk, names: Mapping[tuple[str, Path, int, int], str]) -> Turn:
@@ -408,7 +411,7 @@ class Analysis:
             said = self._try(what, lambda: list(codemod.examine(program)))
             rests: tuple[Assumption, ...] = ()
             if not codemod.everywhere:
-                unread = READ_WHOLE in codemod.assumes and not program.complete
+                unread = program.entered or (READ_WHOLE in codemod.assumes and not program.complete)
                 rests = (READ_WHOLE,) * unread + (SCRIPT_MENDED,) * self._is_broken
             self._said[codemod.name] = [self._told(each, rests) for each in said or [] if self._wanted(codemod, each)]
         return self._said[codemod.name]

@@ -321,11 +321,16 @@ def _unknown_result(interp: Interpreter, callee: Value, arguments: Arguments, no
     hosts = hosts_passed(arguments)
     if hosts and type(callee) is not Opaque:
         return joined_hosts(hosts)
+    hand(interp, arguments, node)
+    return access.child(interp, callee, f"()@{getattr(node, 'lineno', 0)}", node, "call")
+
+
+def hand(interp: Interpreter, arguments: Arguments, node: ast.AST, *, objects: bool = True) -> None:
+    """Give values to a call that is not followed: it may call functions, and methods of ``objects``."""
     for value in arguments.values():
         for member in members(value):
-            if type(member) is Opaque:
-                member.uses.add("passed")
-    return access.child(interp, callee, f"()@{getattr(node, 'lineno', 0)}", node, "call")
+            if type(member) in (Function, Bound) or (objects and type(member) in (Instance, Class)):
+                interp.handed.append((member, node, interp.control, interp.frame))
 
 
 def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast.AST) -> Value:

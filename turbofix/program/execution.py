@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from dataclasses import field
 from pathlib import Path
 
+from turbofix.nodes import walk
 from turbofix.program import calls, imports
 from turbofix.program.events import Arguments, Control, Event, LoopRecord, Passed
 from turbofix.program.interpreter import Interpreter, OutOfBudgetError, Settings
+from turbofix.program.libraries import TRAINERS_START
 from turbofix.program.scopes import Beside, Frame, Lazy, ModuleFile, Reader, Scope, nothing_beside
+from turbofix.program.syntax import own_nodes
 from turbofix.program.tensors import tensors_in, tensors_passed, with_roles
-from turbofix.program.values import Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
+from turbofix.program.values import Bound, Class, Function, Instance, Opaque, Origin, Tensor, Value, join_all, members
 from turbofix.records import dataclass
 
 __all__ = ["Beside", "Execution", "ModuleFile", "Reader", "Scope", "execute", "nothing_beside"]
@@ -34,6 +37,8 @@ class Execution:
     read: Reader
     complete: bool
     incomplete_because: str | None = None
+    entered: bool = False  # what trains is called from code that was not followed
+    unfollowed: tuple[str, ...] = ()  # where nothing trains: what may, and was not followed
     uncalled: tuple[ast.AST, ...] = ()  # functions that nobody called and that were run with opaque parameters
     roots: list[Control] = field(default_factory=list)
     frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
@@ -58,9 +63,11 @@ def execute(
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _FRAMES))
     reason: str | None = None
+    unsure: str | None = None
     uncalled: list[ast.AST] = []
     try:
         imports.run(interp, module)
+        unsure = _run_handed(interp)
         _run_uncalled(interp, module, uncalled)
     except OutOfBudgetError:
         reason = "it executes more statements than the analysis follows"
@@ -82,8 +89,10 @@ def execute(
         list(interp.loops.values()),
         root,
         read,
-        reason is None,
-        reason,
+        reason is None and unsure is None,
+        reason or unsure,
+        unsure is not None,
+        tuple(_unfollowed(interp)),
         tuple(uncalled),
         interp.roots,
         interp.frames,
@@ -92,6 +101,92 @@ def execute(
         beside,
         frozenset(modules if settings else interp.guessed),
     )
+
+
+def _run_handed(interp: Interpreter) -> str | None:
+    """Where nothing trains, execute what was handed to calls that were not followed, as these may; why it is unsure.
+
+    A function is called where it was handed over, with unknown arguments. Of an object it is the methods that speak of
+    training, those first that set its attributes: which of them are called, and when, is not known.
+    """
+    unsure: str | None = None
+    if any(map(_trains, interp.events)):
+        return None
+    interp.in_order = False
+    for value, node, control, frame in interp.handed:  # which may grow meanwhile
+        interp.control, interp.frame = control, frame
+        made = calls.call(interp, value, Arguments([], {}, open=True), node) if type(value) is Class else value
+        for each in _methods(interp, made) if type(made) is Instance else [made]:
+            if isinstance(each, (Function, Bound)) and _enter(interp, each, node):
+                line, file = getattr(node, "lineno", 0), frame.module.path.name
+                called = each.function if isinstance(each, Bound) else each
+                unsure = f"what line {line} of {file} calls runs `{called.name}`, and was not followed"
+    return unsure
+
+
+_PARTS = ("training_step", "train_step", "fit_batch", "compute_loss")
+_STARTING = ("train", "fit", "run", "step", "optimize")
+
+
+def _unfollowed(interp: Interpreter) -> Iterator[str]:
+    """Where nothing trains, in sentences: what looks like a part of a training, and calls that were not followed."""
+    if any(event.kind == "backward" for event in interp.events) or any(map(_trains, interp.events)):
+        return
+    for node, function in interp.functions.items():
+        if node not in interp.called and (function.name in _PARTS or _goes_backward(node)):
+            line, file = getattr(node, "lineno", 0), function.module.path.name
+            yield f"`{function.name}` (line {line} of {file}) looks like a part of a training: no call of it was seen."
+    for value, node, _, frame in interp.handed:
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(value, Instance) and isinstance(called, ast.Attribute) and called.attr.startswith(_STARTING):
+            place = f"line {called.end_lineno} of {frame.module.path.name}"
+            yield f"What {place} calls (`{ast.unparse(called)}`) was not followed."
+
+
+def _trains(event: Event) -> bool:
+    """Whether an event is a backward pass in a loop, or a call of a trainer."""
+    if event.kind == "backward":
+        return any(level.kind == "loop" for level in event.control.upwards())
+    return event.kind == "call" and event.name in TRAINERS_START
+
+
+def _methods(interp: Interpreter, made: Instance) -> list[Bound]:
+    """The methods of an object that nobody called: those that may set attributes, then those that go backward."""
+    found = [
+        value
+        for cls in made.cls.mro()
+        if type(cls) is Class
+        for value in cls.names.values()
+        if type(value) is Function and value.node not in interp.called
+        if interp.glance.mentions_training(value.node, value.module) or _sets_attributes(value.node)
+    ]
+    return [Bound(made, each) for each in sorted(found, key=lambda each: _goes_backward(each.node))]
+
+
+def _sets_attributes(function: ast.AST) -> bool:
+    return any(type(node) is ast.Attribute and type(node.ctx) is ast.Store for node in walk(function))
+
+
+def _goes_backward(function: ast.AST) -> bool:
+    return any(type(node) is ast.Attribute and node.attr == "backward" for node in own_nodes(function))
+
+
+def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bool:
+    """Call a function as one does that was not followed; again and again, where it is a step or trains an object: then
+    it is True."""
+    body = (function.function if type(function) is Bound else function).node  # type: ignore[union-attr]
+    if body in interp.called:
+        return False
+    mark = len(interp.events)
+    calls.call(interp, function, Arguments([], {}, open=True), node)
+    new = [event for event in interp.events[mark:] if event.kind == "backward"]
+    if type(function) is Function and (any(map(_trains, new)) or not _goes_backward(body)):
+        return False
+    if new:
+        interp.forget(mark)
+        batches = interp.opaque("batches", "parameter", node)
+        calls.call(interp, imports.library(interp, "unseen code.repeat"), calls.positional(function, batches), node)
+    return bool(new)
 
 
 def _run_uncalled(interp: Interpreter, module: ModuleFile, uncalled: list[ast.AST]) -> None:

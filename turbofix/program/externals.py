@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -521,13 +522,14 @@ def call_unknown(interp: Interpreter, qualname: str, arguments: Arguments, node:
         result = joined_hosts(hosts)
     else:
         result = interp.opaque(qualname + "()", "call", node)
-    for value in arguments.values():
-        for member in members(value):
-            if hasattr(member, "uses"):
-                member.uses.add("passed")
+    calls.hand(interp, arguments, node, objects=qualname.partition(".")[0] not in _KEEPING)
     interp.event("call", node, qualname, None, arguments, result)
     _run_callbacks(interp, qualname, arguments, node)
     return result
+
+
+_KEEPING = sys.stdlib_module_names | {"torch", "numpy"}
+"""Packages that call no methods of an object that they are given, but those that every object has."""
 
 
 def _format_arguments(interp: Interpreter, arguments: Arguments, node: ast.AST) -> None:

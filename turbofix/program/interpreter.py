@@ -125,7 +125,7 @@ class Interpreter:
         *("budget", "glance", "changed", "in_order", "functions", "classes", "called", "frames", "active", "counts"),
         *("counted", "summaries", "instances", "made", "opaques", "flags", "forwarded", "fetched", "default_device"),
         *("_settings", "_constants", "_events", "_order", "_paths", "_interrupted", "_statements", "expressions"),
-        *("control", "frame", "summarized", "configs", "guessed", "_config_paths"),
+        *("control", "frame", "summarized", "configs", "guessed", "_config_paths", "handed"),
     )
 
     def __init__(self, entry: Path, root: Path, read: Reader, beside: Beside, settings: Settings) -> None:
@@ -152,6 +152,7 @@ class Interpreter:
         self.called: set[ast.AST] = set()
         self.frames: dict[Control, Frame] = {}  # of every module and call that was executed
         self.summarized: list[tuple[Frame, ast.AST, ast.AST]] = []  # calls of functions that were not executed again
+        self.handed: list[tuple[Value, ast.AST, Control, Frame]] = []  # what a call that is not followed may call
         self.active: set[ast.AST] = set()
         self.counts: dict[ast.AST, int] = {}  # how often each function was called, each class's object made
         self.counted: list[ast.AST] = []  # these functions and classes as they were called
@@ -316,6 +317,11 @@ class Interpreter:
         if arguments is not None and found.arguments is not arguments:
             found.arguments = join_arguments(found.arguments, arguments) if found.arguments is not None else arguments
         return found
+
+    def forget(self, number: int) -> None:
+        """Take the events back that were logged after so many."""
+        for key in [*self._events][number:]:
+            del self._events[key]
 
     def absorb(self, node: ast.AST) -> Value | None:
         """``x.cpu().numpy()`` is one read, that of the outer call: take the inner one back, and give what it read."""

@@ -319,6 +319,8 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
         return UNKNOWN
     if kinds & {"trainer"}:
         return _call_trainer(interp, instance, name, arguments, node)
+    if instance.cls.externals():
+        calls.hand(interp, calls.positional(instance), node)
     return _call_anything(interp, instance, name, arguments, node)
 
 

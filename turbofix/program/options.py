@@ -243,7 +243,9 @@ def structured_cli(interp: Interpreter, qualname: str, arguments: Arguments, nod
     for member in members(target):
         if isinstance(member, Class):
             if qualname == "fire.Fire":
-                return calls.construct(interp, member, Arguments(), node)
+                made = calls.construct(interp, member, Arguments(), node)
+                calls.hand(interp, calls.positional(made), node)
+                return made
             return options_of(interp, member, node, qualname.partition(".")[0])
         if isinstance(member, (Function, Bound)):
             return invoke_from_command_line(interp, member, node, qualname.partition(".")[0])

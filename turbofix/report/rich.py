@@ -72,7 +72,9 @@ def _nothing(outcome: Outcome, style: Style) -> str:
     if outcome.findings:
         return "Nothing that turbofix can rewrite; the reasons are above."
     if not any(report.trains for report in outcome.reports):
-        return "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
+        none = "No training loop found: turbofix looks for a loop with a backward pass and an optimizer's step."
+        seen = dict.fromkeys(each for report in outcome.reports for each in report.unfollowed)
+        return "\n".join([none, *(style.wrap(each, 0) for each in [*seen][:3])])
     told = "\n".join(style.wrap(hint, 0) for hint in hints(outcome))
     return f"Nothing to fix here.\n{told}" if told else "Nothing to fix."
 
