@@ -77,8 +77,10 @@ class Outlook:
                 yield sync, "it is read wherever there is a value"
 
     def beside(self, but: Iterable[Site]) -> str:
-        """What a message adds of another read that stays: then little is gained."""
-        found = next(self.staying(but), None)
+        """What a message adds of another read that stays, one in the loop itself if there is: then little is gained."""
+        loop = self.waiting.loop.loop.site
+        certain = [each for each in self.staying(but) if each[0].guard.kind != "config"]
+        found = min(certain, key=lambda other: not is_inside(other[0].site, loop), default=None)
         return f"; {sentence(self.waiting.loop, *found)}" if found is not None else ""
 
 
