@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import is_model, is_module_class, keeps_graph
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every, once_per_node
+from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import KeptGraph, Step
 from turbofix.program.names import walk_here
+from turbofix.program.reaching import readers
 from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS, LOOPS, blocks
 from turbofix.program.tensors import tensors_in
-from turbofix.program.values import Bound, Class, Function, Instance, Namespace, Value, members
+from turbofix.program.values import Bound, Class, Function, Instance, Made, Namespace, Value, members
 
 _ASKING = frozenset(
     {
@@ -46,6 +46,7 @@ def kept_graph(
 ) -> KeptGraph | None:
     """What to say of the graphs of a loop over batches that has no backward pass; None where it builds none."""
     forwards = [event for event in events if event.kind == "forward" and not inside_model(analysis, event)]
+    forwards = [event for event in forwards if not _is_pipeline(event)]
     if not forwards or any(no_grad(event) for event in events if event.kind in ("forward", "unknown_call")):
         return None
     if _in_step(analysis, forwards, steps) or is_switched(analysis):
@@ -62,6 +63,12 @@ def kept_graph(
         why[0] if why else None,
         why[1] if why else None,
     )
+
+
+def _is_pipeline(event: Event) -> bool:
+    """Whether what is called is one of diffusers' pipelines, which build no graphs."""
+    made = [each.qualname for each in members(event.receiver) if isinstance(each, Made)]
+    return bool(made) and all(name.startswith("diffusers.") and "Pipeline" in name for name in made)
 
 
 def _through(analysis: Analysis, event: Event, record: LoopRecord) -> frozenset[Site]:
@@ -272,117 +279,43 @@ def _taken(  # noqa: PLR0913
     frames: tuple[Frame, ...],
 ) -> Iterator[ast.AST]:
     """Where names of a scope, or what is computed from them, come into a training loop or a call that trains."""
-    spread, before = set(names), -1
-    while before != len(spread):
-        before = len(spread)
-        for node in walk(scope):
-            if isinstance(node, (ast.Assign, ast.AugAssign, ast.For)) and not contains_node(source, node):
-                value = node.iter if isinstance(node, ast.For) else node.value
-                if any(isinstance(each, ast.Name) and each.id in spread for each in walk(value)):
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    spread |= {each.id for one in targets for each in walk(one) if isinstance(each, ast.Name)}
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
-                given = (each for one in node.args for each in walk(one))
-                if any(isinstance(each, ast.Name) and each.id in spread for each in given):
-                    spread |= {node.func.value.id} if isinstance(node.func.value, ast.Name) else set()
-    spread -= {"self"}
-    places = analysis.facts.places
-    training = _training_calls(analysis)
-    for loop, where in _training_loops(analysis, steps):
-        if where is module and analysis.facts.places.scope(loop, module) is scope and loop is not source:
-            waited = spread - _set_first(loop)
-            for node in walk(loop):
-                if not isinstance(node, ast.Name) or node.id not in waited:
-                    continue
-                if not _is_read(node, places.parent(node, module)) or _is_set_between(node, source, scope, spread):
-                    continue
-                if _may_be_tensor(analysis, node, frames):
-                    yield node
+    places, training, reached = analysis.facts.places, _training_calls(analysis), readers(scope)
+    inside = {id(each) for each in walk(source)}
+    loops = [loop for loop, where in _training_loops(analysis, steps) if where is module and loop is not source]
+    learning = {id(each) for loop in loops if places.scope(loop, module) is scope for each in walk(loop)}
+    given: set[int] = set()
     for node in walk(scope):
         if isinstance(node, ast.Call) and id(node) in training and not contains_node(node, source):
-            inside = [*node.args, *(each.value for each in node.keywords)]
-            inside += [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            for each in inside:
-                found = (name for name in walk(each) if isinstance(name, ast.Name) and name.id in spread)
-                yield from (name for name in found if not _is_set_between(name, source, scope, spread))
+            parts = [*node.args, *(each.value for each in node.keywords)]
+            parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            given |= {id(each) for part in parts for each in walk(part)}
+    waiting: list[ast.AST] = [
+        each
+        for each, reads in reached.items()
+        if isinstance(each, ast.Name) and each.id in names - {"self"} and inside & {id(each), *map(id, reads)}
+    ]
+    for each in waiting:  # grows meanwhile
+        for read in reached.get(each, ()):
+            if id(read) in inside:
+                continue
+            if id(read) in given or (id(read) in learning and _may_be_tensor(analysis, read, frames)):
+                yield read
+                continue
+            statement = places.statement(read, module)
+            value, targets = _flow(statement) if statement is not None else (None, [])
+            kept = getattr(statement, "value", None)
+            if value is None and isinstance(kept, ast.Call):
+                value, targets = _flow(kept)
+            if value is not None and any(read is one for one in walk(value)):
+                found = {id(one) for target in targets for one in walk(target)}
+                waiting += [
+                    one for one, reads in reached.items() if one not in waiting and found & {id(one), *map(id, reads)}
+                ]
 
 
 def contains_node(outer: ast.AST, inner: ast.AST) -> bool:
     """Whether a node is another one or lies in it."""
     return any(each is inner for each in walk(outer))
-
-
-def _is_read(name: ast.Name, above: ast.AST | None) -> bool:
-    return isinstance(name.ctx, ast.Load) or (isinstance(above, ast.AugAssign) and above.target is name)
-
-
-def _set_first(loop: ast.AST) -> set[str]:
-    """The names that a loop sets before it reads them, in the order of the text."""
-    read: set[str] = set()
-    fresh: set[str] = set()
-    nodes = sorted((each for each in walk(loop) if isinstance(each, ast.stmt)), key=_line_of)
-    for node in nodes:
-        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        names = [each for part in parts for each in walk(part) if isinstance(each, ast.Name)]
-        read |= {each.id for each in names if isinstance(each.ctx, ast.Load) and each.id not in fresh}
-        stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-        if isinstance(node, ast.AugAssign):
-            read |= stored - fresh
-        fresh |= stored - read
-    return fresh
-
-
-def _line_of(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-
-
-def _is_set_between(
-    name: ast.Name,
-    source: ast.AST,
-    scope: ast.AST,
-    spread: set[str],
-    seen: frozenset[str] = frozenset(),
-) -> bool:
-    """Whether a name is set anew on its way down from the loop: below it, or above the loop that reads it.
-
-    What it is set to must not come from the loop either (``spread`` are the names that may).
-    """
-    first, last = getattr(source, "end_lineno", 0), name.lineno
-    seen |= {name.id}
-    return any(
-        name.id in each.stored
-        and (first < each.line < last or (last < first and each.line < last))
-        and not any(
-            read.id in spread and (read.id in seen or not _is_set_between(read, source, scope, spread, seen))
-            for read in each.read
-        )
-        and not contains_node(source, each.node)
-        for each in _settings(scope)
-    )
-
-
-class _Setting(NamedTuple):
-    """A statement that certainly sets names where it is reached, and the names that it sets them from."""
-
-    node: ast.AST
-    line: int
-    stored: frozenset[str]
-    read: tuple[ast.Name, ...]
-
-
-@once_per_node
-def _settings(scope: ast.AST) -> tuple[_Setting, ...]:
-    perhaps = {each for node in walk(scope) if isinstance(node, (ast.If, ast.Try)) for each in walk(node)}
-    found: list[_Setting] = []
-    for node in walk(scope):
-        if isinstance(node, (ast.Assign, ast.For)) and node not in perhaps:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (each for one in targets for each in walk(one) if isinstance(each, ast.Name))
-            stored = frozenset(each.id for each in names if isinstance(each.ctx, ast.Store))
-            value = node.iter if isinstance(node, ast.For) else node.value
-            read = tuple(each for each in walk(value) if isinstance(each, ast.Name))
-            found.append(_Setting(node, node.lineno, stored, read))
-    return tuple(found)
 
 
 def _training_calls(analysis: Analysis) -> set[int]:
