@@ -266,18 +266,20 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
             if region is None or region.first in told or not set(loop.models) & set(step.models):
                 continue
             wrap = uncovered(program, loop, region) or (
-                evaluation_wrap(program, loop, step, half, likely=True) if isinstance(loop, Evaluation) else None
+                evaluation_wrap(program, loop, step, half) if isinstance(loop, Evaluation) else None
             )
             if wrap is None or (isinstance(loop, Evaluation) and loop.autocast is not None and not wrap.apart):
                 continue
+            switch, here = part.enabled, region.function
+            beside = holds(here, part.site) if here is not None else here == step.forwards[0].function
+            if switch.state not in ("absent", "value") and not beside:
+                continue  # whoever starts it decides, by what is not known here
             told.add(region.first)
             first = wrap.region.calling[0] if wrap.apart else wrap.region.first
             models = [model for site in loop.models if (model := program.model(site)) is not None]
             what = "the model" if wrap.apart else called(models)
             message = f"{what} runs in float32 here, although the training computes in 16 bits"
-            switch, here = part.enabled, region.function
-            beside = holds(here, part.site) if here is not None else here == step.forwards[0].function
-            if switch.state not in ("absent", "value") and beside and SIMPLE.fullmatch(switch.text or ""):
+            if switch.state not in ("absent", "value") and SIMPLE.fullmatch(switch.text or ""):
                 wrap, switch = replace(wrap, test=switch.text or ""), ABSENT
             assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if switch.state not in ("absent", "value") else ()))
             seen = (Evidence("the training's autocast", part.site),)
@@ -479,9 +481,7 @@ def casts(text: str) -> bool:
     return tail.endswith((".float()", ".double()", ".long()", ".int()", ".bool()")) or ".argmax(" in tail
 
 
-def evaluation_wrap(
-    program: TrainingProgram, evaluation: Evaluation, step: Step, half: str, *, likely: bool = False
-) -> Wrap | None:
+def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step, half: str) -> Wrap | None:
     """The evaluation's forward region, where it runs the step's model and nothing speaks against it.
 
     An evaluation that stays in float32 is right too, so there is nothing to refuse.
@@ -498,8 +498,7 @@ def evaluation_wrap(
         wrap, _ = wrap_of(evaluation, region, test, why_outside(evaluation, region))
     except Refuse:
         return None
-    numpy_knows = likely and half == "float16"
-    leaves = not numpy_knows and leaves_torch(region, evaluation.syncs)
+    leaves = leaves_torch(region, evaluation.syncs)
     return None if wrap.region == region and leaves and not wrap.apart else wrap
 
 

@@ -7,14 +7,14 @@ attribute that holds one is. ``not args.no_amp`` and ``args.precision == "amp"``
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import Facts, Frame, argument_for
-from turbofix.program.guards import Guards
+from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import default_of
 from turbofix.program.values import Const, Option, Origin, members
@@ -50,34 +50,52 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     absent where there is none.
     """
     facts = analysis.facts
-    frames = facts.frames(event)
     found = ABSENT
+    of_training = analysis.once("tests of the training", lambda: _of_training(analysis))
+    for condition, inner in _around(analysis, event):
+        if condition.test is None or _is_main(condition.test) or analysis.devices.is_device_test(condition):
+            continue
+        if (id(condition.test), condition.holds) in of_training:
+            continue
+        stand = stands(facts, condition.test, inner)
+        site = facts.places.site(condition.test, inner[-1].module)
+        text = " ".join(facts.places.text(condition.test, inner[-1].module).split())
+        if stand is None:
+            found = Argument("unknown", site=site, text=text if condition.holds else f"not ({text})")
+            continue
+        lets = bool(stand.value) == condition.holds
+        if lets and found.state == "unknown":
+            continue
+        found = Argument(
+            "option" if stand.option else "value",
+            (lets,),
+            site=site,
+            text=text,
+            edit_at=facts.origin_site(stand.origin),
+            option=stand.option,
+        )
+        if not lets:
+            return found
+    return found
+
+
+def _around(analysis: Analysis, event: Event) -> Iterator[tuple[Condition, tuple[Frame, ...]]]:
+    """The tests that an event happens under, each with the frames of its function."""
+    frames = analysis.facts.frames(event)
     for index, frame in enumerate(frames):
         inner = frames[: index + 1]
         anchor = event.node if index == len(frames) - 1 else frame.anchor
         for condition in analysis.guards.tests_around(anchor, frame.scope, inner, returns=False):
-            if condition.test is None or _is_main(condition.test) or analysis.devices.is_device_test(condition):
-                continue
-            stand = stands(facts, condition.test, inner)
-            site = facts.places.site(condition.test, frame.module)
-            text = " ".join(facts.places.text(condition.test, frame.module).split())
-            if stand is None:
-                found = Argument("unknown", site=site, text=text if condition.holds else f"not ({text})")
-                continue
-            lets = bool(stand.value) == condition.holds
-            if lets and found.state == "unknown":
-                continue
-            found = Argument(
-                "option" if stand.option else "value",
-                (lets,),
-                site=site,
-                text=text,
-                edit_at=facts.origin_site(stand.origin),
-                option=stand.option,
-            )
-            if not lets:
-                return found
-    return found
+            yield condition, inner
+
+
+def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:
+    """The tests that every backward pass happens under: what they keep back, nothing learns without."""
+    found = [
+        frozenset((id(condition.test), condition.holds) for condition, _ in _around(analysis, event))
+        for event in analysis.facts.of("backward")
+    ]
+    return frozenset.intersection(*found) if found else frozenset()
 
 
 def entry_as_it_stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...]) -> tuple[ast.expr, Stand] | None:
