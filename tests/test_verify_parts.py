@@ -317,7 +317,8 @@ os.wait()
 def test_lines_that_ran_are_noted_in_threads_and_forks_too(tmp_path: Path) -> None:
     (tmp_path / "traced.py").write_text(TRACED)
     program = (
-        "import sys; from turbofix.verify.probe.coverage import Lines; p = sys.argv[1]; lines = Lines({p: 19})\n"
+        "import sys; from turbofix.verify.probe.coverage import Lines; p = sys.argv[1]\n"
+        "lines = Lines({p: (19, range(1, 20))})\n"
         "lines.watch(); exec(compile(open(p).read(), p, 'exec'), {}); sys.settrace(None)\n"
         "print(sorted(set(range(2, 19)) - set(lines.ran()[p])))"
     )

@@ -216,6 +216,12 @@ def lines_before(old: bytes, new: bytes, lines: Collection[int]) -> set[int]:
     return found
 
 
+def new_lines(old: bytes, new: bytes) -> list[int]:
+    """The lines of ``new`` that ``old`` does not have there."""
+    codes = difflib.SequenceMatcher(None, _lines(old), _lines(new), autojunk=False).get_opcodes()
+    return [line + 1 for tag, _, _, start, end in codes if tag != "equal" for line in range(start, end)]
+
+
 def first_idle(
     before: Mapping[Path, bytes], after: Mapping[Path, bytes], last: Mapping[Path, bytes], idle: Mapping[Path, set[int]]
 ) -> tuple[Path, int] | None:

@@ -124,6 +124,7 @@ class Original:
     def watch(self) -> None:
         """Run the original; ``Inconclusive`` with the reason where there is nothing to compare with."""
         first = self._run("the script as it is", {})
+        self._child.imports = tuple(first.log.get("imports", ()))
         if first.how == "shorten":
             self._plan = first.log["shorten"]
             first = self._run("the script as it is", {})
@@ -135,17 +136,26 @@ class Original:
         self.log = first.log
         self._printed = [printed.read_lines(first.log["lines"])]
 
-    def demand_repeatable(self) -> None:
-        """Run the original against itself; ``Inconclusive`` where it is not the same bit for bit."""
+    def demand_repeatable(self) -> bool:
+        """Run the original against itself; ``Inconclusive`` where it is not the same bit for bit.
+
+        False: it is, but not with what is imported ahead of the runs. That is left to them from now on.
+        """
         again = self._run("the script against itself", {}, replay=True)
+        inequality = None if again.complaint else verdict.first_inequality(self.log, again.log)
+        if self._child.imports and (again.complaint or inequality):
+            self._child.close()
+            self._child.imports = ()
+            self.demand_repeatable()
+            return False
         if again.complaint:
             raise Inconclusive(f"the script ran once and then {self.ending(again)}")
         self._printed.append(printed.read_lines(again.log["lines"]))
-        inequality = verdict.first_inequality(self.log, again.log)
         if inequality:
             why = "something in it goes by chance or by the clock, and no seed holds it"
             raise Inconclusive(f"two runs of the script as it is are not the same: {inequality}; {why}")
         self.repeats = True
+        return True
 
     def learn(self, phase: str, files: Mapping[Path, bytes], run: int, goal: Goal) -> Ended:
         """Run the script, or a rewrite of it, for what it learns: as it is meant, with dropout, under another seed.
@@ -332,7 +342,10 @@ class Original:
             "seconds": WATCHED_SECONDS,
             "remap": self.remap,
             "watch": {
-                str(self._scratch.mirror(path)): content.count(b"\n") + content.count(b"\r") + 1
+                str(self._scratch.mirror(path)): (
+                    content.count(b"\n") + content.count(b"\r") + 1,
+                    changes.new_lines(self._request.content(path), content),
+                )
                 for path, content in files.items()
             },
         }
@@ -456,7 +469,8 @@ class Blame:
         while stages:
             outcome = self._compare(stages)
             if not outcome.clean:
-                self._see_the_original_repeated(stages)
+                if not self._sees_the_original_repeated(stages):
+                    continue
             elif idle := self._idle(stages, outcome):
                 if self._request.rebuild is None:
                     return Learned((), tuple(Judgement("", UNVERIFIED, why) for why in idle.values()), outcome)
@@ -464,7 +478,8 @@ class Blame:
                 continue
             culprit = self._culprit(stages, outcome)
             if culprit is None:
-                self._see_the_original_repeated(stages)
+                if not self._sees_the_original_repeated(stages):
+                    continue
                 return self._learned(stages, outcome)
             if self._request.rebuild is None or culprit.codemod in self._out:
                 return Learned((), (*self._out.values(), culprit), outcome)
@@ -547,16 +562,21 @@ class Blame:
         outcome = self._compare(stages)
         return outcome if outcome.clean and not self._idle(stages, outcome) else None
 
-    def _see_the_original_repeated(self, stages: tuple[Stage, ...]) -> None:
+    def _sees_the_original_repeated(self, stages: tuple[Stage, ...]) -> bool:
         """Two runs must be the same bit for bit before anything is blamed or kept, and those of an exact rewrite are.
 
-        It has to be run anyway, so the original is run against itself only where that was not the same.
+        It has to be run anyway, so the original is run against itself only where that was not the same. False: what
+        was compared so far is void.
         """
         if self._original.repeats:
-            return
+            return True
         exact = stages if all(stage.risk is Risk.EXACT for stage in stages) else self._exact_alone(stages)
-        if not exact or not self._original.is_repeated_by(self._compare(exact)):
-            self._original.demand_repeatable()
+        if exact and self._original.is_repeated_by(self._compare(exact)):
+            return True
+        if self._original.demand_repeatable():
+            return True
+        self._compared.clear()
+        return False
 
     def _worth_a_run(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         """Without what no run here can compare or reach.

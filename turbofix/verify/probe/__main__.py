@@ -107,7 +107,7 @@ def _import_torch() -> None:
     # what every optimizer imports when it is made
     with contextlib.suppress(ImportError):
         importlib.import_module("torch._dynamo")
-    for name in ("run", "coverage", "cuda_on_cpu", "monitors", "patience", "record", "shorten", "speed"):
+    for name in ("run", "ahead", "coverage", "cuda_on_cpu", "monitors", "patience", "record", "shorten", "speed"):
         _module(name)
 
 
@@ -121,11 +121,17 @@ def _serve(configuration: dict[str, Any], line: _Line) -> None:
     # what is there now is torch's: a fork need neither collect it nor look through it
     gc.freeze()
     gc.enable()
+    ahead: list[str] = []
     with os.fdopen(line.orders, "rb", closefd=False) as orders:
         for text in iter(orders.readline, b""):
             order = json.loads(text)
             if not configuration["forks"]:
                 os._exit(_run(configuration, order, line))
+            if order["imports"] and not ahead:
+                ahead = order["imports"]
+                if not _module("ahead").import_all(ahead, remap=order["remap"]):
+                    line.say({"spoilt": True})
+                    return
             status = _fork_run(configuration, order, line)
             _module("processes").kill_descendants(os.getpid())
             line.say({"ended": status})

@@ -1,6 +1,6 @@
 """Which lines of the changed files ran, in this process and in the workers forked from it.
 
-Only frames of those files are traced line by line.
+Only functions in which something is changed are traced line by line.
 """
 
 from __future__ import annotations
@@ -8,20 +8,25 @@ from __future__ import annotations
 import mmap
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
 class Lines:
-    """A byte per line of each watched file, in memory that forked workers share."""
+    """A byte per line of each watched file, in memory that forked workers share.
 
-    def __init__(self, lengths: Mapping[str, int]) -> None:
+    Of each file it is told how many lines it has, and which are changed.
+    """
+
+    def __init__(self, watched: Mapping[str, tuple[int, Collection[int]]]) -> None:
         self._start: dict[str, int] = {}
         size = 0
-        for path, length in lengths.items():
+        for path, (length, _) in watched.items():
             self._start[path] = size
             size += length + 2
-        self._lengths = dict(lengths)
+        self._lengths = {path: length for path, (length, _) in watched.items()}
+        self._changed = {path: frozenset(changed) for path, (_, changed) in watched.items()}
+        self._tracers: dict[tuple[str, int], Any] = {}
         self._bytes = mmap.mmap(-1, size + 1)
 
     def _mark(self, path: str, line: int) -> None:
@@ -41,10 +46,18 @@ class Lines:
         sys.settrace(self._trace)
 
     def _trace(self, frame: Any, event: str, argument: object) -> Any:
-        path = frame.f_code.co_filename
+        code = frame.f_code
+        path = code.co_filename
         if path not in self._lengths:
             return None
+        key = path, code.co_firstlineno
+        if key not in self._tracers:
+            last = max((line for *_, line in code.co_lines() if line), default=0)  # the first may be a decorator's
+            has_changed = not self._changed[path].isdisjoint(range(code.co_firstlineno, last + 1))
+            self._tracers[key] = self._tracer(path) if has_changed else None
+        return self._tracers[key]
 
+    def _tracer(self, path: str) -> Any:
         def local(frame: Any, event: str, argument: object) -> Any:
             if event == "line":
                 self._mark(path, frame.f_lineno)

@@ -77,8 +77,9 @@ class _Event:
         return None
 
 
+@functools.cache
 def install() -> Callable[[], dict[str, Any]]:
-    """Put the stand-in in place, for this process and the workers forked from it.
+    """Put the stand-in in place once, for this process and those forked from it.
 
     What is returned says whether the program has used it since, and how many products were rounded as in TF32.
     """

@@ -25,6 +25,7 @@ _DROP_FROM_BOUNDS, _CAPABILITIES_3 = 24, 0x20080522
 _KEPT_BY_ROOT = frozenset(range(8))
 
 SHARED_MEMORY = "/dev/shm"
+_LITTLE = 1 << 24
 
 
 def enter(*, own_user: bool) -> None:
@@ -48,6 +49,7 @@ def wall_in(root: str) -> None:
     _set_mount("/", _AT_RECURSIVE, set_bits=_READ_ONLY)
     for place in (root, "/proc"):
         _set_mount(place, 0, clear_bits=_READ_ONLY)
+    _mount_shared_memory(_LITTLE)  # what libraries that are imported ahead try out
 
 
 def lay_over(layers: Sequence[Mapping[str, str]], *, own_user: bool, shared_memory: int) -> None:
@@ -68,8 +70,12 @@ def lay_over(layers: Sequence[Mapping[str, str]], *, own_user: bool, shared_memo
             for point, place in held:
                 # not a part of any layer: readable, as everything else
                 _mount(_path_of(place), point, None, _BIND)
+    _mount_shared_memory(shared_memory)
+
+
+def _mount_shared_memory(size: int) -> None:
     if os.path.isdir(SHARED_MEMORY):
-        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NO_SETUID | _NO_DEVICES, f"mode=1777,size={shared_memory}")
+        _mount("tmpfs", SHARED_MEMORY, "tmpfs", _NO_SETUID | _NO_DEVICES, f"mode=1777,size={size}")
 
 
 def _overlay(layer: Mapping[str, str], stack: contextlib.ExitStack, *, own_user: bool) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 _Anything = TypeVar("_Anything")
 
 _NAMES_A_DEVICE = (str, torch.device)
+_MAY_HOLD_TENSORS: Any = (torch.Tensor, tuple, list)
 
 _TOLD_THE_TRUTH = ("torch", "triton", "bitsandbytes", "_turbofix_probe")
 """Packages that choose their own kernels by what they are told: torch's compiler breaks where it is told of a card that
@@ -113,10 +114,6 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     return found
 
 
-def _may_hold_tensors(result: Any) -> bool:
-    return isinstance(result, (torch.Tensor, tuple, list))
-
-
 def place_among(tensors: Iterable[torch.Tensor]) -> bool | None:
     """Where that lies which is computed of them; a single number on the CPU goes along with all others."""
     places = {place_of(one) for one in tensors if place_of(one) is not False or one.dim()}
@@ -133,6 +130,7 @@ class Remap(TorchFunctionMode):
         tensor: Any = torch.Tensor
         self._device = tensor.device.__get__
         self.moved = False
+        self._known: dict[Any, tuple[str, bool]] = {}
         self._guessed = False  # whether a tensor of which that is not known was said to lie on the CPU
         self._answers: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
             # an object that only names a device is what it says, and so is what a module's `to` is given
@@ -156,34 +154,51 @@ class Remap(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        # every operation comes through here: what is asked of most is asked in place, and of a function once
         answer = self._answers.get(func)
         if answer is not None:
-            return answer(func, args, kwargs)
-        to_cuda, args, kwargs = self._without_cuda(args, kwargs)
+            return answer(func, args, kwargs or {})
+        name, together = self._known.get(func) or self._know(func)
+        to_cuda = False
+        for argument in args:
+            if type(argument) in _NAMES_A_DEVICE and is_cuda(argument):
+                to_cuda = True
+        if kwargs or to_cuda:
+            to_cuda, args, kwargs = self._without_cuda(args, kwargs or {})
         tensors = _tensors(itertools.chain(args, kwargs.values()) if kwargs else args)
-        name = getattr(func, "__name__", "")
-        if tensors and (name == "__getitem__" or name.strip("_") in _TOGETHER):
+        places = [getattr(one, "_turbofix_on_cuda", None) for one in tensors]
+        if together and True in places and False in places:
             _demand_one_device(name, tensors)
         result: Any = func(*args, **kwargs) if kwargs else func(*args)
-        if not _may_hold_tensors(result) or (args and result is args[0] and not to_cuda):
+        if not isinstance(result, _MAY_HOLD_TENSORS) or (args and result is args[0] and not to_cuda):
             return result
         if to_cuda:
             if func in (torch.as_tensor, torch.asarray) and place_among(tensors) is not True:
                 result = result.clone()  # which elsewhere shares the memory of what it is given
             return put(result, True)
-        if name in _WITH_COUNTS:
+        place: bool | None
+        if kwargs and kwargs.get("device") is not None:
+            place = self._place_named(kwargs["device"], truthful=from_user())
+        elif name in _WITH_COUNTS:
             put(result[1:], False)
             return (put(result[0], place_of(args[0])), *result[1:])
-        if "device" in kwargs and kwargs["device"] is not None:
-            place = self._place_named(kwargs["device"], truthful=from_user())
         elif func is torch.tensor and not isinstance(args[0], torch.Tensor):
             place = False
+        elif name in _AS_THE_FIRST:
+            place = place_of(args[0])
+        elif False in places:
+            place = place_among(tensors)
         else:
-            place = place_of(args[0]) if name in _AS_THE_FIRST else place_among(tensors)
+            place = None if None in places and True not in places else bool(places)
         if place is not None:
             put(result, place)
         return result
+
+    def _know(self, func: Any) -> tuple[str, bool]:
+        """A function's name, and whether what it is given must lie on one device."""
+        name = getattr(func, "__name__", "")
+        self._known[func] = name, name == "__getitem__" or name.strip("_") in _TOGETHER
+        return self._known[func]
 
     def _without_cuda(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, Any, dict[str, Any]]:
         """Whether the arguments name a CUDA device, and the arguments without it."""

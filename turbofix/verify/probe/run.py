@@ -49,7 +49,7 @@ def _import_from_the_mirror(mirrored: dict[str, str]) -> None:
 def _verify(order: dict[str, Any], say: Say) -> int:
     import torch
 
-    from . import coverage, cuda_on_cpu, monitors, neutral, record, shorten
+    from . import ahead, coverage, cuda_on_cpu, monitors, neutral, record, shorten
 
     torch.set_num_threads(1)
     chance = neutral.Chance(order["seed"])
@@ -62,13 +62,21 @@ def _verify(order: dict[str, Any], say: Say) -> int:
     stand_in = cuda_on_cpu.install() if order["remap"] else lambda: {"remapped": False, "rounded": 0}
     watched = monitors.Monitors() if order.get("monitor") else None
     facts = watched.facts if watched is not None else dict
-    order["extra"] = lambda: {"ran": lines.ran(), "facts": facts(), **stand_in()}
+    imports = ahead.Imports()
+    order["extra"] = lambda: {
+        "ran": lines.ran(),
+        "facts": facts(),
+        "imports": [] if order["replay"] else imports.of_libraries(),
+        **stand_in(),
+    }
     recorder = record.Recorder(order, say, watched.on_step if watched is not None else None)
     shorten.install({int(count): kept for count, kept in order["shorten"].items()}, record.OTHERS_KEPT)
     neutral.watch_loaders(chance, recorder.on_batch, recorder.on_end, recorder.name_loader, lambda: recorder.hurrying)
     record.install(recorder, dropout=order["dropout"])
     if watched is not None:
         watched.install()
+    ahead.patch()
+    imports.watch()
     lines.watch()
     return _run_script(order, recorder.finish)
 

@@ -1,0 +1,90 @@
+"""What libraries are imported ahead of the runs, and that a run cannot tell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turbofix.findings import Risk
+from turbofix.verify import Options, Request, Stage, verify
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="runs are forked on Linux alone")
+
+LIBRARY = """
+import os
+from torch.nn.utils import clip_grad_norm_
+os.environ["SET_BY_THE_LIBRARY"] = "1"
+def clip(parameters, bound):
+    clip_grad_norm_(parameters, bound)
+"""
+
+SCRIPT = """
+import torch
+import taken
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).square().mean().backward()
+    taken.clip(model.parameters(), 1000.0)
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "environment" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "taken.py").write_text(LIBRARY)
+    (folder / "later.py").write_text("print('imported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+def test_a_library_that_was_imported_ahead_is_watched_as_well(libraries: Path, tmp_path: Path) -> None:
+    script = tmp_path / "project" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    stage = Stage(None, Risk.EQUIVALENT, {script: SCRIPT.replace("1000.0", "2000.0").encode()})
+    found = verify(Request(script, (), (stage,), Options(timeout=120)))
+    assert found.verdict == "fail"
+    assert "clip_grad_norm_ clips at 2000 instead of 1000" in found.reason
+
+
+WATCHED = """
+import sys
+from turbofix.verify.probe import ahead
+imports = ahead.Imports()
+imports.watch()
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {})
+found = [name for name in imports.of_libraries() if name in ("taken", "later")]
+for name in found:
+    del sys.modules[name]
+print(found, ahead.import_all(found, remap=False))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import taken\n", "['taken'] True"),
+        # what a library has set it sets again, what the script has set it may not have set before
+        ("import os\nimport taken\nos.environ['SET_BY_THE_SCRIPT'] = '1'\nimport later\n", "['taken'] True"),
+        # what an import prints would be missing
+        ("import later\n", "['later'] False"),
+    ],
+)
+def test_what_the_script_has_a_say_in_is_left_to_it(libraries: Path, tmp_path: Path, text: str, told: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    root = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{libraries}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WATCHED, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == told
