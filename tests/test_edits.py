@@ -716,52 +716,6 @@ def test_wrap_is_refused_where_it_would_split_a_line_or_take_backward_along() ->
     assert "__future__" in refused("from __future__ import annotations\n", wrap("from", "from", "if x:"))
 
 
-def test_unwrapped_body_moves_back() -> None:
-    before = '''
-    def f():
-        with autocast():  # mixed
-            a = 1
-            text = """one
-            two"""
-
-            b = g(
-          2)
-            # tail
-        c = 3
-    '''
-    after = '''
-    def f():
-        # mixed
-        zero()
-        a = 1
-        text = """one
-            two"""
-
-        b = g(
-      2)
-        two()
-        # tail
-        outside()
-        c = 3
-    '''
-    steps: list[Do] = [
-        lambda edit, text: edit.unwrap(at(text, "with autocast()")),
-        put_before("a = 1", "zero()"),
-        put_after("b = g", "two()"),
-        put_after("with autocast()", "outside()"),
-    ]
-    assert rewritten(dedent(before), *steps) == dedent(after)
-    assert rewritten("with a(): b(); c()\n", lambda e, t: e.unwrap(at(t, "with"))) == "b(); c()\n"
-    assert "something else" in refused("with a(), b():\n    c()\n", lambda e, t: e.unwrap(at(t, "with")))
-    assert "no `with`" in refused("a()\n", lambda e, t: e.unwrap(at(t, "a()")))
-
-
-def test_unwrap_undoes_wrap() -> None:
-    text = "def f():\n    # one\n    a(\n        1)\n\n    s = '''\nx'''\n    b()\n"
-    there = rewritten(text, wrap("a(", "s =", "with x():"))
-    assert rewritten(there, lambda e, t: e.unwrap(at(t, "with x()"))) == text
-
-
 # --- names --------------------------------------------------------------------------------------------------------
 
 
@@ -1177,10 +1131,6 @@ class Vocabulary:
         if node is not None and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
             self.edit.insert_after(self.site(node), self.random.choice((".detach()", " * new")))
 
-    def unwrap(self) -> None:
-        if node := self.one(ast.With):
-            self.edit.unwrap(self.site(node))
-
     def name(self) -> None:
         if node := self.one(ast.FunctionDef):
             self.edit.name(self.random.choice(("torch.x", "os.cpu_count")), self.site(node))
@@ -1206,36 +1156,6 @@ def test_random_edits_of_real_code_pass_their_self_check(style: str) -> None:
         done += vocabulary.done
     assert len(done) > 80
     assert len(set(done)) >= 11
-
-
-def is_new_context(node: ast.AST) -> bool:
-    return isinstance(node, ast.With) and ast.unparse(node.items[0]) == "new_context()"
-
-
-def test_unwrapping_after_other_edits_undoes_the_wrap_alone() -> None:
-    compared = 0
-    numbers = random.Random(7)
-    names = ("argument", "drop", "entry", "before", "after", "delete", "swap", "extend", "name", "lines")
-    for path, text in standard_library(9, seed=7):
-        vocabulary = Vocabulary(path, text, numbers)
-        vocabulary.run(15, names)
-        edit = vocabulary.edit
-        plain = edit.apply().get(path, text)
-        for _ in range(4):
-            mark, block = edit.mark(), vocabulary.block()
-            try:
-                with edit.attempt():
-                    edit.wrap(*block, "with new_context():")
-            except (Refuse, Conflict):
-                continue
-            both = edit.apply()[path]
-            edit.rollback(mark)
-            header = next(node for node in ast.walk(ast.parse(both)) if is_new_context(node))
-            back = Edit({path: both}.get)
-            back.unwrap(site_of(header, both, path))
-            assert back.apply()[path] == plain, path
-            compared += 1
-    assert compared > 15
 
 
 # --- leaving of an expression what it begins with

@@ -77,7 +77,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Shift:
-    """Lines ``start`` to ``end`` move one ``unit`` deeper (or ``back``) behind ``pad``.
+    """Lines ``start`` to ``end`` move one ``unit`` deeper behind ``pad``.
 
     ``header`` is the change that causes it, ``depth`` that of the statements which move. Lines that start inside one of
     the strings ``kept`` stay where they are. ``tidy``: two blank lines above a statement of the file become one.
@@ -89,7 +89,6 @@ class Shift:
     unit: str
     header: Change
     depth: int
-    back: bool = False
     kept: tuple[tuple[int, int], ...] = ()
     tidy: bool = False
 
@@ -376,14 +375,6 @@ class Edit:
         tree = self._tree(first)
         statements = layout.run_of(tree, tree.statement(first), tree.statement(last))
         self._log(_Moved(tree.path, layout.wrapped(tree, statements, header, above_comments), tuple(statements)))
-
-    def unwrap(self, with_: Site) -> None:
-        """Take the header away and move the body one unit back; Refuse where the ``with`` opens something else too."""
-        from turbofix import layout
-
-        tree = self._tree(with_)
-        done = layout.unwrapped(tree, tree.statement(with_))
-        self._log(_Moved(tree.path, done) if isinstance(done, Shift) else _Spliced(tree.path, (done,)))
 
     # --- names and functions
     def name(self, dotted: str, site: Site, module: str | None = None) -> str:
@@ -754,10 +745,9 @@ def _conflict(text: str, at: int) -> Conflict:
 def _is_inside(shift: Shift, change: Change) -> bool:
     """Whether a change belongs to the lines that move."""
     if change.start == shift.start:
-        return shift.back or not change.lines or change.end > change.start
+        return not change.lines or change.end > change.start
     if change.start == shift.end:  # behind the last statement of the range, or of a block in it
-        deep_enough = change.depth >= shift.depth if shift.back else change.depth > shift.depth
-        return change.lines and change.role is Role.AFTER and deep_enough
+        return change.lines and change.role is Role.AFTER and change.depth > shift.depth
     return shift.start < change.start < shift.end
 
 
@@ -767,17 +757,14 @@ def _shifted(shift: Shift, change: Change) -> Change:
     for number in range(0 if change.lines else 2, len(parts), 2):
         line = parts[number]
         if line.strip():
-            at, end, unit = _move(shift, line)
-            parts[number] = line[:at] + unit + line[end:]
+            at = _moved_at(shift, line)
+            parts[number] = line[:at] + shift.unit + line[at:]
     return replace(change, text="".join(parts))
 
 
-def _move(shift: Shift, line: str) -> tuple[int, int, str]:
-    """The range of a line to replace, and by what, to move it."""
-    at = len(shift.pad) if line.startswith(shift.pad + shift.unit if shift.back else shift.pad) else 0
-    if not shift.back:
-        return at, at, shift.unit
-    return (at, at + len(shift.unit), "") if line.startswith(shift.unit, at) else (0, 0, "")
+def _moved_at(shift: Shift, line: str) -> int:
+    """Where in a line the space comes that moves it."""
+    return len(shift.pad) if line.startswith(shift.pad) else 0
 
 
 def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterator[Change]:
@@ -799,9 +786,8 @@ def _moved_lines(text: str, shift: Shift, replaced: Sequence[Change]) -> Iterato
             continue
         if any(_swallows(change, start) for change in replaced):
             continue
-        first, last, unit = _move(shift, line)
-        if unit or last > first:
-            yield Change(start + first, start + last, unit, Role.INDENT)
+        place = start + _moved_at(shift, line)
+        yield Change(place, place, shift.unit, Role.INDENT)
 
 
 def _is_second_blank(text: str, start: int, end: int) -> bool:

@@ -794,34 +794,6 @@ def _methods_called(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]
             yield call.func.attr, call.lineno
 
 
-def unwrapped(tree: Tree, statement: ast.stmt) -> Shift | Change:
-    """The lines of a ``with`` one unit back, without their header; its comments stay."""
-    line = tree.site(statement).line
-    if not isinstance(statement, (ast.With, ast.AsyncWith)):
-        raise Refuse(f"line {line} holds no `with` to take away")
-    if len(statement.items) > 1:
-        raise Refuse(f"the `with` on line {line} opens something else too")
-    start, first = tree.outer(statement)[0], statement.body[0]
-    if tree.block(first).one_line:
-        return Change(start, tree.outer(first)[0], "", depth=tree.depth(statement))
-    head_end = _head_end(tree, first)
-    outer, newline = tree.leading(statement), tree.newline(start)
-    inner = tree.leading(first)
-    comments = [tree.text[one:other] for one, other in tree.comments_in(start, head_end)]
-    text = "".join(outer + comment + newline for comment in comments)
-    header = Change(tree.line_start(start), head_end, text, depth=tree.depth(statement), lines=True)
-    end, kept = _block_end(tree, statement), tuple(tree.strings)
-    return Shift(head_end, end, outer, inner[len(outer) :], header, tree.depth(first), back=True, kept=kept)
-
-
-def _head_end(tree: Tree, first: ast.stmt) -> int:
-    """The end of the last line of a header, given the first statement under it."""
-    at = tree.line_start(tree.outer(first)[0])
-    while tree.text[tree.line_start(at - 1) : at].strip()[:1] in ("", "#"):
-        at = tree.line_start(at - 1)
-    return at
-
-
 # --- names --------------------------------------------------------------------------------------------------------
 
 

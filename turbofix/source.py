@@ -179,12 +179,6 @@ def why_not_writable(source: Source) -> SourceError | None:
     return None
 
 
-def write_source(source: Source, text: str) -> SourceError | None:
-    """Put ``text`` in the place of the file (``write_bytes`` says how); None when that was done."""
-    encoded = source.encode(text)
-    return encoded if isinstance(encoded, SourceError) else write_bytes(source, encoded)
-
-
 def write_bytes(source: Source, data: bytes) -> SourceError | None:
     """Put ``data`` in the place of the file, atomically and with its mode; None when that was done.
 

@@ -58,26 +58,21 @@ def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> 
     return Loss(
         certainty,  # type: ignore[arg-type]
         tuple(name for _, name in ordered),
-        tuple(criteria[key][0] for key in ordered),
         tuple(site for site, _ in ordered),
         text,
         bool(ordered)
-        and all(criteria[key][1] for key in ordered)
+        and all(criteria[key] for key in ordered)
         and all(_is_one_criterion(analysis, backward, events) for backward in backwards),
     )
 
 
-def _criteria(analysis: Analysis, events: Iterable[Event]) -> dict[tuple[Site, str], tuple[str, bool]]:
-    """The places and names of criteria, with their reductions and whether they are plain, on every path."""
-    found: dict[tuple[Site, str], tuple[str, bool]] = {}
+def _criteria(analysis: Analysis, events: Iterable[Event]) -> dict[tuple[Site, str], bool]:
+    """The places and names of criteria, and whether they are plain on every path."""
+    found: dict[tuple[Site, str], bool] = {}
     for event in events:
         for name in _criterion_names(event):
             key = analysis.facts.site(event), name
-            reduction, plain = _reduction(event), _is_plain(event)
-            if key in found:
-                known, before = found[key]
-                reduction, plain = (known if known == reduction else "unknown"), plain and before
-            found[key] = reduction, plain
+            found[key] = found.get(key, True) and _is_plain(event)
     return found
 
 
@@ -178,28 +173,6 @@ def _is_plain(event: Event) -> bool:
     if arguments is None or arguments.open or arguments.star or len(arguments.positions) > most:
         return False
     return not arguments.keywords.keys() & {"weight", "ignore_index", "pos_weight"}
-
-
-def _reduction(event: Event) -> str:
-    """How a criterion sums up its items."""
-    arguments = event.arguments
-    for member in members(event.receiver):
-        if isinstance(member, Made):
-            arguments = member.arguments
-        elif isinstance(member, Instance):
-            return "unknown"
-    if arguments is None:
-        return "unknown"
-    given = arguments.keywords.get("reduction")
-    if given is not None:
-        return given.value.value if isinstance(given.value, Const) and isinstance(given.value.value, str) else "unknown"
-    for old in ("size_average", "reduce"):
-        flag = arguments.keywords.get(old)
-        if flag is not None:
-            if isinstance(flag.value, Const):
-                return "mean" if flag.value.value else "sum" if old == "size_average" else "none"
-            return "unknown"
-    return "unknown" if arguments.open else "mean"
 
 
 # --- the flow of a value to a backward --------------------------------------------------------------------------------

@@ -480,7 +480,6 @@ class Loss:
 
     certainty: Literal["seen", "inferred", "unknown"]
     qualnames: tuple[str, ...] = ()  # torch.nn.CrossEntropyLoss, torch.nn.functional.nll_loss, ...
-    reductions: tuple[str, ...] = ()  # "mean", "sum", "none" of each criterion, where known; else "unknown"
     criteria: tuple[Site, ...] = ()  # the criterion calls
     text: str | None = None  # the name it goes by at backward: "loss"
     plain: bool = (
@@ -996,7 +995,6 @@ class Convolution:
     dims: int
     inputs: int | None = None
     outputs: int | None = None
-    kernel: int | None = None
     stride: int | None = None
     groups: int | None = None
     whole: bool = False
