@@ -11,7 +11,7 @@ from turbofix.program.model import Evaluation, Loader, Placement, Step, Training
 from turbofix.program.pinning import gives_graphs, is_idle, pinning
 from turbofix.records import dataclass
 
-from ._loaders import does_not_block, may_be_non_blocking
+from ._loaders import is_in_the_way, may_be_non_blocking
 from ._precision import SIMPLE, cuda_test
 
 
@@ -48,7 +48,7 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         goes = goes_to_gpu(program, transfer.to)
         if not is_batch or goes is None or transfer.pageable or transfer.again or transfer.dtype_only:
             continue
-        if does_not_block(transfer.non_blocking):
+        if is_in_the_way(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
             continue
         if loaders and all(pinning(each) == "no" or each.first_only or is_idle(program, each) for each in loaders):

@@ -17,16 +17,16 @@ OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
 """The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
 
 
-def does_not_block(flag: Argument) -> bool:
-    """Whether ``non_blocking`` is passed and not known to be false."""
-    return flag.state != "absent" and (not flag.known or any(flag.values))
-
-
 def may_be_non_blocking(transfer: Transfer) -> bool:
     """Whether a copy of a batch can be given ``non_blocking``."""
     can = transfer.what in ("batch", "object") or transfer.likely == "batch"
     can = can and transfer.method in ("to", "cuda", "type")
     return can and transfer.non_blocking.state == "absent"
+
+
+def is_in_the_way(given: Argument) -> bool:
+    """Whether an argument is passed and not known to be false."""
+    return given.state != "absent" and (not given.known or any(given.values))
 
 
 def is_timed(loader: Loader) -> bool:

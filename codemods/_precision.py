@@ -131,7 +131,9 @@ def is_unknown(model: Model) -> bool:
 
 def is_detector(model: Model) -> bool:
     """Whether it is one of torchvision's networks that take lists of pictures."""
-    return any(layer.startswith("torchvision.models.detection.") for layer in model.layers)
+    return any(
+        re.match(r"torchvision\.models\.(detection\.|\w+rcnn_|retinanet_|fcos_|ssd)", layer) for layer in model.layers
+    )
 
 
 def called(models: Iterable[Model]) -> str:

@@ -20,17 +20,17 @@ Use instead
     Two values change and no code: ``loss / 1``, ``% 1 == 0`` and a loop over ``range(1)`` stay. The batch grows up to
     64 samples, and what is left stays accumulated. The same two numbers are settings of transformers' ``Trainer``.
 
-    Without accumulation, batches of up to 16 samples become 64, of up to 32 four times as large (under the ``Trainer``,
-    32 samples), and up to 64 rows of a table become 256. So do batches of an evaluation of up to 8 samples, which teach
-    nothing.
+    Without accumulation, batches of up to 16 samples become 64 (under the ``Trainer`` 32), of up to 32 for a narrow
+    network four times as large, and up to 64 rows of a table become 256. Batches of up to 8 samples of an evaluation,
+    which teach nothing, become at least 32.
 
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
-    clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave all samples out, where a
-    comment gives a reason for a value, where the training ends after a number of small batches (``while``), two loaders
-    are read side by side, the loop catches an out-of-memory error, or several processes share the batches. Of the
-    ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its loss or its loaders
-    are the script's own or a setting is changed elsewhere.
+    clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave out all samples, or more of
+    an evaluation, where a comment gives a reason for a value, where the training ends after a number of small batches
+    (``while``), two loaders are read side by side, the loop catches an out-of-memory error, or several processes share
+    the batches. Of the ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its
+    loss or its loaders are the script's own or a setting is changed elsewhere.
 
 Risk
     equivalent where the update is the mean over the same samples. recipe with BatchNorm, where the number of samples is
@@ -62,10 +62,11 @@ from turbofix.program.model import (
     Training,
     TrainingProgram,
 )
+from turbofix.program.sizes import is_bound_by_launches
 from turbofix.records import dataclass
 
-from ._loaders import at, called, is_inside, mend_help, node_of, reason_beside, said_beside
-from ._precision import on_a_gpu
+from ._loaders import at, called, is_in_the_way, is_inside, mend_help, node_of, reason_beside, said_beside
+from ._precision import is_detector, on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
 
@@ -79,8 +80,8 @@ codemod = Codemod(
     otherwise="no small batch was seen here that could grow",
 )
 
-TINY, SMALL = 8, 32
-"""A batch of at most so many samples is tiny, or small."""
+TINY, SMALL, NARROW = 8, 16, 32
+"""A batch of at most so many samples is tiny, or small; or small for a model that is bound by the start of kernels."""
 
 JOINED, ENOUGH = 16, 64
 """Accumulated batches of at most so many samples are joined, up to what is enough."""
@@ -152,16 +153,21 @@ def accumulates(program: TrainingProgram) -> bool:
 
 def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
     """Up to which size the batches of a loader are small, and what they become."""
-    layers = [layer for model in models_of(program, steps) for layer in model.layers]
-    if any(layer.endswith("Conv3d") for layer in layers):
-        return 0, 0  # a few volumes fill the memory
+    models = models_of(program, steps)
+    layers = [layer for model in models for layer in model.layers]
+    if any(layer.endswith("Conv3d") for layer in layers) or any(map(is_detector, models)):
+        return 0, 0  # a few volumes, or whole photographs, fill the memory
     if loader.role == "evaluation":
-        return TINY, max(SMALL, size * 8)
+        return TINY, max(NARROW, size * 8)
     if loader.role not in ("training", "both"):
         return 0, 0
     rows = loader.dataset.kind == "tensors" or loader.dataset.table
-    rows = rows and not any("Conv" in layer for layer in layers)
-    return (SMALL_ROWS, ENOUGH_ROWS) if rows else (SMALL, max(ENOUGH, size * 4))
+    if rows and not any("Conv" in layer for layer in layers):
+        return SMALL_ROWS, ENOUGH_ROWS
+    narrow = models and all(
+        each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
+    )
+    return NARROW if narrow else SMALL, max(ENOUGH, size * 4)
 
 
 def models_of(program: TrainingProgram, steps: list[Step]) -> list[Model]:
@@ -200,6 +206,10 @@ def grown(  # noqa: PLR0913
     reason = why_not_written(batch)
     if reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
+    same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
+    leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
+    if reason is None and leaving is not None:
+        reason = f"{called(leaving)} takes the same number, and its `drop_last` would leave more samples out"
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None or batch.edit_at is None:
         return codemod.refuse(place(loader), message, reason or "", risk=risk, evidence=seen)
@@ -369,8 +379,8 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
             return f"the gradients are cleared with every small batch ({at(clear.site.line)}), so they never add up"
     if len(step.backwards) != 1:
         return "several losses are sent backward in one step"
-    length, drops = loader.dataset.length, loader.argument("drop_last")
-    if length is not None and length < size and drops.state != "absent" and (not drops.known or any(drops.values)):
+    length = loader.dataset.length
+    if length is not None and length < size and is_in_the_way(loader.argument("drop_last")):
         return f"{length} samples are less than one larger batch, and `drop_last` would leave out all of them"
     if loader.together or len(step.loaders) != 1:
         return "the batches of several loaders are read side by side"

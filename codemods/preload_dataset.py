@@ -46,9 +46,9 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, CutByHand, Preload, TrainingProgram
+from turbofix.program.model import CutByHand, Preload, TrainingProgram
 
-from ._loaders import called
+from ._loaders import called, is_in_the_way
 from ._once import put_moved, take_whole
 
 codemod = Codemod(
@@ -95,11 +95,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(
             loader.site, message, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
-
-
-def is_in_the_way(given: Argument) -> bool:
-    """Whether an argument is passed and not known to be false."""
-    return given.state != "absent" and not (given.state == "value" and not given.values[0])
 
 
 @codemod.rewrite
