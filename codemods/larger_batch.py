@@ -21,8 +21,8 @@ Use instead
     64 samples, and what is left stays accumulated. The same two numbers are settings of transformers' ``Trainer``.
 
     Without accumulation, batches of up to 16 samples become 64 (under the ``Trainer`` 32), of up to 32 for a narrow
-    network four times as large, and up to 64 rows of a table become 256. Batches of up to 8 samples of an evaluation,
-    which teach nothing, become at least 32.
+    network four times as large, and up to 64 rows of a table or array become 256. Batches of up to 8 samples of an
+    evaluation, which teach nothing, become at least 32.
 
 When refused
     Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
@@ -161,8 +161,13 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
         return TINY, max(NARROW, size * 8)
     if loader.role not in ("training", "both"):
         return 0, 0
-    rows = loader.dataset.kind == "tensors" or loader.dataset.table
-    if rows and not any("Conv" in layer for layer in layers):
+    data = loader.dataset
+    rows = (
+        data.kind == "tensors"
+        or data.table
+        or (data.kind == "map" and not data.work and "." not in (data.qualname or "."))
+    )
+    if rows and not any("Conv2d" in layer for layer in layers):
         return SMALL_ROWS, ENOUGH_ROWS
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
