@@ -32,6 +32,9 @@ _KERNELS = re.compile(
 _HIGHER = re.compile(
     r"\b(torch\.func|functorch|autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
 )
+_FLATTENING = frozenset(("view", "reshape", "flatten"))
+"""What makes positions, which come last, of a picture's rows and columns."""
+
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
 _PRODUCTS = words("matmul bmm einsum baddbmm")
 _FAR = -1e4
@@ -389,6 +392,10 @@ class _Reading:
         known = axes in _LAST or (axes in ((0, 2, 1), (1, 2), (2, 1)) and self._called(product, "bmm") is not None)
         if not known or len(given) != len("vw") or given[1] is not call:
             return None
+        made = self._made_once(given[0]) if isinstance(given[0], ast.Name) else given[0]
+        shaped = (each.attr for each in walk(made or given[0]) if isinstance(each, ast.Attribute))
+        if not _FLATTENING & {*shaped}:
+            raise _WhyNotError("whether its scores are between positions or between channels is not known")
         self.moved.append((-1, given[0]))
         return product, (f"{self._operand(given[0])}.transpose(-2, -1).contiguous()", ".transpose(-2, -1).contiguous()")
 

@@ -423,8 +423,9 @@ def _output(analysis: Analysis, event: Event, module: ModuleFile) -> list[Output
         return None
     site, around = places.site(event.node, module), places.site(statement, module)
     if isinstance(value, Tensor):
-        if "object" in value.roles:
-            return None
+        targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is event.node else []
+        if "object" in value.roles or any(isinstance(each, (ast.Tuple, ast.List)) for each in targets):
+            return None  # what is unpacked may be no tensor after all
         return [Output(site, around)] if value.half and not _feeds_models_only(analysis, event, statement) else []
     if not isinstance(value, Sequence) or value.items is None or not isinstance(statement, ast.Assign):
         return None
