@@ -72,6 +72,7 @@ SWITCH = "torch.backends.cudnn.benchmark"
 NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")
 STEPS = 2_000
 PASSES = 5
+WIDE = 256
 """A training that is known to take fewer steps, or to make fewer passes over data of unknown length, hardly earns back
 the seconds that the measuring takes."""
 
@@ -86,7 +87,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(program)
     if program.framework not in LEFT or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
-    convolving = tuple(model for model in in_use(program) if convolves(model))
+    convolving = tuple(model for model in in_use(program) if convolves(model) and not is_thin(model))
     switches = program.setting(SWITCH)
     for_others = turned_off_on_demand(program, switches)
     if switches and for_others is None:
@@ -124,15 +125,25 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 
 def no_choice(program: TrainingProgram) -> Iterator[InPlace]:
-    """What to tell of convolutions that are products of matrices, which there is one way to compute."""
-    if program.trained_at is not None and any(each.cuts for model in in_use(program) for each in model.convolutions):
-        yield codemod.in_place(program.trained_at, "its convolutions are products of matrices: no algorithm is chosen")
+    """What to tell of convolutions that are products of matrices, which there is one way to compute, or small."""
+    if program.trained_at is not None and any(model.convolutions for model in in_use(program)):
+        thin = any(map(convolves, in_use(program)))
+        what = "small ones over one dimension" if thin else "products of matrices"
+        yield codemod.in_place(program.trained_at, f"its convolutions are {what}: another algorithm brings nothing")
+
+
+def is_thin(model: Model) -> bool:
+    """Whether nothing of a model convolves but small layers over one dimension."""
+    known = [
+        (each.dims, min(each.inputs or WIDE, each.outputs or WIDE)) for each in model.convolutions if not each.cuts
+    ]
+    return all(dims == 1 and side < WIDE for dims, side in known)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A training of Lightning, whose trainer has a switch for it."""
     for training in program.trainings:
-        convolving = tuple(model for model in training.models if convolves(model))
+        convolving = tuple(model for model in training.models if convolves(model) and not is_thin(model))
         if on_gpu(training) is False:
             continue
         if switches := program.setting(SWITCH):
