@@ -191,7 +191,7 @@ def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPla
     if quick:
         yield codemod.in_place(program.trained_at, f"{quick} use TF32, unless torch is told otherwise")
     else:
-        yield codemod.in_place(program.trained_at, "its float32 products are too small to be faster in TF32")
+        yield codemod.in_place(program.trained_at, "no float32 product of its is known to be large enough for TF32 to matter")
 
 
 def is_little(model: Model, batch: int | None) -> bool:

@@ -130,7 +130,7 @@ def test_of_what_would_bring_nothing_the_reason_is_told() -> None:
     text = PROGRAM.format(**PLAIN)
     report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
     told = {each.codemod: each.message for each in report.in_place if each.site.line == LOOP}
-    assert told["tf32"] == "its float32 products are too small to be faster in TF32"
+    assert told["tf32"] == "no float32 product of its is known to be large enough for TF32 to matter"
     spoken = {each.codemod for each in (*report.in_place, *report.findings)}
     assert {each.name for each in registry.load() if each.otherwise is not None} <= spoken
 

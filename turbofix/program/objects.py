@@ -193,7 +193,8 @@ def layers_of(value: Value | None, found: Layers, depth: int = 12) -> None:
         elif isinstance(member, Instance):
             found.own.append(member.cls)
             for name in member.cls.externals():
-                if name not in ("torch.nn.Module", "builtins.object", "abc.ABC") and not name.startswith("typing."):
+                plain = name.startswith("typing.") or name.endswith(".LightningModule")  # a torch.nn.Module for this
+                if name not in ("torch.nn.Module", "builtins.object", "abc.ABC") and not plain:
                     found.names.add(name)
                     found.bases.add(name)
                     if not name.startswith("torch.nn."):

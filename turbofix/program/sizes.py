@@ -39,8 +39,9 @@ CLASSES = 1000
 
 SMALL_BATCH = 64
 
-MANY, FEW = 1024, 64
-"""The samples of a batch where nothing tells how many there are, hardly ever more; and a side of a small matrix."""
+MANY, FEW, FEATURES = 1024, 64, 4096
+"""The samples of a batch where nothing tells how many there are, hardly ever more; a side of a small matrix; and the
+features of a table's row, hardly ever more."""
 
 
 def batch_of(program: TrainingProgram, step: Step) -> int | None:
@@ -78,8 +79,9 @@ def lacks_noticeable(products: Products, batch: int | None) -> bool:
 def has_none(products: Products, batch: int | None) -> bool:
     """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
     limit = NARROW_AREA if products.by_position else LAUNCH // (batch or MANY)
+    few = FEW if products.beside_convolutions else max(FEW, limit // FEATURES)
     return products.complete and all(
-        each.elements <= limit if each.elements is not None else bool(each.sides) and each.sides[0] <= FEW
+        each.elements <= limit if each.elements is not None else bool(each.sides) and each.sides[0] <= few
         for each in _before_the_classifier(products)
     )
 
