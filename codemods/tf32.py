@@ -191,7 +191,8 @@ def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPla
     if quick:
         yield codemod.in_place(program.trained_at, f"{quick} use TF32, unless torch is told otherwise")
     else:
-        yield codemod.in_place(program.trained_at, "no float32 product of its is known to be large enough for TF32 to matter")
+        small = "no float32 product of its is known to be large enough for TF32 to matter"
+        yield codemod.in_place(program.trained_at, small)
 
 
 def is_little(model: Model, batch: int | None) -> bool:

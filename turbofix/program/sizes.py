@@ -79,11 +79,17 @@ def lacks_noticeable(products: Products, batch: int | None) -> bool:
 def has_none(products: Products, batch: int | None) -> bool:
     """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
     limit = NARROW_AREA if products.by_position else LAUNCH // (batch or MANY)
-    few = FEW if products.beside_convolutions else max(FEW, limit // FEATURES)
-    return products.complete and all(
-        each.elements <= limit if each.elements is not None else bool(each.sides) and each.sides[0] <= few
-        for each in _before_the_classifier(products)
-    )
+    layers = _before_the_classifier(products)
+    ends = () if products.beside_convolutions or not layers else (layers[0].inputs, layers[-1].outputs)
+
+    def is_small(each: Product) -> bool:
+        if each.elements is not None:
+            return each.elements <= limit
+        side = each.sides[0] if each.sides else limit + 1
+        features = None in ends[:1] and each is layers[0] and side * FEATURES <= limit
+        return side <= FEW or features or (None in ends[1:] and each is layers[-1] and side * CLASSES <= limit)
+
+    return products.complete and all(map(is_small, layers))
 
 
 def _before_the_classifier(products: Products) -> tuple[Product, ...]:
