@@ -1055,7 +1055,7 @@ def test_every_node_of_real_code_is_found_at_its_site() -> None:
     assert seen > 10_000
 
 
-ALL = tuple("argument drop entry before after delete wrap lines swap extend unwrap name".split())  # noqa: SIM905
+ALL = tuple("argument drop entry before after delete wrap lines swap extend name".split())  # noqa: SIM905
 
 
 class Vocabulary:

@@ -358,7 +358,8 @@ def test_saved_keys() -> None:
         "what it saves in a.pt has other keys (_orig_mod.w, w)"
     )
     assert saved_difference({"a.pt": ["w"]}, {}) == "it no longer saves a.pt"
-    assert saved_difference({}, {"a.pt": ["w"]}) == "it saves a.pt, which the original does not"
+    # a file more, as what is kept of an interrupted training, takes nothing from those that there were
+    assert saved_difference({}, {"a.pt": ["w"]}) is None
 
 
 @pytest.mark.parametrize("tolerance", [thresholds.ROUNDED, thresholds.CLOSE])
