@@ -25,7 +25,7 @@ When refused
     script uses ``torch.channels_last`` already. It is refused
 
     - where the weights are read as rows (``parameters_to_vector``, ``LBFGS``), and for convolutions over volumes;
-    - under ``DataParallel``, and where a strategy of Lightning's may lay out the weights;
+    - under FSDP, and where a strategy of Lightning's may lay out the weights;
     - where nothing is gained: ``InstanceNorm2d``, thin layers over one or two channels, pictures cut into tokens;
     - where the model has no name of its own in front of its training: give it one.
 
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import LAYOUT_FREE, NO_OLD_CHECKPOINT, ON_GPU, PICTURES
+from turbofix.assumptions import LAYOUT_FREE, NO_OLD_CHECKPOINT, ON_GPU, PICTURES, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
@@ -63,7 +63,6 @@ codemod = Codemod(
 
 VOLTA, AMPERE = (7, 0), (8, 0)
 WIDE = 64
-PARALLEL = "torch.nn.parallel.DistributedDataParallel"
 
 KEEPING = frozenset(
     f"torch.nn.{name}"
@@ -108,41 +107,64 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
-    told: set[Plan] = set()
+    of_plan: dict[Plan, list[Model]] = {}
+    refused: set[tuple[Site | None, str]] = set()
     for model in program.models:
-        steps = [step for step in program.steps if model.site in step.models]
-        over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
-        if not steps or not over_pictures:
+        steps = steps_of(program, model)
+        if not steps or not over_pictures(model):
             continue
         if model.compiled is not None and (model.compiling is None or model.compiling.option is None):
             yield codemod.in_place(model.compiled, "the compiler chooses the memory format of the convolutions")
             continue
-        in_16 = all(in_16_bits(program, step) for step in steps)
-        if program.target.capability < (VOLTA if in_16 else AMPERE):
+        if program.target.capability < (VOLTA if all(in_16_bits(program, step) for step in steps) else AMPERE):
             continue
-        message = f"the convolutions of {called([model])} have their weights in the order for other kernels"
-        moving, views = model.compiling, program.layouts.views
+        moving = model.compiling
         by_call = moving is not None and moving.method in ("to", "cuda")
         moved = moving.moved if moving is not None and by_call else moving.before if moving is not None else None
         reason = why_not(program, model)
-        if reason is not None or moving is None or moved is None:
-            place = "it has no name of its own in front of its training, where its order could be changed"
-            yield codemod.refuse(model.site, message, reason or place, evidence=tuple(map(of_loop, steps[:1])))
+        if reason is None and moving is not None and moved is not None:
+            plan = Plan(moved, moving.method if by_call else "", moving.text or "", program.layouts.views)
+            of_plan.setdefault(plan, []).append(model)
             continue
-        free = program.complete and moving.foreign is None and keeps(model) and not (program.layouts.lying or views)
-        worth = worth_of(model, in_16)
-        assumes = (
-            *gpu,
-            *((PICTURES,) if is_unknown(model) else ()),
-            *((NO_OLD_CHECKPOINT,) if any(each.state_loads for each in program.optimizers) else ()),
-            *(() if free and in_16 and works(model) and not program.layouts.weights else (LAYOUT_FREE,)),
-        )
-        seen = (Evidence("it is moved to its device" if by_call else "it is trained", moved), *map(of_loop, steps[:1]))
-        plan = Plan(moved, moving.method if by_call else "", moving.text or "", views)
-        if plan in told:
-            continue
-        told.add(plan)
-        yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        reason = reason or "it has no name of its own in front of its training, where its order could be changed"
+        if moved is None or (moved, reason) not in refused:
+            refused.add((moved, reason))
+            yield codemod.refuse(model.site, saying([model]), reason, evidence=tuple(map(of_loop, steps[:1])))
+    for plan, models in of_plan.items():
+        yield offered(program, plan, models, gpu)
+
+
+def offered(program: TrainingProgram, plan: Plan, models: list[Model], gpu: tuple[Assumption, ...]) -> Finding:
+    """The finding for the one of ``models`` that is moved at a place, whichever is chosen."""
+    steps = [step for model in models for step in steps_of(program, model)]
+    in_16 = all(in_16_bits(program, step) for step in steps)
+    own = all(model.compiling is not None and model.compiling.foreign is None and keeps(model) for model in models)
+    free = program.complete and own and not (program.layouts.lying or plan.views or program.layouts.weights)
+    assumes = (
+        *gpu,
+        *((PICTURES,) if any(map(is_unknown, models)) else ()),
+        *((NO_OLD_CHECKPOINT,) if any(each.state_loads for each in program.optimizers) else ()),
+        *(() if free and in_16 and all(map(works, models)) else (LAYOUT_FREE,)),
+    )
+    seen = (Evidence("it is moved to its device" if plan.method else "it is trained", plan.moved), of_loop(steps[0]))
+    site = models[0].site if len(models) == 1 else plan.moved
+    worth = min(worth_of(model, in_16) for model in models)
+    return codemod.finding(site, saying(models), plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def saying(models: list[Model]) -> str:
+    """What is slow."""
+    return f"the convolutions of {called(models)} have their weights in the order for other kernels"
+
+
+def steps_of(program: TrainingProgram, model: Model) -> list[Step]:
+    """The steps that train a model."""
+    return [step for step in program.steps if model.site in step.models]
+
+
+def over_pictures(model: Model) -> bool:
+    """Whether a model convolves over pictures, otherwise than to cut them into tokens."""
+    return any(each.dims == 2 and not each.cuts for each in model.convolutions)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -154,9 +176,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if gpu is False or program.target.capability < (VOLTA if in_16 else AMPERE):
             continue
         for text, model, starts in training.parts:
-            over_pictures = any(each.dims == 2 and not each.cuts for each in model.convolutions)
             key = (starts if training.inside else None, text)
-            if key in told or not over_pictures or model.compiled is not None or is_little(model):
+            if key in told or not over_pictures(model) or model.compiled is not None or is_little(model):
                 continue
             told.add(key)
             message = f"the convolutions of `{text}` have their weights in the order for other kernels"
@@ -233,8 +254,8 @@ def why_not(program: TrainingProgram, model: Model) -> str | None:
     by_hand = bool(program.steps) and all(step.source == "tensors" for step in program.steps)
     if (little := is_little(model, by_hand)) is not None:
         return little
-    if model.wrapped not in (None, PARALLEL):
-        return f"{(model.wrapped or '').rpartition('.')[2]} copies the model in an order of its own"
+    if "fsdp" in (model.wrapped or ""):
+        return "FSDP keeps the weights as one row, whose parts have torch's own order"
     if any(each.dims == 3 for each in model.convolutions):
         return "it has convolutions over volumes, whose weights have five dimensions"
     for site in program.layouts.flattened[:1]:
