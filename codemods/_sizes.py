@@ -13,14 +13,16 @@ def uses(program: TrainingProgram, loop: Step | Evaluation, models: tuple[Model,
     return not loop.models or any(model.site in loop.models for model in models)
 
 
-def varying(program: TrainingProgram, loaders: Iterable[Site], resized: Sizes | None, done: str) -> str | None:
-    """Why what a model is given is known to differ in size from step to step.
+def varying(
+    program: TrainingProgram, loaders: Iterable[Site], resized: Sizes | None, done: str, partly: bool = True
+) -> str | None:
+    """Why what a model is given is known to differ in size from step to step, if only in a part (``partly``).
 
     ``done``: what would be done anew for each size ("measured", "compiled").
     """
     for site in loaders:
         loader = program.loader(site)
-        if loader is not None and loader.sizes.state == "varies":
+        if loader is not None and loader.sizes.state == "varies" and (partly or not loader.sizes.partly):
             name = f"`{loader.name}`" if loader.name else "a loader"
             line = loader.site.line_from(program.entry)
             return f"the batches of {name} ({line}) differ in size, each of which would be {done}: {loader.sizes.why}"

@@ -21,7 +21,8 @@ When refused
     Every new size of input is measured anew, which takes longer than it saves where a size comes once. Batches are
     known to have one size (the last of a pass may be smaller) where torch's own loader stacks two samples or more.
 
-    It is refused where sizes are known to differ (they are drawn at random, a detector takes pictures as they are),
+    It is refused where sizes are known to differ (they are drawn at random, a detector takes pictures as they are, all
+    that a loader gives is padded to the longest of a batch; where that stacks a part, the pictures may have one size),
     where the script asks for determinism, sets the switch to False or leaves it to an option. Where it does so for an
     option alone that is off (a seed that may be passed), the switch is turned on in front of that, for all other runs.
     Processes that a script starts do not inherit it: where all training is in the function that they run, it is set
@@ -44,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import LONG_ENOUGH, ON_GPU, ONE_SIZE, OPTION_DEFAULT, PICTURES
+from turbofix.assumptions import CONVOLVED_ALIKE, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, PICTURES
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
@@ -65,7 +66,7 @@ codemod = Codemod(
     risk=Risk.EQUIVALENT,
     once=True,
     known_as=("cuDNN autotuning",),
-    assumes=(ON_GPU, ONE_SIZE, PICTURES, LONG_ENOUGH, OPTION_DEFAULT),
+    assumes=(ON_GPU, CONVOLVED_ALIKE, PICTURES, LONG_ENOUGH, OPTION_DEFAULT),
 )
 
 SWITCH = "torch.backends.cudnn.benchmark"
@@ -116,7 +117,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     short = all(map(is_short, steps))
     assumes = (
         *gpu,
-        *(() if known else (ONE_SIZE,)),
+        *(() if known else (CONVOLVED_ALIKE,)),
         *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
         *((LONG_ENOUGH,) if short else ()),
     )
@@ -166,7 +167,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         resized = training.module.resized if training.module is not None else None
         known = program.complete and len(program.trainings) == 1 and training.module is not None
         known = known and have_one_size(program, read, resized)
-        assumes = (*((ON_GPU,) if on_gpu(training) is None else ()), *(() if known else (ONE_SIZE,)))
+        assumes = (*((ON_GPU,) if on_gpu(training) is None else ()), *(() if known else (CONVOLVED_ALIKE,)))
         plan = Switch("benchmark", "True")
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes)
 
@@ -182,7 +183,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         return "a detector takes pictures as large as they are, and each new size would be measured anew"
     resized = training.module.resized if training.module is not None else None
     read = [each.site for each in program.loaders if each.fed != "no"]
-    return varying(program, read, resized, MEASURED) or why_not_setting(program, training, "benchmark")
+    return varying(program, read, resized, MEASURED, partly=False) or why_not_setting(program, training, "benchmark")
 
 
 def of_convolutions(model: Model) -> Evidence:
@@ -204,7 +205,7 @@ def judge(program: TrainingProgram, setting: Setting) -> Finding | InPlace | Ref
         plan, asked = turned_on(off, "True"), next(deterministic(program), None)
         if plan is not None and asked is None:
             message = f"{CHOSEN} unless an option is passed"
-            assumes, seen = (ON_GPU, ONE_SIZE, OPTION_DEFAULT), (off_by_default(plan),)
+            assumes, seen = (ON_GPU, CONVOLVED_ALIKE, OPTION_DEFAULT), (off_by_default(plan),)
             return codemod.finding(setting.site, message, plan=plan, evidence=seen, assumes=assumes)
         why = f"the script leaves `cudnn.benchmark` to {said(off)}: pass it"
         return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
@@ -277,7 +278,7 @@ def why_not(
     for setting in (each for name in NEIGHBOURS for each in program.setting(name)):
         name = setting.name.removeprefix("torch.backends.")
         return f"the script sets {name} itself ({setting.site.line_from(program.entry)})"
-    reasons = (varying(program, loop.loaders, loop.resized, MEASURED) for loop in loops)
+    reasons = (varying(program, loop.loaders, loop.resized, MEASURED, partly=False) for loop in loops)
     return next((each for each in reasons if each is not None), None)
 
 

@@ -64,6 +64,13 @@ for step in range(EPOCHS):
     optimizer.step()
 """
 
+TEXTS_BESIDE = PICTURES.replace("optimizer =", "words = nn.Linear(5, 1)\noptimizer =").replace(
+    "loss = ", "loss = words(torch.randn(1 + step % 7, 5)).sum() + "
+)
+AS_THEY_ARE = PICTURES.replace("nn.Flatten()", "nn.AdaptiveAvgPool2d(6), nn.Flatten()").replace(
+    "3, 8, 8)).", "3, 8 + step % 7, 8))."
+)
+
 ON_GPU = """device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = model.to(device)
 optimizer"""
@@ -77,6 +84,7 @@ SCRIPTS = {
     "device": (FLAT, FLAT.replace("optimizer", ON_GPU, 1).replace("# a batch", "x, y = x.to(device), y.to(device)  #")),
     "products": (FLAT.replace("64", "8"), FLAT),
     "sizes": (FLAT.replace("# a batch has come", VARYING), FLAT),
+    "convolved": (AS_THEY_ARE, TEXTS_BESIDE),
     "dimensions": (FLAT, PICTURES),
     "batches": (FLAT.replace("batch_size=64)", COLLATED).replace("# the model is made", "model.cuda()"), FLAT),
     "pickling": (FLAT.replace("data = Numbers()", "data = Numbers()\ndata.change = lambda x: x"), FLAT),

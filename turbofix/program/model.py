@@ -234,12 +234,13 @@ class BuiltAgain:
 class Sizes:
     """Whether batches have one size, the last one of a pass left out; ``why`` not, or not known: one clause.
 
-    ``site``: where the program changes them on their way through a loop.
+    ``site``: where the program changes them on their way through a loop. ``partly``: a part of each batch is stacked.
     """
 
     state: Literal["fixed", "varies", "unknown"] = "unknown"
     why: str | None = None
     site: Site | None = None
+    partly: bool = False
 
 
 @dataclass(frozen=True)

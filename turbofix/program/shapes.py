@@ -81,8 +81,8 @@ _DRAWN = frozenset(("randint", "randrange", "choice", "choices", "uniform", "ran
 def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None) -> Sizes:
     """Whether a loader with these arguments, which reads ``value``, gives batches of one size (but for the last)."""
     own = _own_collate(passed.get("collate_fn"))
-    if own is not None and own.endswith(PADS):
-        return Sizes("varies", own)
+    if own is not None and PADS in own:
+        return Sizes("varies", own, partly=own.endswith(BESIDES))
     if own is not None:
         return Sizes("unknown", f"{own} puts its batches together, and may make them as long as what is in them")
     if data.kind == "iterable":
@@ -110,7 +110,7 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
     return Sizes("fixed")
 
 
-PADS = " pads each batch to its own longest sample"
+PADS, BESIDES = " pads each batch to its own longest sample", ", and stacks others"
 
 
 def _own_collate(passed: Passed | None) -> str | None:
@@ -129,7 +129,8 @@ def _own_collate(passed: Passed | None) -> str | None:
             }
             if called & {"stack", "default_collate"} and called <= _PLAIN:
                 continue
-            return f"`{function.node.name}`{PADS if 'pad_sequence' in called else ''}"
+            pads = PADS + (BESIDES if called & {"stack", "default_collate"} else "") if "pad_sequence" in called else ""
+            return f"`{function.node.name}`{pads}"
         return "a `collate_fn`"
     return None
 

@@ -88,8 +88,8 @@ def _products(log: Mapping[str, Any]) -> Answer:
     return facts["widest"] >= WIDE or facts["work"] >= MANY_PRODUCTS, figure
 
 
-def _sizes(log: Mapping[str, Any]) -> Answer:
-    counts = log["facts"]["sizes"]
+def _sizes(log: Mapping[str, Any], fact: str = "sizes") -> Answer:
+    counts = log["facts"][fact]
     if sum(counts) < 2:
         return None, "too few batches"
     other = 1 - counts[0] / sum(counts)
@@ -155,6 +155,7 @@ FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "device": _device,
     "products": _products,
     "sizes": _sizes,
+    "convolved": lambda log: _sizes(log, "convolved"),
     "dimensions": _dimensions,
     "batches": _batches,
     "pickling": _pickling,

@@ -42,13 +42,14 @@ class Monitors:
         self.work = 0
         self.dimensions: set[int] = set()
         self.sizes: Counter[str] = Counter()
+        self.convolved: Counter[str] = Counter()  # the sizes of what the first convolution of a step is given
         self.without_gradient = 0
         self.on_cuda = False
         self.batches: Counter[str] = Counter()
         self.unpickled: list[str] = []
         self.restored = 0
         self._pickled: dict[int, Any] = {}
-        self._first = True
+        self._first = self._first_convolution = True
         self._mode: Any = _Watch(self)
 
     def install(self) -> None:
@@ -62,15 +63,16 @@ class Monitors:
 
     @property
     def looking(self) -> bool:
-        """Whether products are looked at: all in the first steps, later the first one of each step for its size."""
-        return (self.steps < STEPS or self._first) and os.getpid() == self.main_process
+        """Whether products are looked at: all in the first steps, later the first of each kind in a step for its size."""
+        first = self._first or (self._first_convolution and bool(self.convolved))
+        return (self.steps < STEPS or first) and os.getpid() == self.main_process
 
     # --- what happens
 
     def on_step(self, optimizer: Any, gradients: list[Any]) -> None:
         """An optimizer is about to step."""
         self.steps += 1
-        self._first = True
+        self._first = self._first_convolution = True
         self.without_gradient += sum(gradient is None for gradient in gradients)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.on_cuda = self.on_cuda or any(parameter.is_cuda for parameter in parameters[:1])
@@ -81,10 +83,15 @@ class Monitors:
         floats = [each for each in tensors if each.is_floating_point()]
         if len(floats) < 2:
             return
+        size = str(tuple(floats[0].shape))
         if self._first:
             self._first = False
             if len(self.sizes) < MOST_SIZES:
-                self.sizes[str(tuple(floats[0].shape))] += 1
+                self.sizes[size] += 1
+        if self._first_convolution and name in _CONVOLUTIONS:
+            self._first_convolution = False
+            if len(self.convolved) < MOST_SIZES:
+                self.convolved[size] += 1
         if self.steps >= STEPS:
             return
         self.products += 1
@@ -157,6 +164,7 @@ class Monitors:
             "work": self.work,
             "dimensions": sorted(self.dimensions),
             "sizes": [count for _, count in self.sizes.most_common()],
+            "convolved": [count for _, count in self.convolved.most_common()],
             "without_gradient": self.without_gradient,
             "cuda": self.on_cuda,
             "batches": dict(self.batches),
