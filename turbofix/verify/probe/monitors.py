@@ -63,7 +63,7 @@ class Monitors:
 
     @property
     def looking(self) -> bool:
-        """Whether products are looked at: all in the first steps, later the first of each kind in a step for its size."""
+        """Whether products are looked at: all in the first steps, later the first ones of a step for their size."""
         first = self._first or (self._first_convolution and bool(self.convolved))
         return (self.steps < STEPS or first) and os.getpid() == self.main_process
 
