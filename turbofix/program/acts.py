@@ -333,7 +333,7 @@ def accumulation(
             steps = _steps_argument(analysis, count, frames)
             divisions = _divisions(analysis, backwards, count, frames, loop)
             steps = _without_divisions(steps, divisions)
-            return Accumulation(steps, facts.places.site(condition.node, module), bool(divisions), divisions)
+            return Accumulation(steps, facts.places.site(condition.node, module), bool(divisions))
     return _inner_loop(analysis, loop, backwards, updates)
 
 
@@ -449,7 +449,7 @@ def _inner_loop(analysis: Analysis, loop: ast.AST, backwards: list[Event], updat
                 steps = _steps_argument(analysis, count, frames[: depth + 1])
                 divisions = _divisions(analysis, [backward], count, frames[: depth + 1], loop)
                 steps = _without_divisions(steps, divisions)
-                return Accumulation(steps, site, bool(divisions), divisions)
+                return Accumulation(steps, site, bool(divisions))
         if isinstance(node, LOOPS):
             return Accumulation(Argument("unknown"), site, False)
     return None

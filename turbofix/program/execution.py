@@ -39,7 +39,6 @@ class Execution:
     incomplete_because: str | None = None
     entered: bool = False  # what trains is called from code that was not followed
     unfollowed: tuple[str, ...] = ()  # where nothing trains: what may, and was not followed
-    uncalled: tuple[ast.AST, ...] = ()  # functions that nobody called and that were run with opaque parameters
     roots: list[Control] = field(default_factory=list)
     frames: dict[Control, Frame] = field(default_factory=dict)  # of every module and call that was executed
     scopes: dict[Control, Scope] = field(default_factory=dict)  # the names of every such call
@@ -64,11 +63,10 @@ def execute(
     sys.setrecursionlimit(max(limit, _FRAMES))
     reason: str | None = None
     unsure: str | None = None
-    uncalled: list[ast.AST] = []
     try:
         imports.run(interp, module)
         unsure = _run_handed(interp)
-        _run_uncalled(interp, module, uncalled)
+        _run_uncalled(interp, module)
     except OutOfBudgetError:
         reason = "it executes more statements than the analysis follows"
     except RecursionError:
@@ -93,7 +91,6 @@ def execute(
         reason or unsure,
         unsure is not None,
         tuple(_unfollowed(interp)),
-        tuple(uncalled),
         interp.roots,
         interp.frames,
         {level: frame.scope for level, frame in interp.frames.items() if level.kind == "call"},
@@ -189,7 +186,7 @@ def _enter(interp: Interpreter, function: Function | Bound, node: ast.AST) -> bo
     return bool(new)
 
 
-def _run_uncalled(interp: Interpreter, module: ModuleFile, uncalled: list[ast.AST]) -> None:
+def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     """Execute what nobody called, in the script itself, if a word of a training step stands in it.
 
     Functions get unknown parameters (a default becomes an option); methods an object that ``__init__`` made.
@@ -200,7 +197,6 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile, uncalled: list[ast.AS
     for node, function in list(interp.functions.items()):
         if function.module is not module or node in interp.called or not interp.glance.mentions_training(node, module):
             continue
-        uncalled.append(node)
         if function.cls is None:
             calls.invoke(interp, function, Arguments(), None)
         else:

@@ -457,7 +457,6 @@ class Accumulation:
     steps: Argument  # how many micro-batches
     guard: Site  # the `if` that holds the optimizer's step, or the inner loop over micro-batches
     divided: bool  # the loss is divided by the same value
-    divisions: tuple[Site, ...] = ()
 
 
 class Called(NamedTuple):  # made by the thousand
