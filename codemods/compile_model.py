@@ -113,7 +113,10 @@ what a number that is not known may be."""
 
 WIDE, NARROW = 128, 64
 SWITCH = "torch_compile"
-NETWORKS = ("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets.")
+NETWORKS = (
+    *("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets."),
+    "diffusers.",
+)
 ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
