@@ -19,8 +19,8 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_`` and ``clamp_`` (of gradients, too) have a call of
-    their own. Where the loop gives the weights other memory (``kept.data = ...``), it goes on to: somebody may hold the
-    old ones. What the loop runs over stays as it is written, so the pairs and their order are the same.
+    their own. Where the loop gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it goes on to:
+    somebody may hold the old ones. What the loop runs over stays as it is written, so the order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
@@ -29,12 +29,11 @@ When refused
     - where the decay is a tensor: make it a number;
     - where a sum is put into what a ``state_dict()`` or buffers hold: a counter there is a whole number;
     - for ``AveragedModel`` with a function that takes one weight;
-    - for an assignment to ``.data`` where weights are not in float32: it may change their type;
     - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies and ``lerp_``).
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
-    given other memory, the new ones lie beside the old ones for a moment.
+    given other memory, it is rounded as before, and the new ones lie beside the old ones for a moment.
 
 Measured
     No figure: it depends on how many parameters there are, and how small.
@@ -84,8 +83,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         why, since = each.why_not, SINCE["copied" if what == "averaged" and each.scale is None else what]
         if program.target.torch < since:
             why = f"the project serves torch {version(program.target.torch)}; torch does so since {version(since)}"
-        if why is None and each.renewed and any(model.half or model.dtype for model in program.models):
-            why = "the program has weights that are not in float32, whose type an assignment to `.data` may change"
         if why is not None:
             yield codemod.refuse(each.loop, message, why, evidence=seen)
         else:
@@ -146,10 +143,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 
 def renew(plan: Averaging, edit: Edit) -> None:
     """Compute the averages from lists, and give them to the parameters one by one."""
-    at = plan.loop
+    at, gone_through = plan.loop, "names" if plan.base.endswith("]") else "pairs"
     if any(edit.is_bound(name, at) for name in ("list", "zip")):
         raise Refuse("`list` or `zip` means something else in the file")
-    pairs, averages, averaged = (edit.free_name(name, at) for name in ("pairs", "averages", "averaged"))
+    pairs, averages, weights, averaged = (
+        edit.free_name(name, at) for name in (gone_through, "averages", "weights", "averaged")
+    )
     parameter = f"({plan.target})" if "," in plan.target and not plan.target.startswith("(") else plan.target
     kept, given = (f"[{each} for {plan.target} in {pairs}]" for each in (plan.base, plan.other))
     listed = f"list({plan.iterated})"
@@ -160,7 +159,8 @@ def renew(plan: Averaging, edit: Edit) -> None:
         at,
         f"{pairs} = {listed}",
         f"{averages} = {edit.name('torch._foreach_mul', at)}({kept}, {plan.scale})",
-        f"{edit.name('torch._foreach_add_', at)}({averages}, {given}, alpha={plan.weight})",
+        f"{weights} = {edit.name('torch._foreach_mul', at)}({given}, {plan.weight})",
+        f"{averages} = {edit.name('torch._foreach_add', at)}({averages}, {weights})",
         f"for {parameter}, {averaged} in zip({pairs}, {averages}):",
         f"    {plan.base} = {averaged}",
     )

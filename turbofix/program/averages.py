@@ -9,12 +9,11 @@ from typing import Literal
 
 from turbofix.findings import Site
 from turbofix.nodes import walk
-from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Averaging, Step
-from turbofix.program.names import dotted, reads_of, stores, targets
+from turbofix.program.names import dotted, reads_of, targets
 from turbofix.program.sites import COMPREHENSIONS, LOOPS
 from turbofix.program.values import (
     Bound,
@@ -78,7 +77,8 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
         if not isinstance(loop, ast.For) or loop.orelse or not _is_renewal(_tested(loop)[1][-1]):
             continue
         gone_through = [each for each in flatten(event.receiver) if isinstance(each, Tensor)]
-        if not gone_through or not all("param" in each.roles for each in gone_through):
+        named = isinstance(_tested(loop)[1][-1].targets[0], ast.Subscript)  # type: ignore[attr-defined]
+        if not named and not (gone_through and all("param" in each.roles for each in gone_through)):
             continue
         if not {facts.places.site(each.node, each.module) for each in facts.loops(event)} & training:
             continue
@@ -87,21 +87,11 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
         if read is None:
             others.add(site)
             continue
-        if read.why_not is None and _gives_weights_a_type(analysis):
-            read = replace(read, why_not=_RETYPED)
         if site in found and (read.scale, read.weight) != (found[site].scale, found[site].weight):
             others.add(site)
         if site not in found or read.why_not:
             found[site] = read
     return tuple(found[site] for site in sorted(found) if site not in others)
-
-
-_RETYPED = "the program gives weights another type, and an assignment to `.data` may do so, too"
-
-
-def _gives_weights_a_type(analysis: Analysis) -> bool:
-    """Whether some model is cast, so that what is computed of two models may have another type than either."""
-    return any(is_model(each) for event in analysis.facts.of("cast") for each in members(event.receiver))
 
 
 def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Frame, ...]) -> Averaging | None:
@@ -127,8 +117,8 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         return None
     if not _is_place(formula.base) or not _is_place(formula.other) or not _names(formula.other) & own:
         return None
-    inside = {name for each in loop.body for name, _ in stores(each) if "." not in name}
-    if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in own | inside):
+    inside = {node.id for node in walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    if any(_is_read_behind(analysis, name, loop, frames[-1]) for name in inside):
         return None
 
     def text(node: ast.expr) -> str:
@@ -148,7 +138,9 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
                 why = f"whether `{text(name)}` is a plain number is not known"
             unsure = unsure or not values or not all(known)
     kinds = set(_sources(analysis, loop, formula, frames))
-    if "state" in kinds and (formula.summed or formula.renewed):  # `mul_` would have stopped at a whole number
+    if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds <= {"parameters", "state"}:
+        return None
+    if "state" in kinds and formula.summed and not formula.renewed:  # `mul_` would have stopped at a whole number
         why = "a state also holds buffers, some of which may be whole numbers and are no weights"
     unsure = unsure or kinds != {"parameters"}
     plain: Literal["same", "other"] | None = None
@@ -187,10 +179,13 @@ def _tested(loop: ast.For) -> tuple[ast.expr | None, list[ast.stmt]]:
 
 
 def _is_copy(statement: ast.stmt, formula: Formula) -> bool:
-    """``else: kept.copy_(p)``: what is not trained is taken over as it is."""
+    """``else: kept.copy_(p)``, ``else: kept[name] = p.clone()``: what is not trained is taken over as it is."""
+    pair = [_bare(formula.base), _bare(formula.other)]
+    if isinstance(statement, ast.Assign) and _is_renewal(statement):
+        return [*map(_bare, statement.targets), _bare(statement.value)] == pair
     call = statement.value if isinstance(statement, ast.Expr) else None
     copied = _method(call, "copy_") if isinstance(call, ast.Call) and len(call.args) == 1 else None
-    return copied is not None and (_bare(copied[0]), _bare(call.args[0])) == (_bare(formula.base), _bare(formula.other))  # type: ignore[union-attr]
+    return copied is not None and [_bare(copied[0]), _bare(call.args[0])] == pair  # type: ignore[union-attr]
 
 
 def _is_test(node: ast.expr) -> bool:
@@ -246,6 +241,19 @@ def _is_place(node: ast.expr) -> bool:
 def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[Frame, ...]) -> Iterator[str]:
     """Where what the loop goes through and looks up comes from: "parameters", "state", or something else."""
     facts, frame = analysis.facts, frames[-1]
+
+    def asked(name: ast.Name, seen: set[str]) -> Iterator[str]:
+        """The attributes that a name of the function, and the names that it is set from, are asked for."""
+        seen.add(name.id)
+        owner = facts.bindings.owner(name.id, name, frame.module)
+        for write in facts.bindings.writes(owner, name.id) if owner is frame.scope else ():
+            value = getattr(write, "value", None)
+            for each in walk(value) if value is not None else ():
+                if isinstance(each, ast.Attribute):
+                    yield each.attr
+                elif isinstance(each, ast.Name) and each.id not in seen:
+                    yield from asked(each, seen)
+
     own = {each.id for each in targets(loop.target) if isinstance(each, ast.Name)}
     for part in (loop.iter, formula.base, formula.other):
         owners: set[ast.AST] = set()  # whatever they are called, what they give is parameters
@@ -258,16 +266,13 @@ def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[
             elif isinstance(node, ast.Attribute) and node.attr in ("state_dict", "buffers", "named_buffers"):
                 yield "state"
             elif isinstance(node, ast.Name) and node.id not in own and isinstance(node.ctx, ast.Load):
-                owner = facts.bindings.owner(node.id, node, frame.module)
-                for write in facts.bindings.writes(owner, node.id) if owner is frame.scope else ():
-                    value = getattr(write, "value", None)
-                    named = {each.attr for each in walk(value) if isinstance(each, ast.Attribute)} if value else set()
-                    if named & {"parameters", "named_parameters"}:
-                        yield "parameters"
-                    elif named & {"state_dict", "buffers", "named_buffers"}:
-                        yield "state"
-                    elif part is not loop.iter or isinstance(facts.places.parent(node, frame.module), ast.Subscript):
-                        yield "other"
+                named = set(asked(node, set()))
+                if named & {"parameters", "named_parameters"}:
+                    yield "parameters"
+                elif named & {"state_dict", "buffers", "named_buffers"}:
+                    yield "state"
+                elif part is not loop.iter or isinstance(facts.places.parent(node, frame.module), ast.Subscript):
+                    yield "other"
 
 
 # --- what stands elsewhere -----------------------------------------------------------------------------------------
@@ -448,12 +453,14 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
 
 
 def _is_renewal(statement: ast.stmt) -> bool:
-    """Whether a statement gives a tensor other memory: ``kept.data = ...``."""
+    """Whether a statement gives a tensor other memory: ``kept.data = ...``, ``state[name] = ...``."""
     return (
         isinstance(statement, ast.Assign)
         and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Attribute)
-        and statement.targets[0].attr == "data"
+        and (
+            isinstance(statement.targets[0], ast.Subscript)
+            or (isinstance(statement.targets[0], ast.Attribute) and statement.targets[0].attr == "data")
+        )
     )
 
 
@@ -463,6 +470,8 @@ def _renewed(statement: ast.Assign, own: set[str]) -> Formula | None:
     if not _is_renewal(statement) or not (isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add)):
         return None
     found = _summed(base, given, own)
+    if isinstance(base, ast.Subscript) and found is not None:
+        return replace(found, renewed=True) if _names(base.slice) & own else None
     if found is None or not isinstance(base, ast.Attribute) or not isinstance(base.value, ast.Name):
         return None
     tensors = [_product(each, own) for each in (given.left, given.right)]
@@ -512,18 +521,21 @@ def _product(node: ast.expr, own: set[str]) -> tuple[ast.expr, ast.expr] | None:
     """The tensor and the number of ``p.data * (1 - d)``: what the loop gives, and the other factor."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return None
-    for tensor, number in ((node.left, node.right), (node.right, node.left)):
+    for factor, number in ((node.left, node.right), (node.right, node.left)):
+        copied = _method(factor, "clone") if isinstance(factor, ast.Call) else None
+        tensor = copied[0] if copied else factor
         if _is_place(tensor) and _names(tensor) & own and not _names(number) & own:
             return tensor, number
     return None
 
 
 def _bare(node: ast.expr) -> str:
-    """A place without ``.data`` and ``.detach()``."""
-    while True:
+    """A place without ``.data``, ``.detach()`` and ``.clone()``."""
+    while isinstance(node, (ast.Attribute, ast.Call)):
         if isinstance(node, ast.Attribute) and node.attr == "data":
             node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "detach":
-            node = node.func.value
+        elif isinstance(node, ast.Call) and (called := _method(node, "detach") or _method(node, "clone")):
+            (node,) = called
         else:
-            return ast.dump(node)
+            break
+    return ast.unparse(node)
