@@ -19,7 +19,7 @@ Use instead
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
     ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_`` and ``clamp_`` (of gradients, too) have a call of
-    their own. Where the loop gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it goes on to:
+    their own. Where it gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still does:
     somebody may hold the old ones. What the loop runs over stays as it is written, so the order is the same.
 
 When refused
