@@ -165,7 +165,7 @@ SFTTrainer("gpt2", train_dataset=None).train()
 """,
     "ignite": """
 import torch
-from ignite.engine import Engine
+from ignite.engine import create_supervised_trainer
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
@@ -173,15 +173,7 @@ model = torch.nn.Linear(4096, 4096).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 loader = DataLoader(datasets.ImageFolder("leaves", transforms.ToTensor()), batch_size=4)
 
-def step(engine, batch):
-    images, labels = batch
-    optimizer.zero_grad()
-    loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-Engine(step).run(loader, max_epochs=3)
+create_supervised_trainer(model, optimizer, torch.nn.CrossEntropyLoss(), "cuda").run(loader, max_epochs=3)
 """,
 }
 
@@ -265,6 +257,24 @@ def test_a_training_without_a_loop_of_its_own_is_the_frameworks(name: str) -> No
         "ignite": {"loader-workers"},
         "lightning": {"fused-optimizer", "loader-workers", "pin-memory"},
     }.get(name, set())
+
+
+def test_an_engine_of_ignite_is_but_a_loop_around_the_scripts_own_step() -> None:
+    whole = (
+        WITHOUT_A_LOOP["ignite"]
+        .replace("create_supervised_trainer(model", "Engine(step")
+        .replace("import create_supervised_trainer", "import Engine")
+    )
+    step = """
+def step(engine, batch):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(batch[0].cuda()), batch[1].cuda()).backward()
+    optimizer.step()
+
+Engine("""
+    found = report(whole.replace("\nEngine(", step))
+    assert found.framework == "pytorch"
+    assert fixable(found) >= {"autocast", "fused-optimizer", "pin-memory", "non-blocking"}
 
 
 def test_batches_under_deepspeed_are_copied_by_the_script() -> None:

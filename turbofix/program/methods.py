@@ -637,12 +637,10 @@ def _call_trainer(
             if type(member) is Instance:
                 _call_hooks(interp, member, arguments, node, trains=name == "fit")
     if name == "run":
-        loader = _argument(arguments)
-        batch = access.iterate(interp, loader, node) if loader is not None else UNKNOWN
         step = externals.first(trainer.arguments) if trainer.arguments is not None else None
-        for member in members(step):
-            if isinstance(member, (Function, Bound)):
-                calls.call(interp, member, calls.positional(trainer, batch), node)
+        epochs = arguments.get("max_epochs", 1)
+        given = [trainer, step or UNKNOWN, _argument(arguments) or UNKNOWN, epochs.value if epochs else UNKNOWN]
+        calls.call(interp, imports.library(interp, "ignite.engine.run"), calls.positional(*given), node)
     return access.child(interp, trainer, f".{name}()", node, "call")
 
 
