@@ -40,12 +40,13 @@ Measured
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit, Refuse
-from turbofix.findings import Finding, InPlace, Refusal, Risk, Site
+from turbofix.edits import Edit
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse
 from turbofix.program.evidence import of_copy, of_loader, of_value
 from turbofix.program.model import Framework, TrainingProgram
@@ -53,9 +54,9 @@ from turbofix.program.names import dotted, targets, walk_here
 from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
-from ._copies import copyings
+from ._copies import Copying, copyings
 from ._loaders import OWN_COPIES, called, is_timed, whole
-from ._pages import page_of
+from ._pages import pages_of
 from ._precision import filled
 from ._throttling import changed_line
 
@@ -70,15 +71,18 @@ codemod = Codemod(
 )
 
 
+APART = 3
+"""Copies of a batch that stand together are at most so many lines apart."""
+
 VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten", "t", "float")
 """Methods whose result may be the same memory."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``value`` is the source of what ``non_blocking`` is set to."""
+    """The copies, each with the source of what its ``non_blocking`` is set to."""
 
-    value: str
+    values: tuple[tuple[Site, str], ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     found = tuple(copyings(program))
     timed = any(is_timed(loader) for copy in found for loader in copy.loaders)
-    for copy in found:
+    for group in together(unless_changed(program, copy) for copy in found):
+        copy = group[0]
         transfer, loaders = copy.transfer, copy.loaders
         if copy.state == "given":
             flag = transfer.non_blocking
@@ -110,20 +115,41 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 yield codemod.in_place(transfer.site, "the copy does not block the host")
             continue
         who = f" of {called(loaders[0])}" if len(loaders) == 1 and loaders[0].name else ""
-        message = f"the host waits for this copy of a batch{who}"
-        seen = of_copy(program, transfer.site, transfer.to, loaders)
+        these = "this copy" if len(group) == 1 else f"these {len(group)} copies"
+        message = f"the host waits for {these} of a batch{who}"
+        others = (Evidence("copied as well", each.transfer.site) for each in group[1:])
+        seen = (*of_copy(program, transfer.site, transfer.to, loaders), *others)
         if copy.value is None:
             yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
         else:
             yield codemod.finding(
                 transfer.site,
                 message,
-                plan=Plan(copy.value),
+                plan=Plan(tuple((each.transfer.site, each.value) for each in group if each.value is not None)),
                 evidence=seen,
                 for_speed=timed,
                 assumes=copy.assumes,
                 worth=copy.worth(program),
             )
+
+
+def together(found: Iterable[Copying]) -> list[list[Copying]]:
+    """The copies of one batch that stand together are one edit: those of the same kind, a few lines apart."""
+    groups: list[list[Copying]] = []
+    for copy in found:
+        last = groups[-1][-1] if groups else None
+        near = last is not None and last.transfer.site.path == copy.transfer.site.path
+        near = near and copy.transfer.site.line - last.transfer.site.end_line <= APART  # type: ignore[union-attr]
+        if last is not None and near and copy.state == "can be" and kind_of(last) == kind_of(copy):
+            groups[-1].append(copy)
+        else:
+            groups.append([copy])
+    return groups
+
+
+def kind_of(copy: Copying) -> tuple[object, ...]:
+    """What copies have in common that are spoken of together."""
+    return copy.state, copy.loaders, copy.assumes, copy.value is None and copy.why_not
 
 
 def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -154,23 +180,25 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Add ``non_blocking`` to the call."""
+    """Add ``non_blocking`` to the calls."""
     plan = finding.plan
     if isinstance(plan, Configured):
         told = f"non_blocking={edit.name('torch.cuda.is_available', plan.call)}()"
         edit.argument(plan.call, "dataloader_config", f"{configuration(plan.call, edit)}({told})")
         return
     assert isinstance(plan, Plan)
-    refuse_later_changes(edit, finding.site)
-    edit.argument(finding.site, "non_blocking", filled(plan.value, edit, finding.site))
+    for site, value in plan.values:
+        edit.argument(site, "non_blocking", filled(value, edit, site))
 
 
-def refuse_later_changes(edit: Edit, site: Site) -> None:
-    """Raise ``Refuse`` where the host changes what it copies below the copy, which no longer waits until it is read."""
-    page = page_of(edit, site)
-    call = page.node(site)
+def unless_changed(program: TrainingProgram, copy: Copying) -> Copying:
+    """A copy, refused where the host changes what it copies further below, which may be before it is read."""
+    if copy.state != "can be" or copy.value is None:
+        return copy
+    page = pages_of(program)(copy.transfer.site)
+    call = page.node(copy.transfer.site)
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return
+        return copy
     name = viewed(call.func.value)
     code = page.loop_of(call) or page.scope(call)
     copied = page.statement(call)
@@ -181,7 +209,9 @@ def refuse_later_changes(edit: Edit, site: Site) -> None:
     for each in sorted({one for one in (name, *views) if one is not None} - replaced if name is not None else ()):
         line = changed_line(page, each, code, call.lineno, since=call.lineno)
         if line is not None:
-            raise Refuse(f"line {line} changes `{each}` on the host, perhaps before the copy has read it")
+            why = f"line {line} changes `{each}` on the host, perhaps before the copy has read it"
+            return replace(copy, value=None, why_not=why)
+    return copy
 
 
 def viewed(node: ast.AST) -> str | None:
