@@ -43,7 +43,7 @@ def is_kept(program: TrainingProgram, loader: Loader) -> bool:
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:
     """The copies of batches that could run beside the computation, in the order of the source."""
-    for transfer, loaders in copies(program):
+    for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
         goes = goes_to_gpu(program, transfer.to)
         if not is_batch or goes is None or transfer.pageable or transfer.again or transfer.dtype_only:
@@ -54,6 +54,9 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         if loaders and all(pinning(each) == "no" or each.first_only or is_idle(program, each) for each in loaders):
             continue
         if transfer.non_blocking.state != "absent":
+            continue
+        if once:
+            yield Copying(transfer, loaders, "can be", None, ONCE)
             continue
         unknown = not loaders or transfer.what not in ("batch", "object")
         assumes = (*((BATCHES_ON_HOST,) if unknown else ()), *goes)
@@ -82,18 +85,25 @@ def eased(program: TrainingProgram) -> dict[Site, Copying]:
     return {copy.transfer.site: copy for copy in given}
 
 
-def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...]]]:
+ONCE = "it is copied in one pass of an evaluation, beside a training of many: nothing of it is noticed"
+
+
+def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...], bool]]:
     """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
 
     Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads.
+    With each, whether it only serves evaluations that run once.
     """
-    found: dict[Site, tuple[Transfer, tuple[Loader, ...]]] = {}
+    found: dict[Site, tuple[Transfer, tuple[Loader, ...], bool]] = {}
+    many = any(step.epoch_loop is not None and step.passes != 1 for step in program.steps)
     loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
     for loop in loops:
         for transfer in loop.transfers:
             sites = (transfer.loader,) if transfer.loader is not None else loop.loaders
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
-            found[transfer.site] = transfer, known if len(known) == len(sites) else ()
+            once = many and isinstance(loop, Evaluation) and loop.epoch_loop is None
+            _, _, before = found.get(transfer.site, (None, None, True))
+            found[transfer.site] = transfer, known if len(known) == len(sites) else (), once and before
     yield from (found[site] for site in sorted(found))
 
 

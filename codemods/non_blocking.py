@@ -26,6 +26,7 @@ When refused
     together in new memory (``torch.stack(x).to(device)``), which is not pinned. It is refused
 
     - where the host changes the batch in place below the copy, which may not have read it yet;
+    - in an evaluation that runs once, beside a training of many passes;
     - for batches of a class of their own, whose ``to`` may not take ``non_blocking``;
     - where the device may be Apple's and no test tells: there the copy may be read too early (pytorch issue 139550);
     - for Accelerate beside ``split_batches`` and the like, which belong into ``dataloader_config`` too.

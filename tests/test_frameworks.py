@@ -439,3 +439,10 @@ L.Trainer().HOW(Net())
         )
         assert found is not None
         assert ((ENTRY.with_name("net.py"), line) in found.acts_on) is acts
+
+
+def test_the_copies_of_one_batch_are_one_finding() -> None:
+    text = PROGRAM.format(imports="", prepare="", backward="loss.backward()", step="optimizer.step()")
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(text), registry.load(), Target())
+    (copies,) = (each for each in report.findings if each.codemod == "non-blocking")
+    assert copies.message == "the host waits for these 2 copies of a batch of `loader`"
