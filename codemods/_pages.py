@@ -223,7 +223,7 @@ def pages_of(program: TrainingProgram) -> Pages:
         module = program.modules.by_path.get(site.path)
         if module is None:
             raise Refuse(f"{site.path.name} is no file of the program")
-        return kept(module.tree, "page", lambda: Page(module))
+        return kept(module.tree, f"page of {module.path}", lambda: Page(module))  # equal files share a tree
 
     return page
 

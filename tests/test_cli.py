@@ -549,8 +549,8 @@ def test_copies_of_evaluations_alone_are_not_dropped_for_what_timed_steps_show(
         f"for epoch in range(9):\n    for x, y in {trained_on}:\n"
         "        loss = (model(x.to(device)) - y.to(device)).square().mean()\n"
         "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
-        "model.eval()\nwith torch.no_grad():\n    total = 0.0\n    for x, y in loader:\n"
-        "        total += (model(x.to(device)) - y.to(device)).abs().max()\nprint(total)\n"
+        "    with torch.no_grad():\n        total = 0.0\n        for x, y in loader:\n"
+        "            total += (model(x.to(device)) - y.to(device)).abs().max()\n    print(total)\n"
     )
     chosen = project.Chosen(select=("pin-memory", "non-blocking"))
     request = project.plan_verification(path, [], chosen, Options(), Workspace())
