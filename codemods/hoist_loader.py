@@ -18,8 +18,7 @@ Use instead
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
         for epoch in range(epochs):
 
-    The statements move as they are, out of all loops that change nothing they read. A tensor that a forward pass makes
-    of a list of numbers, and copies to the GPU, comes from a function that remembers it (``functools.lru_cache``).
+    The statements move as they are, out of all loops that change nothing they read.
 
 When refused
     Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
@@ -42,24 +41,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Constant, Framework, Rebuilt, TrainingProgram
+from turbofix.program.model import Rebuilt, TrainingProgram
 from turbofix.records import dataclass
-
-from ._loaders import put_above
-from ._precision import on_a_gpu
 
 codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EXACT,
-    after=("sdpa",),
-    known_as=("loader rebuilt in every epoch", "constant tensors made once"),
-    assumes=(READ_WHOLE, ON_GPU),
+    known_as=("loader rebuilt in every epoch",),
 )
 
 
@@ -85,14 +78,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             plan = Plan(each.statements, each.above)
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
-    goes = on_a_gpu(program) if program.framework is Framework.PYTORCH else ()
-    for constant in program.constants:
-        if goes is None:
-            break
-        made = (Evidence("made of a list of numbers", constant.site),)
-        message = "the same list of numbers is copied to the GPU in every pass, and the host waits for it"
-        rests = (READ_WHOLE, *goes)
-        yield codemod.finding(constant.site, message, plan=constant, evidence=made, assumes=rests, worth=Worth.SMALL)
     yield from first_batches(program)
 
 
@@ -136,14 +121,6 @@ def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Move the statements in front of the loop."""
     plan = finding.plan
-    if isinstance(plan, Constant):
-        name, cache = edit.free_name(plan.name, plan.helper), edit.name("functools.lru_cache", plan.helper)
-        if name != plan.name:
-            raise Refuse(f"`{plan.name}` means something else here")
-        parameters = ", ".join(each for _, each in plan.given)
-        put_above(edit, plan.helper, f"@{cache}(maxsize=8)", f"def {name}({parameters}):", f"    return {plan.text}")
-        edit.replace(plan.site, f"{name}({', '.join(each for each, _ in plan.given)})")
-        return
     assert isinstance(plan, Plan)
     lines: list[str] = []
     for site in plan.statements:

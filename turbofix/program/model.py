@@ -1557,18 +1557,6 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A tensor that is made of sizes and numbers alone in every pass: ``text`` makes it of ``given`` (text, name), by a
-    function of a ``name`` in front of ``helper``."""
-
-    site: Site
-    helper: Site
-    name: str
-    text: str
-    given: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
     torch in braces."""
@@ -1788,7 +1776,6 @@ class TrainingProgram:
     same_items: tuple[SameItems, ...] = ()  # datasets whose items are made anew in each epoch, and need not be
     built_again: tuple[BuiltAgain, ...] = ()
     bulks: tuple[Bulk, ...] = ()  # the optimizers that keep states for large models, of a program that trains
-    constants: tuple[Constant, ...] = ()  # tensors that are the same in every pass
     listed: tuple[Listed, ...] = ()  # lists of tensors that one call makes
     formulas: tuple[Formula, ...] = ()  # those that torch has a function for, of a program that trains
     paddings: tuple[Padding, ...] = ()

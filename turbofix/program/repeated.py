@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
-from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
-from turbofix.program.contents import change_of
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
 from turbofix.program.libraries import words
-from turbofix.program.model import Constant
 from turbofix.program.names import dotted, parameters, walk_here
-from turbofix.program.preloading import place_of_helper
-from turbofix.program.sites import COMPREHENSIONS, LOOPS
-from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
+from turbofix.program.sites import LOOPS
+from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
@@ -182,116 +176,6 @@ def loader_for_one(written: Written) -> Found:
 
 
 # --- tensors --------------------------------------------------------------------------------------------------------
-
-
-_PURE = words("""
-    exp sin cos log sqrt pow unsqueeze view reshape float double half bool long int to cuda expand repeat transpose
-    permute t flatten type add sub mul div
-    """)
-_HOLDING = (*COMPREHENSIONS, ast.List, ast.Tuple, ast.Dict)
-
-
-def constants_made_again(analysis: Analysis) -> tuple[Constant, ...]:
-    """Tensors that a forward pass or a step makes of a list of numbers, and copies to a device."""
-    written, found = written_of(analysis), dict[ast.AST, Constant]()
-    if any("inference_mode" in module.text for module in written.modules):
-        return ()  # what is made there may be in no graph later on
-    for function, module in _computing(written):
-        for node in _said(function) if "torch" in module.text and function.name != "backward" else ():
-            leaves: dict[str, str] = {}
-            made = _of_a_list(analysis, node, module, leaves)
-            if made is None or not any(isinstance(each, ast.Call) and _is_to_device(each) for each in walk(node)):
-                continue
-            given = parents_in(module.tree).get(node)
-            beside = parents_in(module.tree).get(given) if isinstance(given, ast.Attribute) else given
-            inner = isinstance(given, _HOLDING) or _of_a_list(analysis, beside, module, {}) is made
-            if inner or _is_kept(node, module):
-                continue
-            targets = given.targets if isinstance(given, ast.Assign) else []
-            if _is_changed(analysis, beside, targets, function, module):
-                continue
-            name = f"{(dotted(targets[0]) if targets else None) or function.name}_once"
-            same = sum(re.fullmatch(rf"{name}(_\d+)?", each.name) is not None for each in found.values())
-            assert isinstance(node, ast.expr)
-            found[node] = _constant(analysis, node, module, leaves, f"{name}_{same + 1}" if same else name)
-    return tuple(sorted(found.values(), key=lambda each: each.site))
-
-
-def _constant(analysis: Analysis, node: ast.expr, module: ModuleFile, leaves: dict[str, str], called: str) -> Constant:
-    class Named(ast.NodeTransformer):
-        def visit(self, each: ast.AST) -> ast.AST:
-            name = leaves.get(ast.unparse(each)) if isinstance(each, ast.expr) else None
-            return ast.Name(name, ast.Load()) if name is not None else self.generic_visit(each)
-
-    places = analysis.facts.places
-    text = ast.unparse(Named().visit(ast.parse(ast.unparse(node), mode="eval").body))
-    helper = place_of_helper(analysis, node, module)
-    return Constant(places.site(node, module), helper, called, text, tuple(leaves.items()))
-
-
-def _of_a_list(analysis: Analysis, node: ast.AST | None, module: ModuleFile, leaves: dict[str, str]) -> ast.Call | None:
-    """The ``torch.tensor`` that an expression makes of a list; ``leaves``: what else it is made of, named."""
-    if not isinstance(node, ast.Call):
-        return None
-    name, rest = meaning(node.func, module.tree), [word.value for word in node.keywords]
-    if name == "torch.tensor":
-        plain = not {word.arg for word in node.keywords} & {"requires_grad", "pin_memory", None}
-        listed = len(node.args) == 1 and _is_written_out(analysis, node.args[0], module)
-        return node if plain and listed and all(_is_number(each, leaves) for each in rest) else None
-    of_torch = name.startswith("torch.")
-    of = node.args[0] if of_torch and node.args else getattr(node.func, "value", None)
-    made = _of_a_list(analysis, of, module, leaves) if last(node) in _PURE else None
-    rest += node.args[of_torch:]
-    return made if all(_is_number(each, leaves) for each in rest) else None
-
-
-def _is_written_out(analysis: Analysis, node: ast.expr, module: ModuleFile) -> bool:
-    """Whether an expression is a list of numbers as literals, or the module's only name for one."""
-    if isinstance(node, ast.Name):
-        bindings, tree = analysis.facts.bindings, module.tree
-        given = [
-            each.value for each in tree.body if isinstance(each, ast.Assign) and node.id in map(dotted, each.targets)
-        ]
-        own = bindings.owner(node.id, node, module) is tree and len(bindings.writes(tree, node.id)) == 1
-        return own and len(given) == 1 and _is_written_out(analysis, given[0], module)
-    with contextlib.suppress(ValueError):
-        return isinstance(ast.literal_eval(node), (list, tuple))
-    return False
-
-
-def _is_number(node: ast.expr, leaves: dict[str, str]) -> bool:
-    """Whether an argument is a size, a device, a type or a list of numbers; names those that change."""
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return all(_is_number(each, leaves) for each in node.elts)
-    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        return all(_is_number(each, leaves) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
-    text = dotted(node)
-    if isinstance(node, ast.Constant) or (text or "").partition(".")[0] in ("torch", "math"):
-        return True
-    shape = node.value if isinstance(node, ast.Subscript) else None
-    sized = isinstance(shape, ast.Attribute) and shape.attr == "shape" and not isinstance(node.slice, ast.Slice)  # type: ignore[attr-defined]
-    sized = sized or (isinstance(node, ast.Call) and last(node) in ("size", "len") and bool(node.args))
-    if not sized and text is None:
-        return False
-    known = ast.unparse(node)
-    name = "device" if known.endswith("device") else "dtype" if known.endswith("dtype") else known.rpartition(".")[2]
-    name = name if name.isidentifier() else "size"
-    free = (each for each in (name, *(f"{name}_{n}" for n in range(2, 9))) if each not in leaves.values())
-    leaves[known] = leaves.get(known) or next(free)
-    return True
-
-
-def _is_changed(
-    analysis: Analysis, above: ast.AST | None, targets: list[ast.expr], function: ast.FunctionDef, module: ModuleFile
-) -> bool:
-    """Whether a tensor may be written into: by what it is given to at once, or under the names that it gets."""
-    if isinstance(above, ast.Call) and last(above).endswith("_"):
-        return True
-    if not all(isinstance(each, ast.Name) for each in targets):
-        return bool(targets)  # kept by an object
-    names = [each for each in targets if isinstance(each, ast.Name)]
-    frames = (Frame(function, module, function, None, ()),)
-    return bool(names) and change_of(analysis, names, module, frames, lambda _: True) is not None
 
 
 def made_on_host(written: Written) -> Found:

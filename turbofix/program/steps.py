@@ -80,7 +80,6 @@ from turbofix.program.preloading import cut_by_hand, moved_once, preloads
 from turbofix.program.rebuilt import first_batches, rebuilts
 from turbofix.program.regions import evaluation_region, forward_region, in_model, no_grad
 from turbofix.program.removed import removed
-from turbofix.program.repeated import constants_made_again
 from turbofix.program.repeats import repeated, repeated_in_trainings
 from turbofix.program.runs import run
 from turbofix.program.same_items import built_again, same_items
@@ -209,7 +208,6 @@ def program_of(analysis: Analysis, target: Target) -> TrainingProgram:
         attentions=attentions(analysis) if trains else (),
         unwanted=unwanted_weights(analysis) if trains else (),
         fused_attentions=fused_attentions(analysis) if trains else (),
-        constants=constants_made_again(analysis) if trains else (),
         listed=listed(analysis) if trains else (),
         formulas=formulas(analysis) if trains else (),
         same_items=same_items(analysis, read, steps) if trains else (),
