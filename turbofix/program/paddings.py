@@ -81,6 +81,9 @@ def _reads_mask(value: ast.expr, cls: ast.ClassDef, depth: int = 3) -> bool:
     return bool(depth) and any(_reads_mask(each.value, cls, depth - 1) for each in sets)
 
 
+_SHORT = 32
+"""Texts that are cut to so many tokens are about as long as that."""
+
 _COMPILED = "the model is compiled, which would happen anew for each length"
 _ONE_BY_ONE = "it pads each text by itself"
 _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pack_sequence"))
@@ -217,6 +220,10 @@ class _Search:
             if not classes:
                 return None
         found = self._of_items(call, module, classes)
+        given = (each.arguments.keywords.get("max_length") for each in events if each.arguments is not None)
+        long = [one for each in given if each is not None for one in constants(each.value)]
+        if long and all(isinstance(each, int) and each <= _SHORT for each in long):
+            found = replace(found, why_not=f"texts of {long[0]} tokens at most leave little padding to cut off")
         if said == {"max_length"} or found.dynamic:
             return found
         return replace(found, of="all") if found.why_not is None else None
