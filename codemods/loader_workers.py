@@ -102,8 +102,7 @@ SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
 OWN_LOADERS = (
-    Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING, Framework.IGNITE,
-    Framework.DEEPSPEED,
+    Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING, Framework.DEEPSPEED
 )  # fmt: skip
 """The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
 
@@ -162,8 +161,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework not in OWN_LOADERS:
         return
     waiting: list[Site] = []
-    unread = ("unused",) if trains(program) else ("unused", "unknown")
-    judged = [each for each in program.loaders if each.role not in unread]
+    judged = [each for each in program.loaders if each.role != "unused"]
     yield from (codemod.refuse(each.site, *said_elsewhere(each)) for each in judged if is_told_elsewhere(each))
     judged = [each for each in judged if not each.open_mapping]
     for loader in judged:
@@ -330,11 +328,6 @@ def told_number(program: TrainingProgram, loader: Loader) -> str | None:
 def positive(workers: Argument) -> bool:
     """Whether every number that is known of is one of workers."""
     return bool(workers.values) and all(type(each) is int and each > 0 for each in workers.values)
-
-
-def trains(program: TrainingProgram) -> bool:
-    """Whether the program trains, itself or by a framework that it hands its loaders to."""
-    return program.trains or bool(program.trainings) or program.framework is Framework.IGNITE
 
 
 def worth(program: TrainingProgram, loader: Loader) -> Worth | None:

@@ -142,7 +142,7 @@ def moved_by(
     if program.framework is Framework.LIGHTNING:
         on = {on_gpu(each) for each in program.trainings} - {False}
         return ("Lightning", () if True in on else (ON_GPU,), None) if on else None
-    if program.framework not in (*OWN_COPIES, Framework.IGNITE):
+    if program.framework not in OWN_COPIES:
         return None
     for copy in loader.copies:
         goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)

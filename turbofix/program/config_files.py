@@ -267,8 +267,8 @@ def given_by_hydra(interp: Interpreter, function: Function) -> Arguments:
             told = {each.arg: each.value for each in node.keywords if each.arg}
             told |= dict(zip(("config_path", "config_name"), node.args, strict=False))
             path, name = told.get("config_path"), told.get("config_name")
-            known = _text(calls.default_value(interp, function, path)) if path is not None else "."
-            text = _text(calls.default_value(interp, function, name)) if name is not None else None
+            known = imports.text_of(calls.default_value(interp, function, path)) if path is not None else "."
+            text = imports.text_of(calls.default_value(interp, function, name)) if name is not None else None
             value = _composed(interp, function.module.folder / known, text) if known is not None else None
             value = value or (_any_of(interp, function.module.folder / known) if known is not None else None)
             value = value or _composed_somewhere(interp, text, path)
@@ -286,11 +286,6 @@ def _any_of(interp: Interpreter, folder: Path) -> Value | None:
 def _choices(interp: Interpreter, folder: Path) -> list[Path]:
     """The files of a folder of which the user has to choose one."""
     return [path for path in interp.config_paths if path.parent == folder and path.suffix != ".json"]
-
-
-def _text(value: Value | None) -> str | None:
-    default = value.default if type(value) is Option else value
-    return default.value if type(default) is Const and isinstance(default.value, str) else None
 
 
 def _composed(interp: Interpreter, folder: Path, name: str | None) -> Value | None:
@@ -354,10 +349,10 @@ def _defaults(items: list[Value]) -> Iterator[tuple[str | None, str]]:
     for item in items:
         if isinstance(item, Mapping):
             for key, entry in item.entries.items():
-                choice = _text(entry.value)
+                choice = imports.text_of(entry.value)
                 if isinstance(key, str) and choice is not None and "${" not in choice:
                     yield key.removeprefix("optional ").removeprefix("override "), choice
-        elif (alone := _text(item)) is not None:
+        elif (alone := imports.text_of(item)) is not None:
             yield None, alone
 
 
@@ -392,7 +387,7 @@ def overlay(into: Mapping, other: Mapping) -> None:
 def compose(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
     """``hydra.compose(config_name=...)``; the folder is the one that has such a file."""
     name = arguments.get("config_name", 0)
-    text = _text(name.value) if name is not None else None
+    text = imports.text_of(name.value) if name is not None else None
     return _composed_somewhere(interp, text, None) or externals.call_unknown(interp, qualname, arguments, node)
 
 
@@ -424,7 +419,7 @@ def lookup(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.A
     """``hydra.utils.get_class("a.b.C")``: of a text that is known."""
     given = next(iter(arguments.positions), None) or next(iter(arguments.keywords.values()), None)
     found = join_all(
-        resolve(interp, text) for member in members(given.value if given else None) if (text := _text(member))
+        resolve(interp, text) for member in members(given.value if given else None) if (text := imports.text_of(member))
     )
     return found or externals.call_unknown(interp, qualname, arguments, node)
 
@@ -488,7 +483,7 @@ def _made(  # noqa: PLR0913
     }
     if target is None:
         return Mapping(value.made_at, value.origin, parts, value.open, value.element)
-    name = _text(target.value)
+    name = imports.text_of(target.value)
     if name is None:
         return None
     told = Arguments(given.positions, {**_keywords(parts), **given.keywords}, given.open, given.star, given.rest)

@@ -868,10 +868,6 @@ def _is_made_dense(work: Work, node: ast.AST, function: Function) -> bool:
     return all(isinstance(each, ast.Attribute) and each.attr == "to_dense" for each in reads)
 
 
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
-
-
 def _drawn_from(work: Work, function: Function, instance: Instance | None) -> str | None:
     """The generator, kept from item to item, that a function uses; None where it has none, or seeds it for each item.
 

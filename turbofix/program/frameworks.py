@@ -26,8 +26,6 @@ _OWNERS = {
     "pytorch_lightning.Trainer": Framework.LIGHTNING,
     "pytorch_lightning.cli.LightningCLI": Framework.LIGHTNING,
     "pytorch_lightning.utilities.cli.LightningCLI": Framework.LIGHTNING,
-    "ignite.engine.create_supervised_trainer": Framework.IGNITE,
-    "ignite.engine.create_supervised_evaluator": Framework.IGNITE,
     "transformers.Trainer": Framework.TRANSFORMERS,
     "transformers.Seq2SeqTrainer": Framework.TRANSFORMERS,
     "sentence_transformers.SentenceTransformerTrainer": Framework.TRANSFORMERS,
@@ -61,7 +59,6 @@ _ORDER = (
     Framework.ACCELERATE,
     Framework.FABRIC,
     Framework.LIGHTNING,
-    Framework.IGNITE,
     Framework.TRANSFORMERS,
 )
 

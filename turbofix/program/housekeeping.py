@@ -20,7 +20,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
 from turbofix.program.guards import modulo_of
 from turbofix.program.model import Chore, Guard, Purpose
-from turbofix.program.names import walk_here
+from turbofix.program.names import is_false, walk_here
 from turbofix.program.placements import device_of, is_dtype
 from turbofix.program.sites import blocks
 from turbofix.program.values import Bound, External, Function, members
@@ -312,12 +312,8 @@ def _copies_without_stop(analysis: Analysis, call: ast.Call) -> bool:
 def _may_go_on(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
     """Whether ``non_blocking`` may be given to a copy: by name, in a mapping, or by position."""
     for each in call.keywords:
-        if each.arg in (None, "non_blocking") and not _is_false(each.value):
+        if each.arg in (None, "non_blocking") and not is_false(each.value):
             return True
     return any(
-        not _is_false(each) and not is_dtype(analysis.facts.evaluate(each, frames)) for each in call.args[1:]
+        not is_false(each) and not is_dtype(analysis.facts.evaluate(each, frames)) for each in call.args[1:]
     ) or any(isinstance(each, ast.Starred) for each in call.args)
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False

@@ -203,7 +203,7 @@ def import_by_name(interp: Interpreter, qualname: str, arguments: Arguments, nod
     """``importlib.import_module(f"models.{name}")``, ``__import__``: one of the project's modules that it may name."""
     passed = arguments.get("name", 0)
     here = interp.frame.module
-    known = [text for member in members(passed.value) if (text := _text(member))] if passed is not None else []
+    known = [text for member in members(passed.value) if (text := text_of(member))] if passed is not None else []
     if known:
         return join_all(_named(interp, text, here) for text in known) or UNKNOWN
     pattern = _pattern(interp, passed.node, passed.value) if passed is not None else None
@@ -228,7 +228,7 @@ def _named(interp: Interpreter, name: str, here: ModuleFile) -> Value:
     return ModuleValue(module) if module is not None else External(libraries.canonical(name))
 
 
-def _text(value: Value) -> str | None:
+def text_of(value: Value | None) -> str | None:
     """The text that a value is, or is by default."""
     default = value.default if type(value) is Option else value
     return default.value if type(default) is Const and isinstance(default.value, str) else None
@@ -239,8 +239,8 @@ _ANY = "[a-zA-Z_][a-zA-Z0-9_]*"
 
 def _pattern(interp: Interpreter, node: ast.AST | None, value: Value) -> str | None:
     """The texts that an expression may be, as a regular expression; None where nothing of it is known."""
-    if isinstance(node, ast.Constant) or _text(value) is not None:
-        return re.escape(_text(value) or str(getattr(node, "value", "")))
+    if isinstance(node, ast.Constant) or text_of(value) is not None:
+        return re.escape(text_of(value) or str(getattr(node, "value", "")))
     text: ast.expr | None = None
     inner: list[ast.expr] = []
     if isinstance(node, ast.JoinedStr):

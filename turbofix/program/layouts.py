@@ -58,7 +58,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
             seen = receivers.get(id(node))
             if node.func.attr != "view" or _is_dtype(node):
                 lying.append(places.site(node, module))
-            elif any(map(_is_computed, seen)) if seen is not None else _is_of_layer(frame):
+            elif any(map(_is_computed, seen)) if seen is not None else is_of_layer(frame):
                 views[places.site(node.func, module)] = f"{places.text(node.func, module).removesuffix('view')}reshape"
     flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
@@ -88,7 +88,8 @@ def _is_dtype(call: ast.Call) -> bool:
     return isinstance(first, ast.Attribute) and (dotted(first) or "").startswith(("torch.", "np.", "numpy."))
 
 
-def _is_of_layer(frame: Frame) -> bool:
+def is_of_layer(frame: Frame) -> bool:
+    """Whether it is a method of one of torch's layers, or of a class that derives from one."""
     cls = frame.function.cls if frame.function is not None else None
     return cls is not None and any(name.startswith("torch.nn.") for name in cls.externals())
 

@@ -636,11 +636,6 @@ def _call_trainer(
         for member in members(model):
             if type(member) is Instance:
                 _call_hooks(interp, member, arguments, node, trains=name == "fit")
-    if name == "run":
-        step = externals.first(trainer.arguments) if trainer.arguments is not None else None
-        epochs = arguments.get("max_epochs", 1)
-        given = [trainer, step or UNKNOWN, _argument(arguments) or UNKNOWN, epochs.value if epochs else UNKNOWN]
-        calls.call(interp, imports.library(interp, "ignite.engine.run"), calls.positional(*given), node)
     return access.child(interp, trainer, f".{name}()", node, "call")
 
 

@@ -29,7 +29,6 @@ class Framework(Enum):
     TRANSFORMERS = "transformers"
     DEEPSPEED = "deepspeed"
     FABRIC = "fabric"
-    IGNITE = "ignite"
     NONE = "none"
 
 
@@ -243,8 +242,18 @@ class Sizes:
     partly: bool = False
 
 
+class Told:
+    """What is made with arguments, by their names."""
+
+    arguments: Mapping[str, Argument]
+
+    def argument(self, name: str) -> Argument:
+        """The argument of that name; ``absent`` when nothing passes it."""
+        return self.arguments.get(name, ABSENT)
+
+
 @dataclass(frozen=True)
-class Loader:
+class Loader(Told):
     """One ``torch.utils.data.DataLoader(...)`` construction.
 
     ``arguments`` holds every parameter of DataLoader by name, resolved through positions, ``**kwargs`` and helpers.
@@ -282,10 +291,6 @@ class Loader:
     fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`
     sizes: Sizes = Sizes()  # of its batches
-
-    def argument(self, name: str) -> Argument:
-        """The argument of that name; ``absent`` when the call does not pass it."""
-        return self.arguments.get(name, ABSENT)
 
     @property
     def samples(self) -> Argument:
@@ -1200,7 +1205,7 @@ class StateSave:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Told):
     """One optimizer construction.
 
     ``qualname`` is canonical (``torch.optim.Adam``); None where it is only inferred from use, or one of several
@@ -1238,10 +1243,6 @@ class Optimizer:
     complex: bool = False  # some parameters of the program are complex numbers
     frozen: Site | None = None  # where its model is frozen, in every run, but for one or two of its last layers
     qualnames: tuple[str, ...] = ()
-
-    def argument(self, name: str) -> Argument:
-        """The argument of that name; ``absent`` when the call does not pass it."""
-        return self.arguments.get(name, ABSENT)
 
     @property
     def is_plain(self) -> bool:
@@ -1343,17 +1344,13 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Owner:
+class Owner(Told):
     """One ``Accelerator(...)`` or ``Fabric(...)``: the object through which a framework trains."""
 
     site: Site
     qualname: str
     arguments: Mapping[str, Argument]
     open_mapping: bool = False
-
-    def argument(self, name: str) -> Argument:
-        """The argument of that name; ``absent`` when the call does not pass it."""
-        return self.arguments.get(name, ABSENT)
 
 
 @dataclass(frozen=True)
@@ -1385,7 +1382,7 @@ Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Told):
     """A training that a framework runs by itself, by the settings that it is given.
 
     ``site`` is the construction of the settings: ``TrainingArguments(...)``, Lightning's ``Trainer(...)``.
@@ -1420,10 +1417,6 @@ class Training:
     parts: tuple[tuple[str, Model, Site], ...] = ()
     inside: bool = False  # behind it instead: it is the last one of the module's ``__init__``
     in_bar: tuple[Site, ...] = ()  # what the steps of Lightning's module show in its progress bar, by default in each
-
-    def argument(self, name: str) -> Argument:
-        """The argument of that name; ``absent`` when nothing passes it."""
-        return self.arguments.get(name, ABSENT)
 
 
 @dataclass(frozen=True)

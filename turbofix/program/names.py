@@ -317,6 +317,11 @@ def _declared(scope: ast.AST) -> frozenset[str]:
     return frozenset(name for statement in body_of(scope) for name in _told(statement).declared)
 
 
+def is_false(node: ast.AST) -> bool:
+    """``False``."""
+    return isinstance(node, ast.Constant) and node.value is False
+
+
 def is_main_test(test: ast.expr) -> bool:
     """``__name__ == "__main__"``."""
     return isinstance(test, ast.Compare) and any(

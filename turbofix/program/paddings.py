@@ -16,7 +16,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.libraries import words
 from turbofix.program.model import Padding, Step
-from turbofix.program.names import dotted
+from turbofix.program.names import dotted, is_false
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.same_items import datasets_in
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
@@ -258,7 +258,7 @@ class _Search:
         elif any(event in self.trainers and not _takes_collator(event) for event in readers):
             why = "the batches are put together by a trainer of its own"
         elif self.facts.of("compile") or any(
-            word.arg == "torch_compile" and not _is_false(word.value)
+            word.arg == "torch_compile" and not is_false(word.value)
             for each in self.analysis.execution.modules.values()
             for word in (every(ast.keyword, each.tree) if "torch_compile" in each.text else ())
         ):
@@ -372,10 +372,6 @@ def _is_none(node: ast.AST | None) -> bool:
 
 def _is_true(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
-
-
-def _is_false(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _functions(value: Value | None) -> Iterator[Function]:

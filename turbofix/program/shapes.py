@@ -16,7 +16,8 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
 from turbofix.program.events import Event, LoopRecord, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame, constants
+from turbofix.program.facts import constants
+from turbofix.program.layouts import is_of_layer
 from turbofix.program.libraries import words
 from turbofix.program.model import Argument, Dataset, Sizes
 from turbofix.program.names import dotted, loaded, stored, written
@@ -260,7 +261,7 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
     inside: dict[int, tuple[ast.AST, ModuleFile]] = {}
     for event in events:
         for frame in facts.frames_within(event, record.node)[1:]:
-            if _is_of_layer(frame):
+            if is_of_layer(frame):
                 inside.setdefault(id(frame.scope), (frame.scope, frame.module))
     for scope, module in inside.values():
         for node, what in hazards_in(scope):
@@ -270,7 +271,7 @@ def resized(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Size
         if event.kind != "forward":
             continue
         for frame in facts.frames_within(event, record.node):
-            if _is_of_layer(frame):
+            if is_of_layer(frame):
                 break
             body = record.node if any(record.node is each for each in frame.loops) else frame.scope
             if (frame.anchor, body) in seen:
@@ -299,11 +300,6 @@ def resized_in(analysis: Analysis, events: list[Event], functions: Sequence[ast.
 def _state(what: str) -> Literal["varies", "unknown"]:
     """Whether sizes certainly change: a mask may take as much each time."""
     return "varies" if what.startswith(_NUMBER) else "unknown"
-
-
-def _is_of_layer(frame: Frame) -> bool:
-    cls = frame.function.cls if frame.function is not None else None
-    return cls is not None and any(name.startswith("torch.nn.") for name in cls.externals())
 
 
 @once_per_node

@@ -16,7 +16,8 @@ from turbofix.program.answers import once_per_node
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import SetLater
-from turbofix.program.names import dotted, is_main_test
+from turbofix.program.names import dotted
+from turbofix.program.script import is_guard
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import Class, External, Function, ModuleValue, members
 from turbofix.records import dataclass
@@ -97,7 +98,7 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
     That is under the script's guard and in functions; where it has no guard, wherever one may come to stand above.
     """
     entry, site = analysis.execution.entry, analysis.facts.places.site
-    guarded = any(_is_guard(top) for top in entry.tree.body)
+    guarded = any(is_guard(top) for top in entry.tree.body)
     parts: dict[str, set[object]] = {each.node.name: {None} for each in classes}
     for _, name, part in read:
         parts.setdefault(name, set()).add(part)
@@ -105,15 +106,15 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
     for module in analysis.execution.modules.values():
         for top in module.tree.body:
             is_function = isinstance(top, FUNCTIONS) and top.name not in parts
-            is_guard = not is_function and _is_guard(top)
-            if not is_function and not is_guard and (guarded or module is not entry):
+            guards = not is_function and is_guard(top)
+            if not is_function and not guards and (guarded or module is not entry):
                 continue  # a worker comes there
             if parts.keys().isdisjoint(_names(top)):
                 continue
             where = "" if module is entry else f" of {module.path.name}"
             for write in _writes(top):
                 read_parts = parts.get(write.name, ())
-                if write.first and not is_function and not is_guard:
+                if write.first and not is_function and not guards:
                     continue
                 if write.part is not None and _is_library(module, write.name):
                     continue  # a switch of torch makes no samples
@@ -129,10 +130,6 @@ def _is_library(module: ModuleFile, name: str) -> bool:
     """Whether a name of a file is a library that it imports."""
     found = members(module.scope.names.get(name))
     return bool(found) and all(isinstance(each, External) for each in found)
-
-
-def _is_guard(top: ast.stmt) -> bool:
-    return isinstance(top, ast.If) and is_main_test(top.test)
 
 
 @once_per_node

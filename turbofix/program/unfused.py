@@ -9,6 +9,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Arguments
 from turbofix.program.facts import settled
+from turbofix.program.names import is_false
 from turbofix.program.values import Value, members
 
 _SPARSE = {
@@ -48,19 +49,15 @@ def sparse_gradients(analysis: Analysis) -> bool:
     for module in modules:
         for call in every(ast.Call, module.tree):
             begins = isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
-            if begins and any(each.arg == "sparse" and not _is_false(each.value) for each in call.keywords):
+            if begins and any(each.arg == "sparse" and not is_false(each.value) for each in call.keywords):
                 return True
         for node in every(ast.Assign, module.tree):
             for target in node.targets:
-                if not isinstance(target, ast.Attribute) or target.attr != "sparse" or _is_false(node.value):
+                if not isinstance(target, ast.Attribute) or target.attr != "sparse" or is_false(node.value):
                     continue
                 if not isinstance(target.value, ast.Name):  # not `args.sparse`, nor an attribute of its own
                     return True
     return False
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 def partly_distributed(analysis: Analysis, models: Collection[Value]) -> str | None:

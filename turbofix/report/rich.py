@@ -23,7 +23,6 @@ OWNERS = {
     "accelerate": "Accelerate",
     "deepspeed": "DeepSpeed",
     "fabric": "Lightning Fabric",
-    "ignite": "Ignite",
     "lightning": "Lightning",
     "transformers": "The Transformers Trainer",
 }
