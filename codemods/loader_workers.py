@@ -421,8 +421,6 @@ def restarts(program: TrainingProgram, loader: Loader) -> bool:
     workers = loader.argument("num_workers")
     if loader.argument("persistent_workers").state != "absent" or is_built_each_time(loader) or loader.first_only:
         return False
-    if loader.dataset.kind == "tensors":
-        return False  # there are better things to do about these workers than to keep them
     entry = loader.mapping_entries.get("num_workers")
     if not has_any(workers) or (workers.site is None and (entry is None or 0 in workers.values)):
         return False
@@ -430,9 +428,10 @@ def restarts(program: TrainingProgram, loader: Loader) -> bool:
 
 
 def has_short_epochs(loader: Loader) -> bool:
-    """Whether the start of workers is a part of its epochs: the data are few, or a table that is read at once."""
+    """Whether the start of workers is a part of its epochs: the data are few, or lie in memory."""
     data = loader.dataset
-    return data.qualname in SMALL_IMAGES or data.table or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
+    at_once = data.qualname in SMALL_IMAGES or data.table or data.kind == "tensors"
+    return at_once or (data.length or SHORT_EPOCH + 1) <= SHORT_EPOCH
 
 
 def kept_if(number: str) -> str | None:

@@ -238,15 +238,24 @@ def _classes(given: Arguments) -> list[Class]:
     return [each.cls for value in given.values() for each in members(value) if isinstance(each, Instance)]
 
 
+def _touches_data(hook: ast.AST) -> bool:
+    """Whether a method speaks of data, otherwise than of the numbers of a tensor (`x.data`)."""
+    for each in walk(hook):
+        name = getattr(each, "attr", getattr(each, "id", ""))
+        if "data" in name and (name != "data" or dotted(each) == "self.data"):
+            return True
+    return False
+
+
 def _is_fed_again(analysis: Analysis, event: Event) -> bool:
     """Whether the trainer reads its loaders in more than one epoch, and no hook of the project's touches data."""
     assert event.arguments is not None
     hooks = [each for cls in _classes(event.arguments) for name in _BETWEEN for each in members(cls.find(name))]
-    if any("data" in ast.unparse(each.node) for each in hooks if isinstance(each, Function)):
+    if any(_touches_data(each.node) for each in hooks if isinstance(each, Function)):
         return False
     for trainer in members(event.receiver):
         made = trainer.base if isinstance(trainer, Instance) else trainer
-        if not isinstance(made, Made) or made.arguments.open:
+        if not isinstance(made, Made):
             return False
         given = made.arguments.keywords
         if any(name in given for name in ("reload_dataloaders_every_n_epochs", "fast_dev_run")):
