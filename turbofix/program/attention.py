@@ -124,10 +124,18 @@ def _drops_weights(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bo
     if not isinstance(taken, ast.Name):
         return None
     first = [each.id for each in walk(target.elts[0]) if isinstance(each, ast.Name)]
-    reads = any(
-        isinstance(each, ast.Name) and each.id == taken.id and isinstance(each.ctx, ast.Load) for each in walk(scope)
-    )
-    return None if reads and taken.id not in first and taken.id != "_" else not reads
+    named = [each for each in walk(scope) if isinstance(each, ast.Name) and each.id == taken.id]
+    reads = [each for each in named if isinstance(each.ctx, ast.Load)]
+    same = taken.id in first or taken.id == "_"  # what is read is something else
+    return not reads if same or all(_is_handed_on(analysis, each, scope, module) for each in reads) else None
+
+
+def _is_handed_on(analysis: Analysis, name: ast.Name, function: ast.AST, module: ModuleFile) -> bool:
+    """Whether a function only returns a name among others, and no caller is seen to use that one."""
+    shown = analysis.facts.places.parent(name, module)
+    if not isinstance(shown, ast.Tuple) or not isinstance(analysis.facts.places.parent(shown, module), ast.Return):
+        return False
+    return _taken(analysis, module, function, shown.elts.index(name), len(shown.elts)) is None
 
 
 def _attentions(analysis: Analysis) -> Iterator[Attention]:
