@@ -288,6 +288,17 @@ def test_an_exact_change_shows_that_the_script_repeats_itself(tiny: Path) -> Non
     assert runs[1:] == ["the script as it is", "with fused-optimizer", "the script against itself"]
 
 
+def test_what_nothing_ran_of_is_left_out_without_another_run(tiny: Path) -> None:
+    silent: CodemodEdits = {"never-run": (Risk.EQUIVALENT, "return float(", "return 1 * float(")}
+    found, runs = phases(tiny, {**silent, "fused-optimizer": EXACT_AND_NOT["fused-optimizer"]})
+    assert [(each.codemod, each.verdict) for each in found.codemods] == [
+        ("never-run", "unverified"),
+        ("fused-optimizer", "kept"),
+    ]
+    assert runs[1:] == ["the script as it is", "the rewritten script", "the script against itself"]
+    assert b"1 * float" not in found.kept[tiny]
+
+
 def test_a_script_that_goes_by_chance_has_no_verdict_though_its_rewrite_is_exact(tiny: Path) -> None:
     tiny.write_text("import os\n" + BY_CHANCE)
     found, _ = phases(tiny, EXACT_AND_NOT)
