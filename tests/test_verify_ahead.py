@@ -42,6 +42,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "environment" / "site-packages"
     folder.mkdir(parents=True)
     (folder / "taken.py").write_text(LIBRARY)
+    (folder / "plain.py").write_text("")
     (folder / "later.py").write_text("print('imported')\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return folder
@@ -63,7 +64,7 @@ from turbofix.verify.probe import ahead
 imports = ahead.Imports()
 imports.watch()
 exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {})
-found = [name for name in imports.of_libraries() if name in ("taken", "later")]
+found = [name for name in imports.of_libraries() if name in ("taken", "plain", "later")]
 for name in found:
     del sys.modules[name]
 print(found, ahead.import_all(found, remap=False))
@@ -73,7 +74,7 @@ print(found, ahead.import_all(found, remap=False))
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("import taken\n", "['taken'] True"),
+        ("import taken\nimport plain\n", "['taken', 'plain'] True"),
         # what a library has set it sets again, what the script has set it may not have set before
         ("import os\nimport taken\nos.environ['SET_BY_THE_SCRIPT'] = '1'\nimport later\n", "['taken'] True"),
         # what an import prints would be missing

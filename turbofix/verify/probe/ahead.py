@@ -5,7 +5,6 @@ Nothing must tell the difference: what the script's environment or folders may h
 
 from __future__ import annotations
 
-import _collections_abc as _abc
 import contextlib
 import gc
 import importlib
@@ -45,7 +44,7 @@ class Imports:
     def _changing(self, original: Any) -> Any:
         def change(*arguments: Any) -> None:
             frame: Any = sys._getframe(1)
-            while frame and frame.f_code.co_filename in (os.__file__, _abc.__file__):
+            while frame and frame.f_globals.get("__name__") in ("os", "collections.abc"):
                 frame = frame.f_back
             # what a library sets when it is imported, it sets there too
             self._same = self._same and frame is not None and _is_library(frame.f_code.co_filename)
