@@ -6,10 +6,12 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from turbofix.assumptions import LEARNS_IN_16_BITS
 from turbofix.findings import Risk
 from turbofix.verify import Options, Progress, Request, Stage, Verification, verify
 
@@ -297,6 +299,29 @@ def test_what_nothing_ran_of_is_left_out_without_another_run(tiny: Path) -> None
     ]
     assert runs[1:] == ["the script as it is", "the rewritten script", "the script against itself"]
     assert b"1 * float" not in found.kept[tiny]
+
+
+def test_what_is_said_to_round_is_suspected_first(tiny: Path) -> None:
+    edits: CodemodEdits = {
+        **EXACT_AND_NOT,
+        "wrong-rate": (Risk.EQUIVALENT, "lr=0.1", "lr=0.2"),
+        "never-run": (Risk.EQUIVALENT, "return float(", "return 1 * float("),
+    }
+    every = pipeline(tiny, edits)
+
+    def rebuild(without: frozenset[str]) -> tuple[Stage, ...]:
+        # the first one is claimed to round, too, but without it the others are not there
+        without = frozenset(edits) if "set-to-none" in without else without
+        claims = {"set-to-none": (LEARNS_IN_16_BITS,), "wrong-rate": (LEARNS_IN_16_BITS,)}
+        return tuple(replace(stage, claims=claims.get(stage.codemod or "", ())) for stage in every(without))
+
+    seen: list[Progress] = []
+    found = verify(Request(tiny, (), rebuild(frozenset()), Options(timeout=120), rebuild), seen.append)
+    verdicts = {each.codemod: each.verdict for each in found.codemods}
+    kept = dict.fromkeys(EXACT_AND_NOT, "kept")
+    assert verdicts == {**kept, "wrong-rate": "dropped", "never-run": "unverified"}
+    runs = [progress.phase for progress in seen if not progress.done]
+    assert runs.count("the rewritten script") == 2  # all of them, and all but the culprit
 
 
 def test_a_script_that_goes_by_chance_has_no_verdict_though_its_rewrite_is_exact(tiny: Path) -> None:

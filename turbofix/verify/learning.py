@@ -645,12 +645,12 @@ class Blame:
         """The codemod to take out next, and why; None when the set stands."""
         if outcome.clean:
             return self._inexact(stages)
-        suspect = next((stage for stage in stages if stage.claims and stage.codemod), None)
-        if suspect is not None and self._request.rebuild is not None and len(stages) > 1:
-            # where it was the culprit, this is the set that stands
-            rest = self._request.rebuilt({*self._out, suspect.codemod or ""})
-            if rest and self._compare(rest).clean:
-                return _judgement(suspect, outcome)
+        for stage in stages if self._request.rebuild is not None else ():
+            rest = self._request.rebuilt({*self._out, stage.codemod or ""}) if stage.claims else ()
+            if rest and names_of(rest) == names_of(stages) - {stage.codemod}:  # nothing else goes with it
+                if self._compare(rest).clean:
+                    return _judgement(stage, outcome)  # and this is the set that stands
+                break
         index, found = self._first_unclean(stages, outcome)
         return _judgement(stages[index], found)
 
