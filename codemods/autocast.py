@@ -185,6 +185,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         place = step.forwards[0].first if step.forwards else step.loop.site
         if place in taken:
             continue
+        if worth is Worth.SMALL:
+            taken.add(place)
+            yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
+            continue
         half = half_for(program, step)
         message = (
             f"{called(models_of(program, step))} and the loss are computed in float32; the GPU is faster in {half}"
@@ -204,9 +208,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             for number, place in enumerate(wrap.region.first for wrap in plan.wraps)
             if number
         ]
-        small = (LEARNS_IN_16_BITS,) if worth is Worth.SMALL else ()
         seen = (*of_forward(step), *along)
-        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *gpu, *small), worth=worth)
+        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *gpu), worth=worth)
 
 
 def already_there(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

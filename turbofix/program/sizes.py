@@ -39,7 +39,7 @@ CLASSES = 1000
 
 SMALL_BATCH = 64
 
-MANY, FEW, FEATURES = 1024, 64, 4096
+MANY, FEW, FEATURES = 1024, 64, 1024
 """The samples of a batch where nothing tells how many there are, hardly ever more; a side of a small matrix; and the
 features of a table's row, hardly ever more."""
 
@@ -78,8 +78,16 @@ def lacks_noticeable(products: Products, batch: int | None) -> bool:
 
 def has_none(products: Products, batch: int | None) -> bool:
     """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
-    limit = NARROW_AREA if products.by_position else LAUNCH // (batch or MANY)
-    layers = _before_the_classifier(products)
+    return _are_small(products, _before_the_classifier(products), batch or MANY)
+
+
+def _are_small(products: Products, layers: tuple[Product, ...], batch: int) -> bool:
+    """Whether some layers of a model are all small, whatever is not known of them.
+
+    A side that is not known is small beside one that is very small itself; at the ends of a network without
+    convolutions it is a data set's features or classes.
+    """
+    limit = NARROW_AREA if products.by_position else LAUNCH // batch
     ends = () if products.beside_convolutions or not layers else (layers[0].inputs, layers[-1].outputs)
 
     def is_small(each: Product) -> bool:
@@ -118,16 +126,7 @@ def _is_noticeable(product: Product, products: Products, batch: int | None) -> b
 
 
 def is_bound_by_launches(products: Products, batch: int | None) -> bool:
-    """Whether every product of a model without convolutions is known to be over before the next one is launched.
-
-    A side that is not known is small only beside one that is very small itself: a data set's features or classes.
-    """
-    if batch is None or not products.complete or products.of_graphs:
+    """Whether every product of a model without convolutions is known to be over before the next one is launched."""
+    if batch is None or products.of_graphs or (products.by_position and batch > SMALL_BATCH):
         return False
-    if products.by_position and batch > SMALL_BATCH:
-        return False
-    limit = NARROW_AREA if products.by_position else LAUNCH // batch
-    return all(
-        each.elements <= limit if each.elements is not None else bool(each.sides) and each.sides[0] <= SMALL_BATCH
-        for each in products.layers
-    )
+    return _are_small(products, products.layers, batch)
