@@ -22,7 +22,7 @@ When refused
     ``__init__``, or ``x = self.norm(x)`` as the next statement behind ``x = self.conv(x)``. The code must have been
     seen to be executed.
 
-    It is refused where the program loads a checkpoint into a model or an optimizer, which may have been saved with the
+    It is refused where the program loads a checkpoint, which may have been saved with the
     bias; where it reads the ``bias`` of layers without asking whether there is one (``m.bias.data.zero_()``); where it
     has hooks; and where it sets batch norms to evaluation while it trains, when they subtract another mean.
 

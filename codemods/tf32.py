@@ -50,7 +50,7 @@ from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
 from turbofix.program.model import Argument, Framework, Model, Setting, TrainingProgram
 from turbofix.program.products import FAMILIES
-from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches, lacks_noticeable
+from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._options import TurnedOn, off_by_default, turn_on, turned_on
@@ -161,11 +161,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
         yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
-    wide = own and any(
-        any(has_noticeable(each.products, batch) for each in choice)
-        and not any(lacks_noticeable(each.products, batch) for each in choice)
-        for choice in called_in(program, models)
-    )
+    wide = own and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
     yield codemod.finding(
@@ -325,15 +321,6 @@ def is_in_another(program: TrainingProgram) -> bool:
     if program.hands_over or any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
-
-
-def called_in(program: TrainingProgram, models: list[Model]) -> list[list[Model]]:
-    """The models that each call in a step chooses from; every model by itself where a step's are not known."""
-    if not program.steps or not all(step.models for step in program.steps):
-        return [[model] for model in models]
-    choices = dict.fromkeys(choice for step in program.steps for choice in step.choices)
-    found = ([model for model in models if model.site in choice] for choice in choices)
-    return [each for each in found if each]
 
 
 def is_float64(model: Model) -> bool:

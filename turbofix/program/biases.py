@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Collection, Iterator
 
-from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
@@ -19,7 +18,6 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
-from turbofix.program.owners import is_owner
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.values import Made, members
 
@@ -32,8 +30,6 @@ _LOADING = (
     *("load_state_dict", "load_state_dict_from_url", "load_from_checkpoint", "from_pretrained"),
     *("load_state", "load_raw", "load_checkpoint", "load_checkpoint_in_model", "load_checkpoint_and_dispatch"),
 )
-_OF_TRAINING = ("scheduler", "scaler")
-"""What may be loaded beside a model: it counts no parameters, as an optimizer's state does."""
 
 _LISTING = ("children", "named_children", "modules", "named_modules", "_modules")
 _ONE_BY_ONE = ("children", "named_children", "items", "values")
@@ -271,12 +267,13 @@ def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool
 
 def _needs(analysis: Analysis) -> Iterator[Hazard]:
     """What raises without the bias, or is changed by its going."""
-    yield from (Hazard("a checkpoint is loaded, which may have been saved with it", each) for each in _loads(analysis))
     places = analysis.facts.places
     for module in analysis.execution.modules.values():
         parents = parents_in(module.tree)
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in _LOADING:
+                yield Hazard("a checkpoint is loaded, which may have been saved with it", places.site(call, module))
             if name == "eval" and "Norm" in _tests_above(call, parents):
                 why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
                 yield Hazard(why, places.site(call, module))
@@ -292,25 +289,6 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
                 others = ("Norm" in tests or "Linear" in tests) and "Conv" not in tests
                 if not others and not re.search(r"\.bias\b", tests):
                     yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
-
-
-def _loads(analysis: Analysis) -> Iterator[Site]:
-    """Where a checkpoint is loaded, which would not fit if it was saved with the bias."""
-    for event in analysis.facts.of("call"):
-        if event.name.rpartition(".")[2] in ("load", *_LOADING) and any(map(is_owner, members(event.receiver))):
-            yield analysis.facts.site(event)
-    for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree):
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in _LOADING and not _is_of_training(analysis, call):
-                yield analysis.facts.places.site(call, module)
-
-
-def _is_of_training(analysis: Analysis, call: ast.Call) -> bool:
-    """``scheduler.load_state_dict(...)`` and the like: by what it is called on; nothing is known of what is not run."""
-    events = [event for event in analysis.facts.at(call) if event.kind == "load"]
-    found = [each for event in events for each in members(event.receiver)]
-    return bool(found) and all(isinstance(each, Made) and each.kind in _OF_TRAINING for each in found)
 
 
 def _tests_above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> str:

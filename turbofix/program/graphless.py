@@ -214,13 +214,7 @@ def _taken_on(
     outer = facts.frames(events[0])[: -len(frames)] if frames else ()
     inside = (*outer, *frames[:1])
     scope = places.scope(record.node, module)
-    in_loop = {id(each) for each in walk(record.node)}
-    forwards = [event for event in events if event.kind == "forward"]
-    entered = [each for event in forwards for each in facts.frames_within(event, record.node)]
-    called = [each for frame in entered for each in (frame.anchor, frame.call)]
-    sources = {id(each) for each in (*called, *(event.node for event in forwards))} & in_loop
-    kept_names = _kept_names(record.node, sources or in_loop)
-    for node in _taken(analysis, scope, module, kept_names, record.node, steps, inside):
+    for node in _taken(analysis, scope, module, record.node, steps, inside):
         yield "taken", places.site(node, module)
     for node in walk(record.node):
         kept = kept_attribute(node)
@@ -248,8 +242,7 @@ def _taken_on(
         targets = [each for target in getattr(statement, "targets", ()) for each in walk(target)]
         if any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets):
             yield "kept", places.site(caller.anchor, caller.module)
-        names = {each.id for each in targets if isinstance(each, ast.Name)}
-        for node in _taken(analysis, caller.scope, caller.module, names, statement, steps, around[:-1]):
+        for node in _taken(analysis, caller.scope, caller.module, statement, steps, around[:-1]):
             yield "taken", places.site(node, caller.module)
 
 
@@ -273,12 +266,11 @@ def _taken(  # noqa: PLR0913
     analysis: Analysis,
     scope: ast.AST,
     module: ModuleFile,
-    names: set[str],
     source: ast.AST,
     steps: tuple[Step, ...],
     frames: tuple[Frame, ...],
 ) -> Iterator[ast.AST]:
-    """Where names of a scope, or what is computed from them, come into a training loop or a call that trains."""
+    """Where what a part of a scope sets, or is computed from it, comes into a training loop or a call that trains."""
     places, training, reached = analysis.facts.places, _training_calls(analysis), readers(scope)
     inside = {id(each) for each in walk(source)}
     loops = [loop for loop, where in _training_loops(analysis, steps) if where is module and loop is not source]
@@ -289,17 +281,19 @@ def _taken(  # noqa: PLR0913
             parts = [*node.args, *(each.value for each in node.keywords)]
             parts += [node.func.value] if isinstance(node.func, ast.Attribute) else []
             given |= {id(each) for part in parts for each in walk(part)}
-    waiting: list[ast.AST] = [
-        each
-        for each, reads in reached.items()
-        if isinstance(each, ast.Name) and each.id in names - {"self"} and inside & {id(each), *map(id, reads)}
+    flows = [(value, targets) for value, targets in map(_flow, walk(source)) if value is not None]
+    graphs = [
+        targets for value, targets in flows if isinstance(value, ast.expr) and _may_be_tensor(analysis, value, frames)
     ]
+    put = {id(one) for targets in graphs for target in targets for one in walk(target)}
+    waiting = [each for each, reads in reached.items() if put & {id(each), *map(id, reads)}]
     for each in waiting:  # grows meanwhile
         for read in reached.get(each, ()):
             if id(read) in inside:
                 continue
             if id(read) in given or (id(read) in learning and _may_be_tensor(analysis, read, frames)):
                 yield read
+            if id(read) in given or id(read) in learning:
                 continue
             statement = places.statement(read, module)
             value, targets = _flow(statement) if statement is not None else (None, [])
@@ -334,24 +328,6 @@ def _training_loops(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[tup
             for node in every(kind, module.tree):
                 if analysis.facts.places.site(node, module) in sites:
                     yield node, module
-
-
-def _kept_names(loop: ast.AST, sources: set[int]) -> set[str]:
-    """The names that a loop sets to what comes from some nodes in it, or puts that into."""
-    found: set[str] = set()
-    before = -1
-    while before != len(found):
-        before = len(found)
-        for node in walk(loop):
-            value, targets = _flow(node)
-            if value is not None and _comes_from(value, sources, found):
-                found |= {
-                    each.id
-                    for target in targets
-                    for each in walk(target.value if isinstance(target, ast.Subscript) else target)
-                    if isinstance(each, ast.Name)
-                }
-    return found
 
 
 def _flow(node: ast.AST) -> tuple[ast.AST | None, list[ast.expr]]:

@@ -68,14 +68,6 @@ def has_noticeable(products: Products, batch: int | None) -> bool:
     return any(_is_noticeable(layer, products, batch) for layer in _before_the_classifier(products))
 
 
-def lacks_noticeable(products: Products, batch: int | None) -> bool:
-    """Whether every product of a model is known, and none takes noticeable time."""
-    layers = _before_the_classifier(products)
-    return products.complete and not any(
-        layer.elements is None or _is_noticeable(layer, products, batch) for layer in layers
-    )
-
-
 def has_none(products: Products, batch: int | None) -> bool:
     """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
     return _are_small(products, _before_the_classifier(products), batch or MANY)
