@@ -136,8 +136,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def told(kind: str, model: Model) -> str:
     """What a finding says of a model."""
     name = f"`{model.name}`" if model.name else "the model"
-    millions, size = model.numbers // 1_000_000, BYTES * model.numbers / 1e9
-    many = f"{millions} million" if millions < 1000 else f"{millions / 1000:.1f} billion"
+    many, size = f"{model.numbers / 1e9:.1f} billion", BYTES * model.numbers / 1e9
     return (
         f"{kind} keeps two float32 numbers for each of the {many} parameters or more of {name}: {size:.1f} GB, "
         "of which 8 bits take a quarter"

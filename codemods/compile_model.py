@@ -51,7 +51,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Evaluation, Framework, Loader, Model, Step, Training, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable, is_bound_by_launches
+from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
 from ._precision import (
@@ -201,15 +201,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         told.add(plan)
         seen = (*seen, *of_device(compiling.place, place))
         works = any(has_noticeable_work(program, model, step) for step in steps)
-        little, plain = is_little(program, model, steps), differ is None and model.wrapped != COPYING
-        earned = works and not little and longest is not None and longest >= ENOUGH
+        plain = differ is None and model.wrapped != COPYING
+        earned = works and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
             *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
             *(() if differ is not None or has_one_size(program, model, steps) else (ONE_SIZE,)),
             *(() if earned else (LONG_ENOUGH,)),
         )
-        worth = Worth.SMALL if little else Worth.HIGH if works and plain else Worth.SOME
+        worth = Worth.HIGH if works and plain else Worth.SOME
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -362,13 +362,6 @@ def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> b
     if any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions):
         return True
     return has_noticeable(model.products, batch_of(program, step))
-
-
-def is_little(program: TrainingProgram, model: Model, steps: list[Step]) -> bool:
-    """Whether a compiler hardly helps: small layers are over at once."""
-    return not model.convolutions and all(
-        is_bound_by_launches(model.products, batch_of(program, each)) for each in steps
-    )
 
 
 def is_seen_through(model: Model, steps: list[Step]) -> bool:

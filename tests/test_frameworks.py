@@ -267,7 +267,7 @@ def step(engine, batch):
 def test_an_engine_of_ignite_is_but_a_loop_around_a_step() -> None:
     found = report(IGNITE + "Engine(step).run(loader, max_epochs=3)\n")
     assert found.framework == "pytorch"
-    assert fixable(found) >= {"autocast", "fused-optimizer", "pin-memory", "non-blocking"}
+    assert fixable(found) >= {"fused-optimizer", "pin-memory", "non-blocking"}
     made = "create_supervised_trainer(model, optimizer, torch.nn.CrossEntropyLoss(), 'cuda')"
     found = report(IGNITE + f"{made}.run(loader, max_epochs=3)\n")
     assert fixable(found) >= {"fused-optimizer", "pin-memory"}

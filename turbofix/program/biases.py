@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from collections.abc import Collection, Iterator
 
 from turbofix.nodes import walk
@@ -18,7 +17,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import settled
 from turbofix.program.model import Biased, Biases, Hazard
 from turbofix.program.names import dotted
-from turbofix.program.sites import FUNCTIONS, LOOPS
+from turbofix.program.sites import LOOPS
 from turbofix.program.values import Made, members
 
 _POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)}
@@ -57,7 +56,7 @@ def biases(analysis: Analysis) -> Biases:
             chains.append((event.node, event.module))
     found: dict[int, tuple[ast.expr, ast.expr, ModuleFile]] = {}
     for chain, module in chains:
-        behind = [pair for pair in _neighbours(analysis, chain) if id(pair[0]) in layers and id(pair[1]) in norms]
+        behind = [pair for pair in _neighbours(chain) if id(pair[0]) in layers and id(pair[1]) in norms]
         if behind and not _is_taken_apart(analysis, chain, module):
             found |= {id(layer): (layer, norm, module) for layer, norm in behind}
     for module in analysis.execution.modules.values():
@@ -89,29 +88,9 @@ def _has_bias(made: Made) -> bool:
 # --- one behind the other in a Sequential ---------------------------------------------------------------------------
 
 
-def _neighbours(analysis: Analysis, chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _neighbours(chain: ast.Call) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Every two calls that stand straight behind one another in ``nn.Sequential(...)``."""
-    items = _items(analysis, chain.args)
-    yield from itertools.pairwise(items)
-
-
-def _items(analysis: Analysis, given: list[ast.expr]) -> list[ast.expr]:
-    found: list[ast.expr] = []
-    for each in given:
-        if isinstance(each, ast.Starred) and isinstance(each.value, (ast.List, ast.Tuple)):
-            found += _items(analysis, each.value.elts)
-        elif isinstance(each, ast.Call) and len(each.args) == 1 and _is_ordered(analysis, each):
-            listed = each.args[0].elts if isinstance(each.args[0], (ast.List, ast.Tuple)) else []
-            found += [pair.elts[1] if isinstance(pair, ast.Tuple) and len(pair.elts) == 2 else pair for pair in listed]
-        else:
-            found.append(each)
-    return found
-
-
-def _is_ordered(analysis: Analysis, call: ast.Call) -> bool:
-    """Whether a call makes Python's own ``OrderedDict``."""
-    names = {event.name for event in analysis.facts.at(call)}
-    return names == {"collections.OrderedDict"}
+    yield from itertools.pairwise(chain.args)
 
 
 def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> bool:
@@ -123,14 +102,7 @@ def _is_taken_apart(analysis: Analysis, chain: ast.Call, module: ModuleFile) -> 
     names = {dotted(each) for each in parent.targets} if isinstance(parent, ast.Assign) else set()
     modules = list(analysis.execution.modules.values())
     if isinstance(parent, ast.Return):
-        maker: ast.AST | None = parent
-        while maker is not None and not isinstance(maker, FUNCTIONS):
-            maker = parents.get(maker)
-        made_by = getattr(maker, "name", None)
-        calls = (node for each in modules if made_by and made_by in each.text for node in every(ast.Assign, each.tree))
-        for each in calls:
-            if isinstance(each.value, ast.Call) and (dotted(each.value.func) or "").rpartition(".")[2] == made_by:
-                names |= {dotted(target) for target in each.targets}
+        return True  # whoever is given it may do so
     if analysis.once(
         "modules are taken apart",
         lambda: any(_takes_modules_apart(each.tree) for each in modules if any(name in each.text for name in _LISTING)),
@@ -269,44 +241,21 @@ def _needs(analysis: Analysis) -> Iterator[Hazard]:
     """What raises without the bias, or is changed by its going."""
     places = analysis.facts.places
     for module in analysis.execution.modules.values():
-        parents = parents_in(module.tree)
         for call in every(ast.Call, module.tree):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in _LOADING:
                 yield Hazard("a checkpoint is loaded, which may have been saved with it", places.site(call, module))
-            if name == "eval" and "Norm" in _tests_above(call, parents):
-                why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
-                yield Hazard(why, places.site(call, module))
             if registers_hook(call):
                 yield Hazard("a hook may look at the result of a layer", places.site(call, module))
         for entry in every(ast.Subscript, module.tree):
             key = entry.slice.value if isinstance(entry.slice, ast.Constant) else None
             if isinstance(key, str) and key.endswith(".bias"):
                 yield Hazard("a bias is asked for by its name", places.site(entry, module))
+        for test in every(ast.If, module.tree):
+            sets = (each for node in test.body for each in walk(node) if isinstance(each, ast.Attribute))
+            if "Norm" in ast.unparse(test.test) and any(each.attr == "eval" for each in sets):
+                why = "batch norms are set to evaluation, where they do not subtract the batch's mean"
+                yield Hazard(why, places.site(test, module))
         for node in every(ast.Attribute, module.tree):
             if node.attr == "bias" and isinstance(node.ctx, ast.Load):
-                tests = _tests_above(node, parents)
-                others = ("Norm" in tests or "Linear" in tests) and "Conv" not in tests
-                if not others and not re.search(r"\.bias\b", tests):
-                    yield Hazard("the bias of layers is read, which would be None", places.site(node, module))
-
-
-def _tests_above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> str:
-    """The texts of the tests around a node, its own statement's too (``x if m.bias is not None else y``)."""
-    found: list[str] = []
-    child, above = node, parents.get(node)
-    while above is not None:
-        if isinstance(above, (ast.If, ast.IfExp)) and child is not above.test:
-            inside = above.body if isinstance(above.body, list) else [above.body]
-            if any(child is each for each in inside):
-                found.append(ast.unparse(above.test))
-        elif isinstance(above, (ast.If, ast.IfExp)) and child is above.test:
-            found.append(".bias" if isinstance(node, ast.Attribute) and _asks(above.test) else "")
-        child, above = above, parents.get(above)
-    return " ".join(found)
-
-
-def _asks(test: ast.expr) -> bool:
-    """``m.bias is not None``, ``m.bias``: a test that only looks whether it is there."""
-    asked = [each for node in walk(test) if isinstance(node, ast.Compare) for each in node.ops]
-    return all(isinstance(each, (ast.Is, ast.IsNot)) for each in asked)
+                yield Hazard("the bias of layers is read, which would be None", places.site(node, module))

@@ -77,10 +77,11 @@ def _are_small(products: Products, layers: tuple[Product, ...], batch: int) -> b
     """Whether some layers of a model are all small, whatever is not known of them.
 
     A side that is not known is small beside one that is very small itself; at the ends of a network without
-    convolutions it is a data set's features or classes.
+    convolutions and embeddings it is a data set's features or classes.
     """
     limit = NARROW_AREA if products.by_position else LAUNCH // batch
-    ends = () if products.beside_convolutions or not layers else (layers[0].inputs, layers[-1].outputs)
+    other = products.beside_convolutions or products.embeds or not layers
+    ends = () if other else (layers[0].inputs, layers[-1].outputs)
 
     def is_small(each: Product) -> bool:
         if each.elements is not None:
@@ -89,7 +90,10 @@ def _are_small(products: Products, layers: tuple[Product, ...], batch: int) -> b
         features = None in ends[:1] and each is layers[0] and side * FEATURES <= limit
         return side <= FEW or features or (None in ends[1:] and each is layers[-1] and side * CLASSES <= limit)
 
-    return products.complete and all(map(is_small, layers))
+    read_by_position = (
+        products.beside_convolutions and products.embeds
+    )  # a picture's, by a decoder: rows are not samples
+    return products.complete and not read_by_position and all(map(is_small, layers))
 
 
 def _before_the_classifier(products: Products) -> tuple[Product, ...]:
