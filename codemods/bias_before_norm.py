@@ -66,11 +66,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Layers with a bias, straight before a batch norm."""
     if program.framework not in LEFT or not program.trains or not program.biases.layers:
         return
-    layers = [each for each in program.biases.layers if not each.kind.endswith("1d")]
-    if not layers:
-        one = "the bias of a one-dimensional convolution costs next to nothing before a batch norm"
-        yield codemod.in_place(program.biases.layers[0].layer, one)
-        return
+    layers = program.biases.layers
     first, needed = layers[0], program.biases.needed
     more = f" (and those of {len(layers) - 1} other layers)" if len(layers) > 1 else ""
     message = f"the batch norm behind it takes the bias of this {first.kind} out again{more}"
@@ -79,7 +75,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = f"{needed.why} ({needed.site.line_from(first.layer.path)})"
         yield codemod.refuse(first.layer, message, reason, evidence=seen)
     else:
-        yield codemod.finding(first.layer, message, plan=tuple(layers), evidence=seen, worth=Worth.SMALL)
+        yield codemod.finding(first.layer, message, plan=layers, evidence=seen, worth=Worth.SMALL)
 
 
 @codemod.rewrite

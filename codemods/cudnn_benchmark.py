@@ -127,10 +127,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def no_choice(program: TrainingProgram) -> Iterator[InPlace]:
     """What to tell of convolutions that are products of matrices, which there is one way to compute, or small."""
-    if program.trained_at is not None and any(model.convolutions for model in in_use(program)):
+    if any(model.convolutions for model in in_use(program)):
         thin = any(map(convolves, in_use(program)))
         what = "small ones over one dimension" if thin else "products of matrices"
-        yield codemod.in_place(program.trained_at, f"its convolutions are {what}: another algorithm brings nothing")
+        yield from codemod.nothing(program, f"its convolutions are {what}: another algorithm brings nothing")
 
 
 def is_thin(model: Model) -> bool:

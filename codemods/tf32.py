@@ -83,6 +83,7 @@ codemod = Codemod(
     otherwise="no float32 product of matrices was seen that a GPU would multiply faster in TF32",
 )
 
+ANOTHER = "its products are computed in another precision than float32"
 AMPERE = (8, 0)
 SINCE = (1, 12)  # torch.set_float32_matmul_precision
 OLD_SWITCHES = ("torch.set_float32_matmul_precision", "torch.backends.cuda.matmul.allow_tf32")
@@ -143,7 +144,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
     if is_in_another(program):
-        yield in_16_bits(program)
+        yield from codemod.nothing(program, ANOTHER)
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
         yield from nothing(program, models)
@@ -169,26 +170,13 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     )
 
 
-def in_16_bits(program: TrainingProgram) -> InPlace:
-    """What to tell of a training in another precision."""
-    assert program.trained_at is not None
-    return codemod.in_place(program.trained_at, "its products are computed in another precision than float32")
-
-
 def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPlace]:
     """What to tell of models without products that are worth it; cuDNN is faster by itself."""
-    kinds = (
-        ("convolutions", any(map(convolves, models))),
-        ("recurrent layers", any(m.layers & RECURRENT for m in models)),
-    )
-    quick = " and ".join(name for name, there in kinds if there)
-    if program.trained_at is None or program.setting("torch.backends.cudnn.allow_tf32"):
-        return
-    if quick:
-        yield codemod.in_place(program.trained_at, f"{quick} use TF32, unless torch is told otherwise")
-    else:
-        small = "no float32 product of its is known to be large enough for TF32 to matter"
-        yield codemod.in_place(program.trained_at, small)
+    recurrent = any(model.layers & RECURRENT for model in models)
+    quick = " and ".join([*["convolutions"] * any(map(convolves, models)), *["recurrent layers"] * recurrent])
+    small = "no float32 product of its is known to be large enough for TF32 to matter"
+    if not program.setting("torch.backends.cudnn.allow_tf32"):
+        yield from codemod.nothing(program, f"{quick} use TF32, unless torch is told otherwise" if quick else small)
 
 
 def is_little(model: Model, batch: int | None) -> bool:
@@ -225,7 +213,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         if stays_on_cpu(training):
             continue
         if training.precision == "other" or any(not is_off(training.argument(name)) for name in others):
-            yield in_16_bits(program)  # or `torch_compile`, beside which the trainer switches TF32 on
+            yield from codemod.nothing(
+                program, ANOTHER
+            )  # or `torch_compile`, beside which the trainer switches TF32 on
             continue
         models = [model for model in training.models if not is_float64(model)]
         if training.models and not models:
@@ -260,7 +250,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             continue
         full = given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})
         if training.precision == "other" or not full:
-            yield in_16_bits(program)  # by the script or by whoever starts it
+            yield from codemod.nothing(program, ANOTHER)  # by the script or by whoever starts it
             continue
         models = [model for model in training.models if not is_float64(model)]
         if (training.models and not models) or not may_contain(models, (), MATMULS, PRODUCTS):

@@ -160,8 +160,8 @@ class Codemod:
             if each.codemod == self.name and not any(path == each.site.path and line in lines for path, line in told):
                 silent = False
                 yield self.refuse(each.site, each.message, each.why_not)
-        if self.otherwise is not None and silent and not told and program.trained_at is not None:
-            yield self.in_place(program.trained_at, self.otherwise)
+        if self.otherwise is not None and silent and not told:
+            yield from self.nothing(program, self.otherwise)
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""
@@ -217,3 +217,7 @@ class Codemod:
     def in_place(self, site: Site, message: str) -> InPlace:
         """Something that the program does right already."""
         return InPlace(self.name, site, message)
+
+    def nothing(self, program: TrainingProgram, why: str) -> Iterator[InPlace]:
+        """Why a training would gain nothing, told where it stands."""
+        yield from (self.in_place(site, why) for site in (program.trained_at,) if site is not None)

@@ -20,7 +20,7 @@ from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Made, members
 
-_POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (1, 2, 3)}
+_POSITIONS = {f"torch.nn.Conv{kind}{dims}d": 7 for kind in ("", "Transpose") for dims in (2, 3)}
 """Where ``bias`` stands among the parameters of a layer."""
 
 _NORMS = frozenset((*(f"torch.nn.BatchNorm{dims}d" for dims in (1, 2, 3)), "torch.nn.SyncBatchNorm"))

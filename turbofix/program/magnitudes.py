@@ -23,9 +23,6 @@ _STACKS = {"torch.nn.TransformerEncoder": ("encoder_layer", 1), "torch.nn.Transf
 
 _RECURRENT = {"torch.nn.LSTM": 4, "torch.nn.GRU": 3, "torch.nn.RNN": 1}
 
-_XL, _NUMBERS = re.compile(r"(?:^|/)(?:gpt2|flan-t5|t5-v1_1)-xl$"), 1_400_000_000
-"""Checkpoints that are known by a word, with what they hold beside their embeddings."""
-
 _OTHERWISE = (*QUANTIZED, "config", "device_map", "device_mesh", "tp_plan")
 """What may make a checkpoint another one than its name says, or lay it over several devices."""
 
@@ -109,8 +106,6 @@ def _of_checkpoint(part: Made) -> int:
 
 def size_by_name(name: str) -> int:
     """How many numbers a checkpoint holds at least beside its embeddings; 0 where its name does not say so."""
-    if _XL.search(name):
-        return _NUMBERS
     billions = _BILLIONS.search(name)
     return int(float(billions[1]) * 1_000_000_000) // _EMBEDDED if billions is not None else 0
 
