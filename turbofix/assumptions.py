@@ -61,7 +61,9 @@ EVERY_GRADIENT = Assumption(
     "every-gradient", "every parameter gets a gradient in every step", observe("gradients", "two epochs")
 )
 LONG_ENOUGH = Assumption(
-    "long-enough", "the training takes long enough to earn back a minute of compiling or measuring", observe("length")
+    "long-enough",
+    "the training takes long enough to pay for a minute of compiling or measuring, or for a checkpoint",
+    observe("length"),
 )
 NO_OLD_CHECKPOINT = Assumption(
     "no-old-checkpoint",
