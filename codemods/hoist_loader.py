@@ -18,7 +18,8 @@ Use instead
         train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
         for epoch in range(epochs):
 
-    The statements move as they are, out of all loops that change nothing they read.
+    The statements move as they are, out of all loops that change nothing they read. A transform of sounds that
+    computes filters (``torchaudio.transforms.Resample(rate, 16000)(sound)``) comes from a function that keeps it.
 
 When refused
     Nothing is said where something that is read changes in the loop (the epoch, a fold). It is refused
@@ -41,18 +42,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turbofix.assumptions import READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
-from turbofix.program.model import Rebuilt, TrainingProgram
+from turbofix.program.model import Kept, Rebuilt, TrainingProgram
 from turbofix.records import dataclass
+
+from ._loaders import put_above
 
 codemod = Codemod(
     __name__,
     group="data",
     risk=Risk.EXACT,
     known_as=("loader rebuilt in every epoch",),
+    assumes=(READ_WHOLE,),
 )
 
 
@@ -78,6 +83,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         else:
             plan = Plan(each.statements, each.above)
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
+    for kept in program.filters:
+        message = f"`{kept.kind}` computes its filters anew whenever it is built, for each item or forward pass"
+        yield codemod.finding(kept.site, message, plan=kept, assumes=(READ_WHOLE,), worth=Worth.SOME)
     yield from first_batches(program)
 
 
@@ -121,6 +129,11 @@ def first_batches(program: TrainingProgram) -> Iterator[Refusal]:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Move the statements in front of the loop."""
     plan = finding.plan
+    if isinstance(plan, Kept):
+        name, cache = edit.free_name(plan.name, plan.helper), edit.name("functools.lru_cache", plan.helper)
+        put_above(edit, plan.helper, f"{name} = {cache}(maxsize=8)({edit.text(plan.site)})")
+        edit.replace(plan.site, name)
+        return
     assert isinstance(plan, Plan)
     lines: list[str] = []
     for site in plan.statements:

@@ -1550,6 +1550,17 @@ class DebugAid:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A transform of sounds (``kind``) that is built again and again by what stands at ``site``: one that is built once
+    for the same settings can be named ``name`` in front of ``helper``."""
+
+    site: Site
+    helper: Site
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
     torch in braces."""
@@ -1752,6 +1763,7 @@ class TrainingProgram:
     moved_once: Site | None = None  # where data are brought to the GPU as a whole, before the training
     cut_by_hand: tuple[CutByHand, ...] = ()
     preloads: tuple[Preload, ...] = ()  # loaders that could take whole batches of items that are made once
+    filters: tuple[Kept, ...] = ()  # transforms that are built anew for each item or forward pass
     rebuilt: tuple[Rebuilt, ...] = ()  # what its loops build anew in every round
     layouts: Layouts = Layouts()
     biases: Biases = Biases()

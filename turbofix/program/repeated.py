@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable, Iterator
 
 from turbofix.nodes import walk
+from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
-from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.model import Kept
+from turbofix.program.names import dotted, parameters, reads_of, walk_here
+from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
-from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning
+from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
 _LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
@@ -30,33 +33,39 @@ def _computing(written: Written) -> tuple[tuple[ast.FunctionDef, ModuleFile], ..
 
 def _find_computing(written: Written) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
     """The functions that a forward pass runs, or that a training step calls: by their names, where only one has it."""
-    waiting = [
-        (each, module)
-        for module in written.modules
-        for cls in every(ast.ClassDef, module.tree)
-        for each in cls.body
-        if isinstance(each, ast.FunctionDef) and each.name == "forward"
-    ]
-    where = {id(each): module for module in written.modules for each in every(ast.FunctionDef, module.tree)}
+    waiting = list(_methods(written, "forward"))
     for name, functions in written.functions.items():
         only = functions[0] if name not in _COMMON and len(functions) == 1 else None
-        called = only is not None and any(
+        if isinstance(only, ast.FunctionDef) and any(
             written.where(each, module) == "step" for each, module in written.callers(name)
-        )
-        if called and isinstance(only, ast.FunctionDef):
-            waiting.append((only, where[id(only)]))
+        ):
+            waiting.append(only)
+    return _with_called(written, waiting)
+
+
+def _methods(written: Written, name: str) -> Iterator[ast.FunctionDef]:
+    """The methods of that name."""
+    for module in written.modules:
+        for cls in every(ast.ClassDef, module.tree):
+            yield from (each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == name)
+
+
+def _with_called(written: Written, waiting: list[ast.FunctionDef]) -> Iterator[tuple[ast.FunctionDef, ModuleFile]]:
+    """Functions, and those that they call by a name that only one has."""
+    where = {id(each): module for module in written.modules for each in every(ast.FunctionDef, module.tree)}
     seen: set[int] = set()
     while waiting:
-        function, module = waiting.pop()
+        function = waiting.pop()
         if id(function) in seen:
             continue
         seen.add(id(function))
+        module = where[id(function)]
         yield function, module
         for call in _said(function):
             once = not isinstance(call, ast.Call) or _is_kept(call, module)
             named = [] if once else written.functions.get(last(call), [])
             if len(named) == 1 and last(call) not in _COMMON and isinstance(named[0], ast.FunctionDef):
-                waiting.append((named[0], where[id(named[0])]))
+                waiting.append(named[0])
 
 
 def _is_kept(node: ast.AST, module: ModuleFile) -> bool:
@@ -173,6 +182,48 @@ def loader_for_one(written: Written) -> Found:
                 continue
             if written.where(call, module) in ("step", "interval") or _epoch(call, written, module) is not None:
                 yield call, module
+
+
+# --- transforms -----------------------------------------------------------------------------------------------------
+
+_FILTERS = frozenset(
+    f"torchaudio.transforms.{name}" for name in words("Resample MelSpectrogram MelScale MFCC LFCC Spectrogram")
+)
+"""What computes filters or a window when it is built, and keeps nothing of what it is called on."""
+
+
+def filters_made_again(analysis: Analysis) -> tuple[Kept, ...]:
+    """Transforms of sounds that are built for each item or forward pass, and only called."""
+    written, found = written_of(analysis), list[Kept]()
+    if any("inference_mode" in module.text for module in written.modules):
+        return ()  # what is made there may be in no graph later on
+    places, waiting = analysis.facts.places, [*_methods(written, "forward"), *_methods(written, "__getitem__")]
+    for function, module in _with_called(written, waiting):
+        parents = parents_in(module.tree)
+        for made in _said(function):
+            if not (isinstance(made, ast.Call) and meaning(made.func, module.tree) in _FILTERS):
+                continue
+            if any((each.arg or "kwargs").endswith("kwargs") for each in made.keywords) or _is_kept(made, module):
+                continue  # a dict is no key of a memory
+            moved = parents.get(parents.get(made, made))
+            node = moved if isinstance(moved, ast.Call) and last(moved) == "to" else made
+            kept = parents.get(node)
+            targets = kept.targets if isinstance(kept, ast.Assign) else []
+            if _is_only_called(targets, function, module) if targets else getattr(kept, "func", None) is node:
+                name = f"{last(made).lower()}_of_{function.name.strip('_')}"
+                helper, site = place_of_helper(analysis, made, module), places.site(made.func, module)
+                found.append(Kept(site, helper, name, last(made)))
+    return tuple(sorted(found, key=lambda each: each.site))
+
+
+def _is_only_called(targets: list[ast.expr], function: ast.FunctionDef, module: ModuleFile) -> bool:
+    """Whether nothing is done with a name of a function but to call it."""
+    parents = parents_in(module.tree)
+    return all(
+        isinstance(each, ast.Name)
+        and all(getattr(parents.get(read), "func", None) is read for read in reads_of(each.id, function))
+        for each in targets
+    )
 
 
 # --- tensors --------------------------------------------------------------------------------------------------------
