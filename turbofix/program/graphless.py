@@ -13,6 +13,7 @@ from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
+from turbofix.program.libraries import words
 from turbofix.program.model import KeptGraph, Step
 from turbofix.program.names import walk_here
 from turbofix.program.reaching import readers
@@ -37,7 +38,8 @@ ASKING_LIBRARIES = (
 LEFT_TO_RUNS = frozenset({"library", "handed", "retained", "kept", "cached"})
 """Reasons for which a graph may be needed and mostly is not: a run that needs one ends, or learns differently."""
 PLAIN = frozenset({"float", "int", "len", "str", "bool", "round"})
-CUTTING = frozenset({"detach", "item", "tolist", "numpy", "argmax"})
+CUTTING = words("detach item tolist numpy argmax argmin argsort eq ne gt ge lt le")
+"""Methods, and functions of torch, whose result has no graph."""
 KEEPING = frozenset({"append", "extend", "add", "update", "insert", "put", "setdefault", "appendleft"})
 
 

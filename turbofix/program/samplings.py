@@ -356,7 +356,8 @@ class _Search:
         is_method = frame.function is not None and frame.function.cls is not None
         module = {each.arg for each in parameters(scope)[:1]} if is_method else set()
         for node in walk(scope):
-            if asks(node) or isinstance(node, (ast.Global, ast.Nonlocal)):
+            asked = asks(node) and not isinstance(node, ast.keyword)  # a leaf that nobody asks for its gradient is none
+            if asked or isinstance(node, (ast.Global, ast.Nonlocal)):
                 return True
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -427,11 +428,9 @@ class _Search:
             return False
         if name in (PLAIN - {"round"} if isinstance(node.func, ast.Name) else CUTTING):
             return True
-        if not isinstance(node.func, ast.Attribute) or self.facts.evaluate(node.func.value, frames) is None:
-            inner = node.func.value if isinstance(node.func, ast.Attribute) else None
-            cut = isinstance(inner, ast.Call) and self._is_cut(inner, frames, depth - 1)
-            return cut and not any(self.may_hold(each, frames, depth - 1) for each in node.args)
-        return False
+        inner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        cut = isinstance(inner, ast.Call) and self._is_cut(inner, frames, depth - 1)
+        return cut and not any(self.may_hold(each, frames, depth - 1) for each in node.args)
 
     def _is_own_code(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
         return any(isinstance(each, _OWN_CODE) for each in members(self.facts.evaluate(node, frames)))
