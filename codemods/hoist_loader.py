@@ -85,7 +85,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
     for kept in program.filters:
         message = f"`{kept.kind}` computes its filters anew whenever it is built, for each item or forward pass"
-        yield codemod.finding(kept.site, message, plan=kept, assumes=(READ_WHOLE,), worth=Worth.SOME)
+        made = (Evidence("built", kept.site),)
+        yield codemod.finding(kept.site, message, plan=kept, evidence=made, assumes=(READ_WHOLE,), worth=Worth.SOME)
     yield from first_batches(program)
 
 
