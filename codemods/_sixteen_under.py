@@ -36,11 +36,13 @@ from ._trainers import (
     MIXED,
     STEPPING,
     Switch,
+    beside,
     by_deepspeed,
     evidence,
     is_off,
     is_sharded,
     on_gpu,
+    rests_on_defaults,
     stays_on_cpu,
 )
 from ._trainers import called as called_by
@@ -85,11 +87,12 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
         plain = plain and given.state == "absent"
         # a file cannot ask whether there is a GPU, without which transformers raises
         in_a_file = (ON_GPU,) if training.site in program.told_by else ()
-        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file)
+        plan = Switch("bf16", CAPABLE, given.edit_at, () if in_a_file else beside(training))
+        assumes = (*(() if plain else (LEARNS_IN_16_BITS,)), *in_a_file, *rests_on_defaults(plan))
         yield codemod.finding(
             training.site,
             message,
-            plan=Switch("bf16", CAPABLE, given.edit_at),
+            plan=plan,
             evidence=seen,
             assumes=assumes,
             worth=Worth.HIGH,
@@ -98,7 +101,7 @@ def under_trainer(codemod: Codemod, program: TrainingProgram) -> Iterator[Findin
 
 def why_not_under(program: TrainingProgram, training: Training) -> str | None:
     """What makes a trainer's mixed precision unsafe, or what decides over it."""
-    reason = why_not_setting(program, training, "bf16")
+    reason = why_not_setting(program, training, "bf16", as_a_field=True)
     if reason is not None:
         return reason
     if program.target.capability < AMPERE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turbofix.assumptions import OPTION_DEFAULT, Assumption
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
 from turbofix.program.evidence import of_value
 from turbofix.program.model import Argument, Training, TrainingProgram
@@ -31,12 +31,14 @@ OPTIMIZING = frozenset(("create_optimizer", "create_optimizer_and_scheduler", "g
 class Switch:
     """One setting and the value that it is to get; qualified names in braces are written as the file calls them.
 
-    ``value_at`` is where the value stands, outside the call or in it; None where it is added.
+    ``value_at`` is where the value stands, outside the call or in it; None where it is added: to the call, or to the
+    project's own class of settings, some fields of which may stand at ``beside``.
     """
 
     name: str
     value: str
     value_at: Site | None = None
+    beside: tuple[Site, ...] = ()
 
 
 MIXED = (16, "16", "bf16", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "transformer-engine")
@@ -112,11 +114,14 @@ def judged(  # noqa: PLR0913
     plan = turned_on(given, value) if OPTION_DEFAULT in codemod.assumes and given.values == (False,) else None
     if plan is not None:
         return codemod.finding(site, slow, plan=plan, evidence=seen, assumes=(OPTION_DEFAULT, *assumes))
+    chosen = given.state in ("computed", "unknown", "may")
+    if chosen and training.own and training.parsed:
+        return codemod.in_place(site, f"{right}, where the settings' own class says so")
     if training.parsed:
         return None
     if given.option is not None and given.state == "option":
         return codemod.refuse(site, slow, f"the script leaves it to {said(given)}: pass it", evidence=seen)
-    if given.state in ("computed", "unknown", "may") and given.site is not None:
+    if chosen and given.site is not None:
         return codemod.in_place(site, f"{right}, where `{given.text or '...'}` says so")
     if given.state == "value" and given.values != (None,):
         reason = f"the script sets {name}={given.text or given.values[0]} itself, on purpose as it seems"
@@ -124,11 +129,27 @@ def judged(  # noqa: PLR0913
     return None
 
 
-def why_not(program: TrainingProgram, training: Training, name: str, value: str = "True") -> str | None:
-    """Why a setting cannot be changed where it stands, whichever it is."""
+def beside(training: Training) -> tuple[Site, ...]:
+    """Where defaults of settings stand that the command line decides over: in a class of the project's own."""
+    fields = [
+        each.edit_at for each in training.arguments.values() if each.state == "option" and each.edit_at is not None
+    ]
+    return tuple(fields) if training.parsed and training.own else ()
+
+
+def rests_on_defaults(switch: Switch) -> tuple[Assumption, ...]:
+    """What a setting rests on whose default another class of settings gets: that nobody passes it."""
+    return (OPTION_DEFAULT,) if switch.beside else ()
+
+
+def why_not(
+    program: TrainingProgram, training: Training, name: str, value: str = "True", as_a_field: bool = False
+) -> str | None:
+    """Why a setting cannot be changed where it stands, or be added ``as_a_field``, whichever it is."""
     if not program.complete:
         return program.incomplete_because or "the program could not be read to its end"
-    if training.parsed and training.site not in program.told_by and training.argument(name).edit_at is None:
+    absent = training.argument(name).edit_at is None and not (as_a_field and beside(training))
+    if training.parsed and training.site not in program.told_by and absent:
         return f"the command line decides over the settings: pass {training.parsed}{name} {value}"
     if training.open_mapping:
         return f"the call unpacks a mapping that may already hold {name}"
@@ -154,9 +175,22 @@ def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
     return (*(of_value(name, training.argument(name), training.site) for name in names), *made)
 
 
+def is_field(edit: Edit, site: Site) -> bool:
+    """Whether a default stands in a class, as that of a dataclass's field."""
+    statement = edit.statement(site)
+    return statement.kind == "AnnAssign" and statement.column > 0
+
+
 def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
     """Write a setting's value; ``why_not`` has refused calls that unpack what was not read."""
-    value = filled(switch.value, edit, switch.value_at or call)
+    fields = [each for each in switch.beside if switch.value_at is None and is_field(edit, each)]
+    if switch.beside and switch.value_at is None and not fields:
+        raise Refuse(f"the command line decides over the settings: pass --{switch.name}")
+    value = filled(switch.value, edit, switch.value_at or max(fields, default=call))
+    if fields:
+        kind = "str" if value.startswith(('"', "'")) else "bool"
+        edit.after(max(fields), f"{switch.name}: {kind} = {value}")
+        return
     if switch.value_at is not None:
         edit.replace(switch.value_at, value)
     else:

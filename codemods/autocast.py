@@ -29,7 +29,7 @@ When refused
     library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions that
     raise in 16 bits in the forward pass, and in reinforcement learning, where a step compares with what the model did
     in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where its state cannot be
-    saved it finds its scale anew. Frameworks' switches are left alone where the command line or an engine decides.
+    saved it finds its scale anew. Frameworks' switches are left alone where an engine decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With

@@ -69,10 +69,12 @@ from ._trainers import (
     FULL,
     OPTIMIZING,
     Switch,
+    beside,
     by_deepspeed,
     evidence,
     is_off,
     is_sharded,
+    rests_on_defaults,
     set_switch,
     stays_on_cpu,
 )
@@ -255,8 +257,9 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield codemod.refuse(place, message, reason, evidence=seen)
             continue
         value = f'"{FUSED[0]}" if {{{AVAILABLE[:-2]}}}() else "{PLAIN}"'
-        plan = Switch("optim", value, place if place != training.site else None)
-        assumes = (OLDER_TORCH,) if unsaid else (OPTION_DEFAULT,) if optim.option is not None else ()
+        plan = Switch("optim", value, place if place != training.site else None, beside(training))
+        defaults = rests_on_defaults(plan) or ((OPTION_DEFAULT,) if optim.option is not None else ())
+        assumes = (*((OLDER_TORCH,) if unsaid else ()), *defaults)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes)
 
 
@@ -314,7 +317,7 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     optim, half = training.argument("optim"), training.argument("fp16")
     if program.target.torch < IN_TRAINER:
         return f"the project serves torch {version(program.target.torch)}, where the trainer may not take a fused AdamW"
-    reason = why_not_setting(program, training, "optim", FUSED[0])
+    reason = why_not_setting(program, training, "optim", FUSED[0], as_a_field=True)
     if reason is not None:
         return reason
     if not is_off(half) and optim.state != "absent":

@@ -68,7 +68,19 @@ from ._precision import (
     said,
     version,
 )
-from ._trainers import FULL, Switch, evidence, is_off, is_sharded, judged, on_gpu, set_switch, stays_on_cpu
+from ._trainers import (
+    FULL,
+    Switch,
+    beside,
+    evidence,
+    is_off,
+    is_sharded,
+    judged,
+    on_gpu,
+    rests_on_defaults,
+    set_switch,
+    stays_on_cpu,
+)
 from ._trainers import why_not as why_not_setting
 
 codemod = Codemod(
@@ -224,7 +236,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield there
             continue
         seen = evidence(training, "tf32")
-        reason = why_not_setting(program, training, "tf32")
+        reason = why_not_setting(program, training, "tf32", as_a_field=True)
         if any(program.setting(name) for name in NEW_NEIGHBOURS):
             older = "older versions of transformers use torch's older switches"
             reason = f"{older}, which cannot be read beside the newer one here"
@@ -232,12 +244,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             yield codemod.refuse(training.site, slow(models), reason, evidence=seen)
             continue
         wide = bool(models) and all(has_noticeable(model.products, None) for model in models)
+        plan = Switch("tf32", "{transformers.utils.is_torch_tf32_available}()", beside=beside(training))
         yield codemod.finding(
             training.site,
             slow(models),
-            plan=Switch("tf32", "{transformers.utils.is_torch_tf32_available}()"),
+            plan=plan,
             evidence=seen,
-            assumes=() if wide else (WIDE_ENOUGH,),
+            assumes=(*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan)),
             worth=worth_of(models, None, wide),
         )
 
