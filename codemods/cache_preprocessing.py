@@ -28,7 +28,7 @@ Use instead
 When refused
     - Where an item draws random numbers: put what comes before them into a function of its own.
     - Where the collate function, or the code behind the reading, changes an item in place: let it copy first.
-    - Where the dataset changes with its items, or while the program trains.
+    - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
     - Where the function has a decorator already, or a transform is built of what changes from item to item.
 
 Risk
@@ -109,7 +109,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
         at_once = tuple(whole[each.site] for each in leaving if each.site in whole and whole[each.site].why_not is None)
-        if at_once and not same.part and not same.reads and not same.cached:
+        if at_once and not same.part and not same.reads and not same.cached and same.why_not is None:
             yield codemod.finding(
                 at_once[0].loader, message, plan=at_once, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
             )
