@@ -119,7 +119,8 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
     """Trainings of Lightning, whose trainer puts the module's steps under autocast, with their losses."""
     for training in program.trainings:
         given = training.argument("precision")
-        message = "Lightning's trainer computes in float32; the GPU is faster in bfloat16"
+        narrow = needs_a_scaler(training)
+        message = f"Lightning's trainer computes in float32; the GPU is faster in {'float16' if narrow else 'bfloat16'}"
         seen = evidence(training, "precision")
         if program.target.capability < VOLTA or on_gpu(training) is False:
             continue
@@ -144,8 +145,9 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         is_cuda = training.argument("accelerator").values == ("cuda",)
         first = training.module is not None and training.module.old is not None
         half, full = ('"bf16"', "32") if first else ('"bf16-mixed"', '"32-true"')  # Lightning 1 knows no others
+        half = half if not narrow else "16" if first else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
-        sure = program.complete and worth is not Worth.SMALL and is_plain(training.module)
+        sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
         assumes = (
             *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
@@ -181,8 +183,8 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         return f"the script leaves it to {said(given)}: pass bf16-mixed"
     if given.state == "value" and given.values != (None,) and given.option is None:
         return f"the script asks for precision={given.text} itself, on purpose as it seems"
-    if module is not None and module.manual:
-        return "the module steps its optimizers itself, and its backward passes would run under autocast too"
+    if module is not None and module.manual and needs_a_scaler(training):
+        return "the module steps its optimizers itself, and can take no bfloat16, which needs no scaler"
     reason = why_not_in_steps(module, training.site.path) if module is not None else None
     if reason is not None:
         return reason
@@ -198,8 +200,6 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         refuse_program(program, training.site.path)
         for model in training.models:
             refuse_model(model)
-            if (layer := needs_float16(model)) is not None:
-                raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16-mixed has no scaler")
     except Refuse as refuse:
         return str(refuse)
     given_first = replace(training, parsed=None) if training.parsed == "--" else training  # over what is parsed
@@ -211,14 +211,18 @@ def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
     for name in (*module.losses, *(call.qualname for call in module.calls)):
         if name in LOGIT_LOSSES:
             return f"{name.rpartition('.')[2]} raises under autocast: return logits and use {LOGIT_LOSSES[name]}"
-    if module.leaves is not None:
-        return f"{module.leaves.line_from(here)} makes a numpy array of a tensor; numpy has no bfloat16"
     return unsafe_call(module.calls, "bfloat16", here)
 
 
 def is_plain(module: ModuleSteps | None) -> bool:
     """Whether the steps of a module compute nothing beside the model and criteria of torch."""
-    return module is not None and bool(module.losses) and not module.by_hand
+    return module is not None and bool(module.losses) and not (module.by_hand or module.manual)
+
+
+def needs_a_scaler(training: Training) -> bool:
+    """Whether it can only go on in float16: numpy has no bfloat16, and some layers are computed in float16."""
+    leaves = training.module is not None and training.module.leaves is not None
+    return leaves or any(needs_float16(model) is not None for model in training.models)
 
 
 def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

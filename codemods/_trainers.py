@@ -175,16 +175,11 @@ def evidence(training: Training, *names: str) -> tuple[Evidence, ...]:
     return (*(of_value(name, training.argument(name), training.site) for name in names), *made)
 
 
-def is_field(edit: Edit, site: Site) -> bool:
-    """Whether a default stands in a class, as that of a dataclass's field."""
-    statement = edit.statement(site)
-    return statement.kind == "AnnAssign" and statement.column > 0
-
-
 def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
     """Write a setting's value; ``why_not`` has refused calls that unpack what was not read."""
-    fields = [each for each in switch.beside if switch.value_at is None and is_field(edit, each)]
-    if switch.beside and switch.value_at is None and not fields:
+    stands = {each: edit.statement(each) for each in switch.beside if switch.value_at is None}
+    fields = [each for each, line in stands.items() if line.kind == "AnnAssign" and line.column > 0]
+    if stands and not fields:
         raise Refuse(f"the command line decides over the settings: pass --{switch.name}")
     value = filled(switch.value, edit, switch.value_at or max(fields, default=call))
     if fields:

@@ -20,8 +20,8 @@ Use instead
     ``enabled`` is the script's own device test. Around a loss that is put together by hand, or ``BCELoss``, there is no
     region: its results become float32 again behind the forward pass (``critic(images).float()``). The ``Trainer`` of
     transformers, Lightning and Accelerate have a switch for it. On Volta and Turing (``--gpu volta``), and
-    for LSTMs and ``DataParallel``, it is float16, with a ``torch.amp.GradScaler``. An option that is off by default is
-    turned on where there is a GPU; calls of models beside the training's autocast get theirs.
+    for LSTMs, ``DataParallel`` and what Lightning's steps hand to numpy, it is float16, with a ``GradScaler``. An
+    option that is off is turned on where there is a GPU; calls of models beside the training's autocast get theirs.
 
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
