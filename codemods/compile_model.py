@@ -96,7 +96,7 @@ codemod = Codemod(
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
     assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH),
-    otherwise="no model was seen here that would gain more from a compiler than compiling takes",
+    otherwise="no model was recognised here that would gain more from a compiler than compiling takes",
 )
 
 VOLTA = (7, 0)

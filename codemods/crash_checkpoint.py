@@ -62,7 +62,7 @@ codemod = Codemod(
     once=True,
     known_as=("checkpoint on interrupt", "resume", "SIGTERM"),
     assumes=(READ_WHOLE, LONG_ENOUGH),
-    otherwise="nothing was seen here that an interruption would lose",
+    otherwise="nothing was recognised here that an interruption would lose",
 )
 
 SAMPLES = 5_000_000

@@ -88,7 +88,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.03, source="GPT-2 124M: about 3 % end to end (Karpathy, build-nanogpt)"),
     known_as=("fused AdamW", "fused Adam"),
     assumes=(READ_WHOLE, ON_GPU, EVERY_GRADIENT, NO_OLD_CHECKPOINT, OPTION_DEFAULT, RECENT_TORCH, OLDER_TORCH),
-    otherwise="no optimizer was seen here that a fused kernel would speed up",
+    otherwise="no optimizer was recognised here that a fused kernel would speed up",
 )
 
 SINCE = {

@@ -77,7 +77,7 @@ codemod = Codemod(
     gain=Gain(1.0, 1.12, source="GPT-2 124M: 12 % (Raschka, LLMs-from-scratch ch05/10)"),
     known_as=("batch size", "less gradient accumulation"),
     assumes=(LEARNS_IN_LARGER, ONE_SIZE, ON_GPU),
-    otherwise="no small batch was seen here that could grow",
+    otherwise="no small batch was recognised here that could grow",
 )
 
 TINY, SMALL, NARROW = 8, 16, 32

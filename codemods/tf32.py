@@ -92,7 +92,7 @@ codemod = Codemod(
     once=True,
     known_as=("TensorFloat-32", "float32 matmul precision"),
     assumes=(ON_GPU, WIDE_ENOUGH, LEARNS_IN_TF32, OPTION_DEFAULT, RECENT_TORCH),
-    otherwise="no float32 product of matrices was seen that a GPU would multiply faster in TF32",
+    otherwise="no float32 product of matrices was recognised here that a GPU would multiply faster in TF32",
 )
 
 ANOTHER = "its products are computed in another precision than float32"

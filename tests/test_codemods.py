@@ -122,7 +122,9 @@ def test_rewrites_as_expected_and_only_once(case: Case) -> None:
 def test_leaves_alone(case: Case) -> None:
     rewriting = rewrite(case, case.texts())
     assert not rewriting.texts, "".join(differences(case.texts(), dict(rewriting.texts)))
-    told = [f"{each.site.line}: {each.message} ({each.why_not})" for each in rewriting.report.findings]
+    told = [
+        f"{each.site.line}: {each.message} ({each.why_not})" for each in rewriting.report.findings if not each.is_unseen
+    ]
     assert not told, told
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turbofix.assumptions import RECENT_TORCH, Assumption
-from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import UNSEEN, Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 
 if TYPE_CHECKING:
     from turbofix.edits import Edit
@@ -57,7 +57,8 @@ class Codemod:
     speaks of ends the script, so that it comes first and all else rests on it. ``tells`` names what is near to it and
     has no codemod: that it is right already is told beside this one. ``assumes`` are all assumptions that its findings
     may rest on, ``brings`` those of others that hold where it has rewritten the program: it goes before them.
-    ``worth`` ranks its findings. ``otherwise`` is told of a training of which it says nothing else: it never is silent.
+    ``worth`` ranks its findings. ``otherwise`` is told, as a refusal, of a training
+    of which it says nothing else: it never is silent.
     """
 
     def __init__(  # noqa: PLR0913
@@ -160,8 +161,8 @@ class Codemod:
             if each.codemod == self.name and not any(path == each.site.path and line in lines for path, line in told):
                 silent = False
                 yield self.refuse(each.site, each.message, each.why_not)
-        if self.otherwise is not None and silent and not told:
-            yield from self.nothing(program, self.otherwise)
+        if self.otherwise is not None and silent and not told and program.trained_at is not None:
+            yield self.refuse(program.trained_at, self.otherwise, UNSEEN.format(self.name))
 
     def prepare(self, finding: Finding, edit: Edit) -> None:
         """Run the codemod's ``rewrite``, which appends changes to ``edit`` or raises ``edits.Refuse``."""

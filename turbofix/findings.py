@@ -200,6 +200,10 @@ class InPlace:
     message: str
 
 
+UNSEEN = "`turbofix explain {}` says what is looked for"
+"""Why a codemod offers nothing where it saw nothing that it knows, whatever there is."""
+
+
 @dataclass(frozen=True)
 class Examined:
     """A finding or refusal after the engine has tried the edit: what reports and JSON show.
@@ -223,3 +227,8 @@ class Examined:
     def certainty(self) -> str:
         """``"proven"``, or ``"likely"`` where it rests on assumptions."""
         return "likely" if self.assumes else "proven"
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nothing was seen that its codemod speaks of, which is shown to who asks for more."""
+        return self.why_not == UNSEEN.format(self.codemod)

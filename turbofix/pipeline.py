@@ -25,6 +25,7 @@ from turbofix.findings import STUB, Examined, Finding, InPlace, Refusal, Risk, S
 from turbofix.importers import followed
 from turbofix.nodes import parse
 from turbofix.records import dataclass
+from turbofix.sentences import examined_retold, in_place_retold, with_lines
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -213,7 +214,7 @@ def analyze(  # noqa: PLR0913
     if screened is not None:
         return screened
     with paused_gc():
-        return Analysis(entry, workspace, codemods, target, keep, trust).report()
+        return Analysis(entry, workspace, codemods, target, keep, trust).report(ahead=True)
 
 
 def screen(entry: Path, workspace: Workspace) -> FileReport | None:
@@ -351,8 +352,11 @@ class Analysis:
         self._suppressions: dict[Path, Suppressions] = {}
         self.program = self._program(workspace)
 
-    def report(self) -> FileReport:
-        """Findings of all codemods, each tried on this text."""
+    def report(self, *, ahead: bool = False) -> FileReport:
+        """Findings of all codemods, each tried on this text.
+
+        ``ahead`` are told, too, those that a codemod of this text opens the way for: on a GPU more is slow.
+        """
         if self.program is None:
             return FileReport(self.entry, "none", trains=False, notes=tuple(self.notes))
         said = [each for codemod in self.codemods for each in self.examine(codemod)]
@@ -378,6 +382,8 @@ class Analysis:
                 own = [finding for finding in findings if finding.codemod == codemod.name and codemod.name in alone]
                 turn = self.attempt(own, look_again=False)
                 examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(own)]
+        if ahead:
+            examined, in_place = self._ahead(findings, examined, in_place)
         return FileReport(
             self.entry,
             self.program.framework.value,
@@ -390,6 +396,34 @@ class Analysis:
             acts_on=self.program.acts_on if self.program.trains else frozenset(),
             unfollowed=self.program.unfollowed,
         )
+
+    def _ahead(
+        self, findings: Sequence[Finding], examined: list[Examined], in_place: list[InPlace]
+    ) -> tuple[list[Examined], list[InPlace]]:
+        """What is said, with what the codemods say where those that bring something to others have rewritten the text;
+        they speak of the places that there are today."""
+        for codemod in self.codemods:
+            own = [each for each in findings if each.codemod == codemod.name and codemod.brings]
+            turn = self.attempt(own)
+            if turn.edit is None or turn.after is None:
+                continue
+            way = WayBack(turn.edit, turn.texts)
+            later = turn.after.report()
+            rests = dict.fromkeys(assumption for each in turn.findings for assumption in each.assumes)
+            told = {(each.codemod, *place(each)) for each in examined if each.fixable}
+            more = [
+                replace(each, assumes=tuple(dict.fromkeys((*each.assumes, *rests)))) if each.fixable else each
+                for found in later.findings
+                if (each := way.examined(found)) is not None
+                and each.codemod != codemod.name
+                and (each.codemod, *place(each)) not in told
+            ]
+            right = [way.in_place(each) for each in later.in_place if each.codemod != codemod.name]
+            here = [each for each in right if each is not None]
+            spoken = {each.codemod for each in more} | {each.codemod for each in here}
+            examined = [each for each in examined if each.fixable or each.codemod not in spoken] + more
+            in_place = [each for each in in_place if each.codemod not in spoken] + here
+        return examined, in_place
 
     def turn(self, codemod: Codemod, risk: Risk, names: Mapping[tuple[str, Path, int, int], str]) -> Turn:
         """Let one codemod rewrite what it can up to ``risk``; ``names`` are those of the findings, by their places."""
@@ -656,6 +690,65 @@ def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple
     head = changed(text[:offset], [change for change in changes if change.end <= offset])
     starts = line_starts(head)
     return len(starts), len(head) - starts[-1]
+
+
+class WayBack:
+    """From the text after an edit to the text before."""
+
+    def __init__(self, edit: Edit, texts: Mapping[Path, str]) -> None:
+        self.changes = {path: changes for path, changes in edit.changes().items() if path in texts}
+        self.old = {path: edit.before_text(path) or "" for path in self.changes}
+        self.new = {path: texts[path] for path in self.changes}
+        self.named = {path.name: path for path in self.changes}
+
+    def examined(self, each: Examined) -> Examined | None:
+        """A finding where it stood before; None where the edit has written what it speaks of."""
+        site = self.site(each.site)
+        if site is None:
+            return None
+        evidence = tuple(replace(seen, site=seen.site and self.site(seen.site)) for seen in each.evidence)
+        return replace(examined_retold(replace(each, evidence=evidence), self.sentence), site=site)
+
+    def in_place(self, each: InPlace) -> InPlace | None:
+        """What is right already, where it stood before."""
+        site = self.site(each.site)
+        return None if site is None else replace(in_place_retold(each, self.sentence), site=site)
+
+    def site(self, site: Site) -> Site | None:
+        """A place in the text before; None in what the edit has written."""
+        line, column, is_new = self.before(site.path, site.line, site.column)
+        end_line, end_column, _ = self.before(site.path, site.end_line, site.end_column)
+        return None if is_new else site._replace(line=line, column=column, end_line=end_line, end_column=end_column)
+
+    def sentence(self, sentence: str, site: Site) -> str:
+        """A sentence with the lines before."""
+
+        def named(lines: Sequence[int], file: str | None) -> str | None:
+            path = self.named.get(file) if file else site.path
+            if path not in self.changes:
+                return None
+            texts = self.new[path].splitlines()
+            numbers = [self.before(path, line, len(texts[line - 1]) - len(texts[line - 1].lstrip())) for line in lines]
+            return f"line{'s' * (len(numbers) > 1)} " + " and ".join(str(line) for line, *_ in numbers)
+
+        return with_lines(sentence, named)
+
+    def before(self, path: Path, line: int, column: int) -> tuple[int, int, bool]:
+        """A line and column before; and whether what stands there now is new."""
+        if path not in self.changes:
+            return line, column, False
+        left, at, is_new = line_starts(self.new[path])[line - 1] + column, 0, False
+        for change in self.changes[path]:
+            kept = change.start - at
+            if left < kept:
+                break
+            left, at, is_new = left - kept - len(change.text), change.end, left - kept < len(change.text)
+            if is_new:
+                left, at = 0, change.start
+                break
+        head = self.old[path][: at + left]
+        starts = line_starts(head)
+        return len(starts), len(head) - starts[-1], is_new
 
 
 def line_starts(text: str) -> list[int]:

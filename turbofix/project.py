@@ -20,10 +20,11 @@ from turbofix import assumptions, pipeline, registry
 from turbofix.assumptions import compare
 from turbofix.codemod import Codemod
 from turbofix.config import Settings, find_settings, suppressions, target
-from turbofix.findings import Evidence, Examined, InPlace, Risk, Site, Spot, spot
+from turbofix.findings import Examined, InPlace, Risk, Site, Spot, spot
 from turbofix.importers import Importers, imported_files, searched
 from turbofix.pipeline import FileReport, Keep, Rewriting, Trust
 from turbofix.records import dataclass
+from turbofix.sentences import examined_retold, in_place_retold, with_lines
 from turbofix.sharing import Objection, objections
 from turbofix.source import (
     STDIN,
@@ -140,6 +141,11 @@ class Outcome:
         return frozenset(
             (each.codemod, each.site) for report in self.reports for each in report.findings if report.accepts(each)
         )
+
+    @property
+    def shown(self) -> tuple[Examined, ...]:
+        """The findings, less those that only say that nothing was seen."""
+        return tuple(each for each in self.findings if not each.is_unseen)
 
     @property
     def findings(self) -> tuple[Examined, ...]:
@@ -394,42 +400,25 @@ def hint_of(report: FileReport) -> str | None:
     return f"{said}; analyze the script that runs it: {names}" + (f" (or one of {more} more)" if more > 0 else "")
 
 
-_QUOTED = re.compile(r"(`[^`]*`)")
-_LINES = re.compile(r"(\bon )?\blines? (\d+)(?: and (\d+))?\b(?! of [^ ]+\.py\b)")
-
-
 def told_in_cells(report: FileReport, cells: Cells) -> FileReport:
     """A notebook's report with the lines that its sentences name counted in cells; its sites stay as they are."""
 
     def told(sentence: str, site: Site) -> str:
         return _in_cells(sentence, cells) if site.path == report.path else sentence
 
-    def seen(evidence: Evidence) -> Evidence:
-        text = told(evidence.text, evidence.site) if evidence.site is not None else evidence.text
-        return replace(evidence, text=text, steps=tuple(map(seen, evidence.steps)))
-
-    findings = tuple(
-        replace(
-            each,
-            message=told(each.message, each.site),
-            why_not=each.why_not and told(each.why_not, each.site),
-            evidence=tuple(map(seen, each.evidence)),
-        )
-        for each in report.findings
-    )
-    in_place = tuple(replace(each, message=told(each.message, each.site)) for each in report.in_place)
+    findings = tuple(examined_retold(each, told) for each in report.findings)
+    in_place = tuple(in_place_retold(each, told) for each in report.in_place)
     return replace(report, findings=findings, in_place=in_place)
 
 
 def _in_cells(sentence: str, cells: Cells) -> str:
     """A sentence of ours (never the code that it quotes) with ``cell 3, line 5`` for ``line 25``."""
 
-    def named(match: re.Match[str]) -> str:
-        places = [cells.place(int(line)) for line in match.groups()[1:] if line]
-        return ("in " if match[1] else "") + " and ".join(f"cell {cell}, line {line}" for cell, line in places)
+    def named(lines: Sequence[int], file: str | None) -> str | None:
+        places = map(cells.place, lines)
+        return None if file else " and ".join(f"cell {cell}, line {line}" for cell, line in places)
 
-    parts = _QUOTED.split(sentence)
-    return "".join(part if at % 2 else _LINES.sub(named, part) for at, part in enumerate(parts))
+    return with_lines(sentence, named)
 
 
 def _error_in_cell(error: str, path: Path, cells: Cells) -> str:

@@ -11,7 +11,7 @@ def render(outcome: Outcome) -> str:
         f"::error title=turbofix,file={_property(shown(report.path))}::{_data(report.error or '')}\n"
         for report in outcome.errors
     ]
-    for each in outcome.findings:
+    for each in outcome.shown:
         spot = outcome.spot(each.site)
         # A notebook's lines are those of its JSON, where columns mean nothing; the text says which cell it is.
         columns = (f"col={spot.column}", f"endColumn={spot.end_column}") if spot.cell is None else ()

@@ -8,9 +8,9 @@ from turbofix.project import Outcome, shown
 def render(outcome: Outcome) -> str:
     """Findings as one table, what is in place and what could not be read as lists."""
     parts = []
-    if outcome.findings:
+    if outcome.shown:
         rows = ["| where | codemod | risk | finding | rewritten by `apply` |", "| --- | --- | --- | --- | --- |"]
-        for each in outcome.findings:
+        for each in outcome.shown:
             where = f"`{shown(each.site.path)}:{outcome.spot(each.site)}`"
             fix = "yes" if outcome.applies(each) else f"no: {outcome.why_not(each)}"
             cells = (where, f"`{each.codemod}`", each.risk.value, each.message, fix)

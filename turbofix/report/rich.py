@@ -98,7 +98,7 @@ def _script(  # noqa: PLR0913
         yield style.wrap(hint, 2)
     yield ""
     fixable = sorted((each for each in findings if each.fixable), key=_rank)
-    refused = [each for each in findings if not each.fixable]
+    refused = [each for each in findings if not each.fixable and (verbose or not each.is_unseen)]
     for _, same in _grouped(fixable, lambda each: (each.codemod, each.message, each.assumes)):
         yield from _finding(style, report, same, verbose, asked=any(map(outcome.accepts_risk, same)))
     if fixable:

@@ -44,7 +44,7 @@ def render(outcome: Outcome) -> str:
                 ],
             }
         ],
-        "results": [_result(each, outcome) for each in outcome.findings],
+        "results": [_result(each, outcome) for each in outcome.shown],
     }
     document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -9,7 +9,7 @@ from turbofix.project import Outcome
 
 def render(outcome: Outcome) -> str:
     """``count  codemod``, one line each."""
-    counts = Counter(each.codemod for each in outcome.findings)
-    fixable = {each.codemod for each in outcome.findings if outcome.applies(each)}
+    counts = Counter(each.codemod for each in outcome.shown)
+    fixable = {each.codemod for each in outcome.shown if outcome.applies(each)}
     rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return "".join(f"{count:>5}  {name}{'  [*]' if name in fixable else ''}\n" for name, count in rows)
