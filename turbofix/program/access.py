@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbofix.program import calls, imports, libraries, methods
+from turbofix.program import calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
@@ -389,6 +389,8 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
 def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
     if isinstance(value, Mapping):
         imports.fill(interp, value)
+        if value.factory is not None and not (type(key) is Const and key.value in value.entries):
+            put(interp, value, key or UNKNOWN, calls.call(interp, value.factory, Arguments(), node), None)
         found = _mapping_item(value, key)
         changes = type(found) is Const and interp.may_repeat and type(key) is Const and key.value in interp.changed
         return widened(found) if changes else found
@@ -471,6 +473,8 @@ def _is_old_read(node: ast.AST) -> bool:
 
 def _mapping_item(value: Mapping, key: Value | None) -> Value:
     if type(key) is Option and type(key.default) is Const:
+        if key.how == config_files.HOW and is_hashable(key.default.value) and key.default.value in value.entries:
+            return value.entries[key.default.value].value  # the file names it
         return join_all(entry.value for entry in value.entries.values()) or value.element or UNKNOWN
     if type(key) is Const and is_hashable(key.value):
         entry = value.entries.get(key.value)

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 DEEPEST = 12
 CONTEXTS = 5
 CONTEXTS_OF_TRAINING = 15
+CONTEXTS_OF_REGISTRY, FEW = 60, 3
 """A function is executed in so many contexts, one of a training step, or that looks something up, in more."""
 CONSTRUCTIONS = 12
 _USES_OF_MODELS = frozenset({"parameters", "named_parameters", "modules", "children"})
@@ -396,9 +397,8 @@ def invoke(interp: Interpreter, function: Function, arguments: Arguments, node: 
     if body in interp.active or interp.call_depth > DEEPEST:
         return interp.summaries.get(body, UNKNOWN)
     count = interp.count(body)
-    if count >= CONTEXTS and (
-        count >= CONTEXTS_OF_TRAINING or not interp.glance.differs_by_call(body, function.module)
-    ):
+    most = CONTEXTS_OF_TRAINING if isinstance(body, ast.Lambda) or len(body.body) > FEW else CONTEXTS_OF_REGISTRY
+    if count >= CONTEXTS and (count >= most or not interp.glance.differs_by_call(body, function.module)):
         if node is not None:
             interp.summarized.append((interp.frame, node, body))
         return interp.summaries.get(body, UNKNOWN)

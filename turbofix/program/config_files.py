@@ -201,7 +201,7 @@ def _named(interp: Interpreter, value: Value | None, node: ast.AST | None, depth
 
 
 def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
-    """The file that a path names; where it names none, the one whose sections the program reads."""
+    """The file that a path names; where it names none that is there, the one whose sections the program reads."""
     names = list(dict.fromkeys(_named(interp, given.value, given.node))) if given is not None else []
     names = [name for name in names if name.endswith(SUFFIXES)]
     files = interp.config_paths
@@ -214,8 +214,9 @@ def _chosen(interp: Interpreter, given: Passed | None) -> ConfigFile | None:
         tail = [path for path in files if path.parts[-len(Path(name).parts) :] == Path(name).parts]
         if len(tail) == 1:
             return _parsed(interp, tail[0])
-    if names:
-        return None
+    if names:  # one that the user has, or chooses
+        parents = {(folder / name).resolve().parent for name in names for folder in (*interp.folders, here)}
+        files = [path for path in files if path.suffix != ".json" and parents & {*path.parents}]
     read = (_words_of(module.text) for module in interp.modules.values() if module is not None)
     return _fitting(interp, files, frozenset().union(*read))
 

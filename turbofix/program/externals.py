@@ -793,8 +793,7 @@ def _default_dict(interp: Interpreter, qualname: str, arguments: Arguments, node
     result = _ordered_dict(interp, qualname, passed, node)
     if isinstance(result, Mapping):
         result.open = True
-        if made is not None and isinstance(made.node, ast.Name) and made.node.id == "list":
-            result.element = join(result.element, Sequence(None, interp.control, kind="list"))
+        result.factory = made.value if made is not None else None
     return result
 
 

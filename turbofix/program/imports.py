@@ -277,12 +277,14 @@ def fill(interp: Interpreter, table: Mapping) -> None:
     empty = not node.keys if isinstance(node, ast.Dict) else isinstance(node, ast.Call)
     if not empty or table.made_at is None or sum(level.kind == "call" for level in table.made_at.chain()) > 1:
         return
-    known = 0
+    known, active = 0, interp.active
+    interp.active = set()  # what registers may be what reads the table: it calls itself no more than the modules do
     while known < len(interp.modules):
         known = len(interp.modules)
         for module in [*interp.modules.values()]:
             if module is not None and not module.executed and _defines_for_others(module.tree):
                 run(interp, module)
+    interp.active = active
 
 
 @once_per_node

@@ -14,7 +14,7 @@ from turbofix.program.scopes import ModuleFile
 Member = tuple[str, object, bool]
 
 _ACTS_OF_TRAINING = re.compile(r"\.(?:backward|to|cuda|fit|item|step|train|zero_grad|no_grad|training_step)\b")
-_LOOKUPS = re.compile(r"\b(?:getattr|import_module|locate)\(")
+_LOOKUPS = re.compile(r"\b(?:(?:getattr|import_module|locate)\(|_?[A-Z][A-Z_]+\[[a-z])")
 _OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")
 _NAMES_OF_TRAINING = re.compile(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
 # A dot is found sooner than what is not before it. A word that a lookahead finds is not tried again without its end.

@@ -231,13 +231,15 @@ class Entry:
 
 @dataclass(eq=False, slots=True)
 class Mapping(Value):
-    """A dict. ``open``: it may hold keys that were not seen; ``element``: the join of values under unknown keys."""
+    """A dict. ``open``: it may hold keys that were not seen; ``element``: the join of values under unknown keys;
+    ``factory``: what a ``defaultdict`` calls for a key that is not there."""
 
     made_at: Control | None
     origin: Origin | None = None
     entries: dict[object, Entry] = field(default_factory=dict)
     open: bool = False
     element: Value | None = None
+    factory: Value | None = None
 
 
 @dataclass(eq=False, slots=True)
