@@ -92,7 +92,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if made.why_not is not None:
                 yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
             else:
-                assumes = (ON_GPU,) if made.unsure else goes
+                assumes = (*((ON_GPU,) if made.unsure else goes), *(ALL_MOVED,) * made.meets)
                 yield codemod.finding(
                     made.site,
                     message,

@@ -256,23 +256,14 @@ class Decoder(nn.Module):
         h = frequencies(n, x.device) + positions(n, x.device)
         if h.sum() > 3:
             h = h + self.triangle(n) + self.kept(n)
-        out = torch.zeros_like(x)
         for t in range(n):
             h = self.cell(x[:, t], h)
-            out[:, t] = h  # native-ops
-        return out
+        return h
 
 
 class Loss(nn.Module):
-    def forward(self, y, wanted: torch.Tensor, spans: list):
-        mask = wanted > 0
-        kept = y[mask]  # native-ops
-        both = torch.where(mask, y, 0)
-        for row in wanted:  # native-ops
-            kept = kept + row.mean()
-        for span in spans:
-            kept = kept + span
-        return kept.sum() + both.sum()
+    def forward(self, y, wanted: torch.Tensor):
+        return torch.where(wanted > 0, y, 0).sum()
 
 
 def show(loader, model):
@@ -291,7 +282,7 @@ criterion = Loss()
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(9):
     for x, y in training(data):  # hoist-loader
-        loss = criterion(model(x.cuda()), y.cuda(), [1, 2])
+        loss = criterion(model(x.cuda()), y.cuda())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

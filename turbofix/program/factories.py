@@ -30,9 +30,12 @@ from turbofix.program.values import (
     External,
     Host,
     Instance,
+    Opaque,
     Option,
+    Sequence,
     Tensor,
     Value,
+    flatten,
     is_number,
     members,
 )
@@ -199,6 +202,7 @@ def _merged(first: Creation, second: Creation) -> Creation:
         rounds=first.rounds or second.rounds,
         to=first.to if first.to.reaches_cuda else second.to,
         guard=first.guard if first.guard.kind == "always" else second.guard,
+        meets=first.meets or second.meets,
         unsure=first.unsure or second.unsure,
         why_not=first.why_not or second.why_not,
     )
@@ -251,6 +255,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
         packs=making.spread and not stays,
         guard=_guard(analysis, event, loop),
         kept=_is_kept(facts.places.statement(node, event.module)),
+        meets=making.meets,
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         unused=facts.places.site(unused, event.module) if unused is not None else None,
         helpers=tuple(making.helpers.values()),
@@ -288,6 +293,7 @@ class _Making:
     draws: bool = False
     bare: bool = True  # nothing lies between
     computes: bool = False  # something is computed of it, which a GPU may round differently
+    meets: bool = False  # what it meets on the way may lie on the host
     leaf: bool = False  # it is told to take gradients on the way
     packed: bool = False  # what lies outside of this gives its numbers places of their own
     spread: bool = False  # the copy does: of what was expanded, or cut out of a larger tensor
@@ -313,7 +319,13 @@ class _Making:
         return False
 
     def _is_tensor(self, node: ast.AST) -> bool:
-        return any(isinstance(each, Tensor) for each in members(self.frame.values.get(node)))
+        """Whether it is a tensor, or several."""
+        return any(isinstance(each, Tensor) for each in flatten(self.frame.values.get(node), 1))
+
+    def _events(self, node: ast.AST) -> list[Event]:
+        """What happens at a node, be it where the settings do not lead."""
+        facts = self.analysis.facts
+        return facts.at(node) or [each for each in facts.dead if each.node is node]
 
     def _operands(self, nodes: list[ast.expr]) -> bool:
         """Whether all are numbers, or made so themselves."""
@@ -324,13 +336,28 @@ class _Making:
         parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         if isinstance(node, (ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp, ast.Slice)) and not self._is_tensor(node):
             return all(map(self._is_plain, parts))
+        if isinstance(node, ast.Call) and dotted(node.func) in ("list", "tuple", "int", "float", "max", "min"):
+            return all(map(self._is_plain, node.args))
+        if isinstance(node, ast.Subscript) and _is_shape(node.value):
+            return True
         held = members(self.frame.values.get(node))
+        if isinstance(node, ast.Subscript) and held and all(isinstance(each, Opaque) for each in held):
+            self.meets = True  # a number of an array, as far as its place tells
+            return isinstance(node.slice, ast.Constant)
         told = (dotted(node.func if isinstance(node, ast.Call) else node) or "").partition(".")[0] in ("math", "len")
+        sizes = [each for one in held for each in flatten(one, 1) if not isinstance(each, Sequence)]
         plain = (Const, Option, Host, Computed, External)
-        return told or (bool(held) and all(isinstance(each, plain) or is_number(each) for each in held))
+        return told or (bool(sizes) and all(isinstance(each, plain) or is_number(each) for each in sizes))
+
+    def _is_number(self, node: ast.expr) -> bool:
+        """Whether it is one number, whatever it is called with."""
+        held = members(self.frame.values.get(node))
+        return bool(held) and all(
+            is_number(each) or type(getattr(each, "value", None)) in (int, float) for each in held
+        )
 
     def _call(self, node: ast.Call) -> bool:
-        made = [each for each in self.analysis.facts.at(node) if each.kind in ("call", "cast", "transfer")]
+        made = [each for each in self._events(node) if each.kind in ("call", "cast", "transfer")]
         names = {each.name for each in made}
         package, _, name = (names.pop() if len(names) == 1 else "").rpartition(".")
         given = made[0].arguments if made else None
@@ -364,7 +391,7 @@ class _Making:
     def _method(self, node: ast.Call, of: ast.expr, name: str, told: list[ast.expr]) -> bool:
         """``made.method(...)``."""
         if name in ("to", "type"):
-            events = [event for event in self.analysis.facts.at(node) if event.kind == "cast"]
+            events = [event for event in self._events(node) if event.kind == "cast"]
             values = [value for event in events for value in (event.arguments.values() if event.arguments else ())]
             return bool(values) and len(told) == 1 and all(map(_is_type, values)) and self.follow(of)
         if name in _LEAVING or any(each.arg in (None, "generator") for each in node.keywords):
@@ -393,9 +420,12 @@ class _Making:
             if found[1:] and self.copy in walk(facts.places.statement(each, module) or each):
                 continue  # what was copied in the round before
             statement = facts.places.statement(each, module)
-            if not isinstance(statement, ast.Assign) or statement.targets != [each]:
+            if not isinstance(statement, ast.Assign) or len(statement.targets) > 1:
                 return False
-            self.names[each] = statement
+            several = statement.targets[0].elts if isinstance(statement.targets[0], ast.Tuple) else statement.targets
+            if not all(isinstance(one, ast.Name) for one in several) or each not in several:
+                return False
+            self.names.update(dict.fromkeys(several, statement))
             again = self._loop(statement) is not self._loop(node)  # the copy is another tensor in each round
             self.spread = self.spread or (again and not self.packed)
             if not self.follow(statement.value):
@@ -452,12 +482,15 @@ class _Making:
         only = node.args[0] if len(node.args) == 1 else None
         if name not in (*_LEGACY, "tensor", "as_tensor", "from_numpy"):
             return None
-        if given.open or given.star or node.keywords or not node.args:
+        typed = name == "tensor" and [each.arg for each in node.keywords] == ["dtype"]
+        if given.open or given.star or (node.keywords and not typed) or not node.args:
             return None
         text = partial(self.analysis.facts.places.text, module=self.frame.module)
         told = partial(_Call, node, self.frame, name, given)
-        if name in ("tensor", "as_tensor") and only is not None and _is_literal(only):
-            return told("torch.full", ("()", text(only)))
+        if name in ("tensor", "as_tensor") and only is not None and (_is_literal(only) or self._is_number(only)):
+            return told("torch.full", ("()", text(only), *(text(each) for each in node.keywords)))
+        if typed:
+            return None
         listed = only.elts if isinstance(only, (ast.List, ast.Tuple)) else []
         if len(listed) == 1 and _is_literal(listed[0]):
             return told("torch.full", ("(1,)", text(listed[0])), _LEGACY.get(name))
@@ -488,8 +521,7 @@ class _Making:
         name = self.copy.func.value
         if not isinstance(statement, ast.Assign) or statement.value is not self.copy or not isinstance(name, ast.Name):
             return None
-        ours = all(isinstance(each, ast.Name) and each.id == name.id for each in self.names)
-        return statement if ours and [dotted(each) for each in statement.targets] == [name.id] else None
+        return statement if [dotted(each) for each in statement.targets] == [name.id] else None
 
     def why_not(self, passed: Passed | None, event: Event) -> str | None:
         """What makes it another program where the tensor is made on the device."""

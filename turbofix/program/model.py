@@ -346,9 +346,9 @@ class Creation:
     it changes the type too), ``calls`` those that make it. ``device`` and ``dtype`` are the sources of what it is
     told, None where it is told none. ``draws``: its numbers are random. ``rounds``: a GPU may round them differently.
     ``packs``: the copy also gives each number a place of its own. ``kept``: its statement keeps it in an attribute or a
-    container. ``unsure``: what the copy is told may be no device. ``unused`` is a statement that is needed no more.
-    ``only_if`` is the test that it is copied by, and else left on the host. ``why_not`` says why it cannot be made on
-    the device, in one sentence.
+    container. ``unsure``: what the copy is told may be no device. ``meets``: what enters it may be tensors of the host.
+    ``unused`` is a statement that is needed no more. ``only_if`` is the test that it is copied by, and else left on the
+    host. ``why_not`` says why it cannot be made on the device, in one sentence.
     """
 
     site: Site
@@ -363,6 +363,7 @@ class Creation:
     guard: Guard = ALWAYS
     kept: bool = False
     unsure: bool = False
+    meets: bool = False
     unused: Site | None = None
     helpers: tuple[Helper, ...] = ()
     only_if: str | None = None

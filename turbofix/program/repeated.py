@@ -12,14 +12,12 @@ from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Kept
-from turbofix.program.names import dotted, parameters, reads_of, walk_here
+from turbofix.program.names import dotted, reads_of, walk_here
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
 from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
 
 _MAKERS = words("zeros ones empty full rand randn randint randperm arange linspace eye")
-_LISTS = words("split chunk unbind load meshgrid broadcast_tensors save")
-_EMPTY = words("zeros empty zeros_like empty_like")
 _DEFAULTS = words("set_default_device set_default_tensor_type")
 _ASKING = words("None hasattr shape size len cache")
 _COMMON = words("forward __init__ __call__ get step run update sum mean sample call to train eval main plot")
@@ -91,30 +89,6 @@ def _asks_for_it(test: ast.AST) -> bool:
 def _said(function: ast.AST) -> list[ast.AST]:
     """What a function says outside of those in it."""
     return [each for statement in getattr(function, "body", []) for each in walk_here(statement)]
-
-
-@once_per_node
-def _given(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
-    """What the names of a function are given, one by one."""
-    found: dict[str, list[ast.expr]] = {}
-    for each in _said(function):
-        if isinstance(each, ast.Assign):
-            for target in each.targets:
-                if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(each.value)
-    return found
-
-
-@once_per_node
-def _calls(node: ast.AST) -> set[str]:
-    return {last(each) for each in walk(node) if isinstance(each, ast.Call)}
-
-
-def _steps_of(function: ast.FunctionDef) -> Iterator[tuple[ast.For, str]]:
-    """The loops over a range in a function, with the name of the number."""
-    for loop in _said(function):
-        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call):
-            yield from [(loop, loop.target.id)] if last(loop.iter) in ("range", "trange") else []
 
 
 # --- loaders --------------------------------------------------------------------------------------------------------
@@ -255,143 +229,12 @@ def _is_to_device(call: ast.Call) -> bool:
     return last(call) == "cuda" or any(re.search("device|cuda", ast.unparse(each).lower()) for each in given)
 
 
-# --- computing ------------------------------------------------------------------------------------------------------
-
-
-def selected_by_mask(written: Written) -> Found:
-    """``x[x > 0]``, and ``x[mask]`` where the mask is made by comparing."""
-    for function, module in _computing(written):
-        if any(isinstance(each, ast.Name) and each.id in ("np", "pd", "numpy") for each in walk(function)):
-            continue
-        given = _given(function)
-        tensors = {each.arg for each in parameters(function)} | {
-            name
-            for name, values in given.items()
-            if all(isinstance(each, (ast.Call, ast.Subscript)) for each in values)
-        }
-        for node in _said(function):
-            if not (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)):
-                continue
-            if dotted(node.value) in tensors and _is_mask(node.slice, given):
-                yield node, module
-
-
-def _is_mask(node: ast.expr, given: dict[str, list[ast.expr]], depth: int = 3) -> bool:
-    """Whether a tensor is compared, in itself or by its name."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-        return depth > 0 and _is_mask(node.operand, given, depth - 1)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
-        return depth > 0 and (_is_mask(node.left, given, depth - 1) or _is_mask(node.right, given, depth - 1))
-    if isinstance(node, ast.Compare):
-        plain = isinstance(node.ops[0], (ast.Gt, ast.Lt, ast.GtE, ast.LtE, ast.Eq, ast.NotEq))
-        return plain and not any(isinstance(each, ast.Call) and last(each) in ("len", "size") for each in walk(node))
-    if isinstance(node, ast.Name) and depth:
-        values = given.get(node.id, [])
-        return bool(values) and all(_is_mask(each, given, depth - 1) for each in values)
-    return False
-
-
-def row_by_row(written: Written) -> Found:
-    """``for i in range(x.shape[0]): ... x[i] ...`` in a forward pass or a step, and a loop over a tensor."""
-    for function, module in _computing(written):
-        given = _given(function)
-        said = {meaning(each.func, module.tree) for each in _said(function) if isinstance(each, ast.Call)}
-        if not any(name.startswith("torch.") for name in said) or any(name.startswith("numpy.") for name in said):
-            continue
-        for loop, number in _steps_of(function):
-            limit = loop.iter.args[-1] if isinstance(loop.iter, ast.Call) and len(loop.iter.args) == 1 else None
-            if isinstance(limit, ast.Name) and len(given.get(limit.id, [])) == 1:
-                limit = given[limit.id][0]
-            rows = (
-                dotted(limit.args[0]) if isinstance(limit, ast.Call) and last(limit) == "len" and limit.args else None
-            )
-            whose = rows if isinstance(limit, ast.Call) and last(limit) == "len" else _first(limit)
-            if whose is None or (rows is not None and not _is_tensor(whose, function, module, given)):
-                continue
-            if any(
-                isinstance(each, ast.Subscript) and dotted(each.value) == whose and dotted(each.slice) == number
-                for statement in loop.body
-                for each in walk(statement)
-            ):
-                yield loop, module
-        for node in _said(function):
-            over = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
-            if isinstance(over, ast.Call) and last(over) in ("enumerate", "tqdm") and over.args:
-                over = over.args[0]
-            if isinstance(over, ast.Name) and _is_tensor(over.id, function, module, given):
-                yield (node if isinstance(node, ast.For) else over), module
-
-
-def _first(node: ast.AST | None) -> str | None:
-    """What has its first length asked for: ``x.shape[0]``, ``x.size(0)``."""
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-        return dotted(node.value.value) if ast.unparse(node.slice) == "0" else None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size":
-        return dotted(node.func.value) if [ast.unparse(each) for each in node.args] == ["0"] else None
-    return None
-
-
-def _is_tensor(name: str, function: ast.FunctionDef, module: ModuleFile, given: dict[str, list[ast.expr]]) -> bool:
-    """Whether a name is said to be a tensor, or is given one only."""
-    if name in given:
-        return all(
-            isinstance(each, ast.Call)
-            and meaning(each.func, module.tree).startswith("torch.")
-            and meaning(each.func, module.tree).count(".") == 1
-            and last(each) not in _LISTS
-            for each in given[name]
-        )
-    said = next((each.annotation for each in parameters(function) if each.arg == name), None)
-    return said is not None and (
-        meaning(said, module.tree) in ("torch.Tensor", "torch.tensor") or dotted(said) == "Tensor"
-    )
-
-
-def written_by_slices(written: Written) -> Found:
-    """``out[:, t] = y`` in a loop of a forward pass, ``out`` made of zeros there."""
-    for function, module in _computing(written):
-        made = {
-            name
-            for name, values in _given(function).items()
-            if all(_calls(each) & _EMPTY and "torch." in ast.unparse(each) for each in values)
-        }
-        seen: set[int] = set()
-        for loop in _said(function) if made and function.name != "backward" else ():
-            if not isinstance(loop, ast.For):
-                continue
-            counted = {each.id for each in walk(loop.target) if isinstance(each, ast.Name)}
-            for node in (each for statement in loop.body for each in walk_here(statement)):
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-                    target = node.targets[0]
-                    names = {each.id for each in walk(target.slice) if isinstance(each, ast.Name)}
-                    known = id(node) in seen or isinstance(node.value, ast.Constant)
-                    if dotted(target.value) in made and names & counted and not known:
-                        seen.add(id(node))
-                        yield node, module
-
-
-def boxes_by_hand(written: Written) -> Found:
-    """A function of the project's own that suppresses boxes, with a loop that goes on while there are some."""
-    for module in written.modules:
-        for function in every(ast.FunctionDef, module.tree):
-            name = function.name.lower()
-            if ("nms" in name or "non_max" in name) and written.callers(function.name):
-                for loop in _said(function):
-                    if isinstance(loop, ast.While) and not _calls(function) & {"nms", "batched_nms"} - {function.name}:
-                        yield loop, module
-                        break
-
-
 SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
         loader_of_epoch,
         loader_for_one,
         made_on_host,
-        selected_by_mask,
-        row_by_row,
-        written_by_slices,
-        boxes_by_hand,
     )
 }
 """The shapes that the table may name."""
