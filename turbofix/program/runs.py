@@ -113,7 +113,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     if len(found) > 1:
         return replace(whole, why_not="several loops train, one after another")
     if not isinstance(loop, ast.For) or loop.orelse or counted is None:
-        return replace(whole, why_not="the loop counts no rounds by a `range`, from which it could go on")
+        return replace(whole, why_not="the loop names no number of its rounds, as `for epoch in range(...)` does")
     if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, events[0])):
         return replace(whole, why_not="from where the loop is run was not seen")
     above = list(facts.places.ancestors(loop, module))
