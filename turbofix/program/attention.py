@@ -253,6 +253,7 @@ class _Reading:
         self.dropout: str | None = None
         self.certain = True
         self.letters: str | None = None  # einsum's, of the scores
+        self.turned = False  # the weights, their last axes, in a statement of its own
         self.typed: list[tuple[ast.stmt, list[ast.Name]]] = []  # statements that ask scores for their dtype or device
 
     def attention(self) -> Attention | None:
@@ -344,6 +345,12 @@ class _Reading:
             if self._asks_for_shape(each, name.id):
                 self.removed.append(each)
                 continue
+            turned = self._turned_name(inner, name.id) if test is None and not self.turned else None
+            if turned is not None:
+                self.names.add(turned.id)
+                self.removed.append(each)
+                name, self.turned = turned, True
+                continue
             for read in reads:
                 product = self._climb(read, test)
                 if product is not None and test is None:
@@ -362,6 +369,8 @@ class _Reading:
         while True:
             parent = self.places.parent(node, self.module)
             self._top = node
+            if self.turned:
+                return self._product_of_turned(parent, node)
             if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult) and parent.left is node:
                 return parent, (self._operand_of(parent.right), "")
             if isinstance(parent, ast.Call):
@@ -387,25 +396,56 @@ class _Reading:
                 raise _OtherError
             return None
 
+    def _turned_name(self, statement: ast.stmt, name: str) -> ast.Name | None:
+        """The name that a statement gives the weights with their axes turned: ``w = w.permute(0, 2, 1)``."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        call, target = statement.value, statement.targets[0]
+        given = self._called(call, "permute", "transpose")
+        if not isinstance(target, ast.Name) or not given or getattr(given[0], "id", None) != name:
+            return None
+        return target if self._turns(given[1:]) else None
+
+    def _turns(self, axes: list[ast.expr], *, of_three: bool = False) -> bool:
+        """Whether the last two axes change places."""
+        numbers = tuple(map(_number, axes))
+        return numbers in _LAST or numbers == (0, 2, 1) or (of_three and numbers in ((1, 2), (2, 1)))
+
     def _turned_product(self, turned: ast.Attribute) -> Product | None:
         """``bmm(v, weights.permute(0, 2, 1))``: values whose widths come first, and a result like them."""
         call = self.places.parent(turned, self.module)
-        product = self.places.parent(call, self.module) if isinstance(call, ast.Call) else None
-        if not isinstance(call, ast.Call) or not isinstance(product, ast.expr):
+        if not isinstance(call, ast.Call):
             return None
-        axes = tuple(_number(each) for each in call.args)
+        product = self.places.parent(call, self.module)
+        of_three = self._called(product, "bmm") is not None if product is not None else False
+        return self._product_of_turned(product, call) if self._turns(call.args, of_three=of_three) else None
+
+    def _product_of_turned(self, product: ast.AST | None, weights: ast.expr) -> Product | None:
+        if not isinstance(product, ast.expr):
+            return None
         given = self._called(product, "matmul", "bmm") or []
         if isinstance(product, ast.BinOp) and isinstance(product.op, ast.MatMult):
             given = [product.left, product.right]
-        known = axes in _LAST or (axes in ((0, 2, 1), (1, 2), (2, 1)) and self._called(product, "bmm") is not None)
-        if not known or len(given) != len("vw") or given[1] is not call:
+        if len(given) != len("vw") or given[1] is not weights:
             return None
-        made = self._made_once(given[0]) if isinstance(given[0], ast.Name) else given[0]
-        shaped = (each.attr for each in walk(made or given[0]) if isinstance(each, ast.Attribute))
+        shaped = (each.attr for each in walk(self._given_last(given[0], product)) if isinstance(each, ast.Attribute))
         if not _FLATTENING & {*shaped}:
             raise _WhyNotError("whether its scores are between positions or between channels is not known")
         self.moved.append((-1, given[0]))
         return product, (f"{self._operand(given[0])}.transpose(-2, -1).contiguous()", ".transpose(-2, -1).contiguous()")
+
+    def _has_three(self, factor: ast.expr) -> bool:
+        """Whether a factor was given three dimensions: ``q.permute(0, 2, 1)``, ``x.reshape(b, c, h * w)``."""
+        given = self._called(self._given_last(factor, factor), "permute", "reshape", "view") or []
+        return len(given) == len("xbqc") and not any(isinstance(each, ast.Starred) for each in given)
+
+    def _given_last(self, node: ast.expr, reader: ast.expr) -> ast.expr:
+        """What a name was set to last in the block, before it is read; other expressions as they are."""
+        if not isinstance(node, ast.Name):
+            return node
+        above = [each for each in self.block if each.lineno < reader.lineno and node.id in stored([each])]
+        last = above[-1] if above else None
+        return last.value if isinstance(last, ast.Assign) else node
 
     def _operand_of(self, node: ast.expr) -> str:
         self.moved.append((-1, node))
@@ -475,7 +515,7 @@ class _Reading:
         if (given := self._called(node, "einsum")) is not None:
             return self._factors_by_letters(given, at)
         if (given := self._called(node, "matmul", "bmm")) is not None and len(given) == len("qk"):
-            self._in_heads = self._called(node, "bmm") is not None
+            self._in_heads = self._called(node, "bmm") is not None or self._has_three(given[0])
             return self._factors(given[0], given[1], at)
         if (given := self._called(node, "baddbmm")) is not None:
             return self._added_product(node, given, at)  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
                 why = f"whether `{text(name)}` is a plain number is not known"
             unsure = unsure or not values or not all(known)
     kinds = set(_sources(analysis, loop, formula, frames))
-    if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds <= {"parameters", "state"}:
+    if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds & {"parameters", "state"}:
         return None
     if "state" in kinds and formula.summed and not formula.renewed:  # `mul_` would have stopped at a whole number
         why = "a state also holds buffers, some of which may be whole numbers and are no weights"
@@ -472,11 +472,12 @@ def _renewed(statement: ast.Assign, own: set[str]) -> Formula | None:
     found = _summed(base, given, own)
     if isinstance(base, ast.Subscript) and found is not None:
         return replace(found, renewed=True) if _names(base.slice) & own else None
-    if found is None or not isinstance(base, ast.Attribute) or not isinstance(base.value, ast.Name):
+    if found is None or not isinstance(base, ast.Attribute):
         return None
+    is_own = bool(_names(base.value.slice if isinstance(base.value, ast.Subscript) else base.value) & own)
     tensors = [_product(each, own) for each in (given.left, given.right)]
     cut = all(each is not None and not isinstance(each[0], (ast.Name, ast.Subscript)) for each in tensors)
-    return replace(found, renewed=True) if cut and base.value.id in own else None
+    return replace(found, renewed=True) if cut and is_own and _is_place(base) else None
 
 
 def _summed(base: ast.expr, given: ast.BinOp, own: set[str]) -> Formula | None:

@@ -160,7 +160,9 @@ def _number(analysis: Analysis, module: ModuleFile, item: ast.Subscript) -> ast.
         held = method.value
     seen = [each for each in analysis.facts.at(item) if each.kind == "index"]
     if seen:
-        return held if all(_is_a_number(member) for each in seen for member in members(each.receiver)) else None
+        found = [member for each in seen for member in members(each.receiver)]
+        read_here = held is not item.value  # what numpy makes of a number, as `np.where(...)`, may have dimensions
+        return held if all(_is_a_number(each) and (read_here or isinstance(each, Tensor)) for each in found) else None
     is_old = held is not item.value and isinstance(held, ast.Name)
     scope = analysis.facts.places.scope(item, module)
     return held if is_old and dotted(held) in _gone_back_from(scope) else None
