@@ -91,3 +91,10 @@ def test_what_is_offered_so_is_written_with_the_rest_and_not_before() -> None:
     assert not likely.void
     proven = pipeline.apply(ENTRY, workspace(), registry.load(), Target(), Risk.EQUIVALENT, report=report)
     assert not {"use-cuda", "fused-optimizer", "defer-item"} & {stage.codemod for stage in proven.stages}
+
+
+def test_what_quotes_the_text_to_come_is_left_to_apply() -> None:
+    text = CPU.replace("        total += loss.item()\n", "        total += classes.numpy().sum()\n")
+    report = analyse(text)
+    assert "use-cuda" in offered(report)
+    assert not [each.message for each in report.findings if ".cpu()" in each.message]

@@ -704,7 +704,7 @@ class WayBack:
     def examined(self, each: Examined) -> Examined | None:
         """A finding where it stood before; None where the edit has written what it speaks of."""
         site = self.site(each.site)
-        if site is None:
+        if site is None or self.quotes_new(each.message, each.site.path):
             return None
         evidence = tuple(replace(seen, site=seen.site and self.site(seen.site)) for seen in each.evidence)
         return replace(examined_retold(replace(each, evidence=evidence), self.sentence), site=site)
@@ -719,6 +719,11 @@ class WayBack:
         line, column, is_new = self.before(site.path, site.line, site.column)
         end_line, end_column, _ = self.before(site.path, site.end_line, site.end_column)
         return None if is_new else site._replace(line=line, column=column, end_line=end_line, end_column=end_column)
+
+    def quotes_new(self, sentence: str, path: Path) -> bool:
+        """Whether a sentence quotes what only the edit has written."""
+        quoted = re.findall(r"`([^`]+)`", sentence) if path in self.changes else ()
+        return any(each in self.new[path] and each not in self.old[path] for each in quoted)
 
     def sentence(self, sentence: str, site: Site) -> str:
         """A sentence with the lines before."""
