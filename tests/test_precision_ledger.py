@@ -339,6 +339,7 @@ def test_a_training_script_is_swept_through_the_whole_pipeline(tmp_path: Path) -
     assert {states[name] for name in ("pin-memory", "loader-workers", "autocast")} == {"fixed"}
     assert {name: state for name, state in states.items() if state != "fixed"} == {
         "tf32": "void",  # by autocast
+        "larger-batch": "refused",  # of which nothing is known
         "compile-model": "refused",  # one epoch of MNIST is too short
         "crash-checkpoint": "refused",  # and nothing counts its rounds
     }

@@ -68,14 +68,13 @@ def test_what_a_run_that_failed_wrote_is_shown_on_request(run: Run, tmp_path: Pa
     (tmp_path / "theirs.py").write_text("print('so far')\nraise SystemExit('no data')\n")
     ended = [
         "verify: the script as it is … 20 steps in",
-        "verify: the script against itself … 20 steps in",
         "verify: the rewritten script … 0 steps in",
     ]
     for options in ((), ("--verbose",)):
         lines = run("verify", "--steps", "20", *options, "train.py", "theirs.py").err.splitlines()
         assert [line[: len(start)] for line, start in zip(lines, ended, strict=False)] == ended
-        assert lines[2].endswith('then it stopped with "SystemExit: no data"')
-        assert lines[3:] == (["  | so far"] if options else [])
+        assert lines[1].endswith('then it stopped with "SystemExit: no data"')
+        assert lines[2:] == (["  | so far"] if options else [])
 
 
 def test_every_option_does_what_its_help_says(run: Run) -> None:
@@ -86,8 +85,8 @@ def test_every_option_does_what_its_help_says(run: Run) -> None:
     *runs, last = said.splitlines()
     assert [line.partition(" … ")[0] for line in runs] == [
         "verify: the script as it is",
-        "verify: the script against itself",
         "verify: the rewritten script",
+        "verify: the script against itself",
     ]
     kept = re.fullmatch(r"the folder that the runs worked in was kept: (\S+)", last)
     assert kept is not None, said

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from turbofix.findings import UNSEEN
+
 NEAR = 3
 """Lines that a label may lie beside a finding on an expression."""
 
@@ -129,7 +131,7 @@ def ask(draw: Path, repository: str, script: str, python: str, options: Sequence
         sys.stderr.write(f"{repository} {script}: {ran.stderr.strip()[-300:]}\n")
         return []
     document = json.loads(ran.stdout)
-    said = [_finding(repository, script, each) for each in document["findings"]]
+    said = [_finding(repository, script, each) for each in document["findings"] if not _is_unseen(each)]
     for file in document["files"]:
         said += [
             Said(
@@ -148,6 +150,11 @@ def _finding(repository: str, script: str, each: dict[str, Any]) -> Said:
     names = ", ".join(assumption["name"] for assumption in each.get("assumes", ()))
     text += f" [{names}]" if names else ""
     return Said(repository, script, each["path"], _place(each), each["end_line"], each["codemod"], kind, text)
+
+
+def _is_unseen(each: dict[str, Any]) -> bool:
+    """Whether a refusal only says that nothing was recognised, which tells a user no more than silence."""
+    return each["why_not"] == UNSEEN.format(each["codemod"])
 
 
 def _place(each: dict[str, Any]) -> Place:

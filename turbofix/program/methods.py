@@ -722,6 +722,9 @@ def _act_of_unknown(
             interp.event("sync", node, "cpu", receiver)
         return receiver
     if name in _READS and not arguments.positions:
+        of_numpy = type(receiver) is Opaque and receiver.name.startswith("numpy.")
+        if of_numpy or type(receiver) is Const:  # they lie on the host
+            return Host(None, (interp.origin(node),))
         interp.event("sync", node, name, interp.absorb(node) or receiver)
         return Host(None, (interp.origin(node),)) if name == "item" else UNKNOWN
     if name in ("train", "eval") and len(arguments.positions) <= 1:
