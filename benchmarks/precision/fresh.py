@@ -154,7 +154,7 @@ def _finding(repository: str, script: str, each: dict[str, Any]) -> Said:
 
 def _is_unseen(each: dict[str, Any]) -> bool:
     """Whether a refusal only says that nothing was recognised, which tells a user no more than silence."""
-    return each["why_not"] == UNSEEN.format(each["codemod"])
+    return bool(each["why_not"] == UNSEEN.format(each["codemod"]))
 
 
 def _place(each: dict[str, Any]) -> Place:
