@@ -253,8 +253,11 @@ def collate_kind(analysis: Analysis, passed: Passed | None) -> str:
     kinds = set()
     for member in members(passed.value):
         function = member.function if isinstance(member, (Bound, Partial)) else member
+        owner = member.receiver.cls if isinstance(member, Bound) and isinstance(member.receiver, Instance) else None
         if isinstance(member, Const) and member.value is None:
             kinds.add("default")
+        elif owner is not None and not any(name.endswith("Dataset") for name in owner.externals()):
+            kinds.add("unknown")  # whatever the object holds is sent to the workers, too
         elif isinstance(function, Function):
             if isinstance(function.node, ast.Lambda):
                 kinds.add("lambda")
