@@ -77,9 +77,13 @@ class _Search:
         return self._skipped(origin.node, frames)
 
     def _instead(self, origin: Origin, option: str | None) -> _Root:
-        """What chooses the CPU: the test of ``"cuda" if use_cuda else "cpu"``, else the literal."""
-        parent = self.facts.places.parent(origin.node, origin.module)
-        off = self._off(parent.test, True, self._there(origin)) if isinstance(parent, ast.IfExp) else None
+        """What chooses the CPU: the test of ``"cuda" if use_cuda else "cpu"``, a test that it stands under, else the
+        literal."""
+        parent, frames = self.facts.places.parent(origin.node, origin.module), self._there(origin)
+        off = self._off(parent.test, True, frames) if isinstance(parent, ast.IfExp) else None
+        if off is None and frames:
+            around = self.guards.tests_around(origin.node, frames[-1].scope, frames, returns=False)
+            off = next(filter(None, (self._off(each.test, not each.holds, each.frames) for each in around)), None)
         return off or _Root(origin, option)
 
     def _skipped(self, node: ast.AST, frames: tuple[Frame, ...]) -> list[_Root]:
