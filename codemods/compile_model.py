@@ -231,7 +231,7 @@ def few_passes(passes: int | None, model: Model, loaders: Iterable[Loader | None
     if passes > (PASSES_IN_MEMORY if kinds == {"tensors"} else few):
         return None
     often = "one pass" if passes == 1 else f"{passes} passes"
-    return f"{often} over its data hardly earn{'s' if passes == 1 else ''} back the minute that compiling takes"
+    return f"{often} over its data may not earn back the minute that compiling takes"
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

@@ -94,7 +94,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not own or not program.script.starts or run is None:
         return
     if is_short(run):
-        yield codemod.in_place(run.loop, "the training is over soon: an interruption loses little")
+        passes = "a pass" if run.rounds == 1 else f"{run.rounds} passes"
+        soon = "the training is over soon" if run.samples is not None else f"the training is {passes} over its data"
+        yield codemod.in_place(run.loop, f"{soon}: nothing is saved to go on from")
         return
     ends = "the kernel dies" if program.entry.suffix == ".ipynb" else "it is interrupted"
     message = f"all that this training has learned is lost when {ends}: "

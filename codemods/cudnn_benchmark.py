@@ -73,9 +73,11 @@ SWITCH = "torch.backends.cudnn.benchmark"
 NEIGHBOURS = ("torch.backends.cudnn.enabled", "torch.backends.cudnn.flags", "torch.backends.cudnn.benchmark_limit")
 STEPS = 2_000
 PASSES = 5
-WIDE = 256
 """A training that is known to take fewer steps, or to make fewer passes over data of unknown length, hardly earns back
 the seconds that the measuring takes."""
+
+WIDE = 256
+"""Convolutions over one dimension with fewer channels than this are over as soon as they are launched."""
 
 CHOSEN = "cuDNN picks the algorithms of the convolutions by rules of thumb"
 MEASURED = "measured"
