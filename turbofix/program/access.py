@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbofix.program import calls, config_files, imports, libraries, methods
+from turbofix.program import builtin_calls, calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
@@ -387,6 +387,8 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
 
 
 def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
+    if isinstance(value, builtin_calls.ModuleNames):
+        value = ModuleValue(interp.frame.module)
     if isinstance(value, Mapping):
         imports.fill(interp, value)
         if value.factory is not None and not (type(key) is Const and key.value in value.entries):
@@ -443,7 +445,7 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
     if type(value) is External:
         return _external_item(value, key, node, interp)
-    if type(value) is ModuleValue and isinstance(key, (Const, Option)):  # module.__dict__[name]
+    if type(value) is ModuleValue:  # module.__dict__[name]
         return calls.named_member(interp, value, key, node)
     return NUMBER if type(value) is Unknown and value.number else UNKNOWN
 

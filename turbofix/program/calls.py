@@ -338,6 +338,9 @@ def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast
     """``getattr(owner, key)``: an option's value may be any member of a module."""
     if type(key) is Const and isinstance(key.value, str):
         return access.read_attribute(interp, owner, key.value, node)
+    if type(key) is Union:  # a text that something unknown may have replaced is what is meant, where it names one
+        named = tuple(each for each in key.values if type(each) is Const) or (UNKNOWN,)
+        return join_all(named_member(interp, owner, each, node) for each in named) or UNKNOWN
     default = key.default if type(key) is Option else None
     known: Value | None = None
     if type(default) is Const and isinstance(default.value, str) and default.value.isidentifier():

@@ -485,8 +485,8 @@ def _made(  # noqa: PLR0913
     if target is None:
         return Mapping(value.made_at, value.origin, parts, value.open, value.element)
     name = imports.text_of(target.value)
-    if name is None:
-        return None
+    if name is None or (below is not None and libraries.kind_of(name) in ("optimizer", "scheduler")):
+        return None  # the module makes it, of its weights
     told = Arguments(given.positions, {**_keywords(parts), **given.keywords}, given.open, given.star, given.rest)
     if partial or "_partial_" in value.entries:
         return Partial(resolve(interp, name), told)
@@ -533,9 +533,10 @@ def command_line(interp: Interpreter, qualname: str, arguments: Arguments, node:
 def _section(interp: Interpreter, section: Entry | None, cls: Passed | None, node: ast.AST) -> Value:
     """The object of a section: of the class that it names, else of the one that the program does."""
     value = section.value if section is not None else None
+    told = _made(interp, value, Arguments(), node, False, 6) if value is not None else None
     if isinstance(value, Mapping) and "class_path" in value.entries:
-        return _made(interp, value, Arguments(), node, False, 6) or UNKNOWN
-    keywords = _keywords(value.entries) if isinstance(value, Mapping) else {}
+        return told or UNKNOWN
+    keywords = _keywords(told.entries) if isinstance(told, Mapping) else {}
     classes = [each for each in members(cls.value if cls is not None else None) if isinstance(each, Class)]
     made = (calls.call(interp, each, Arguments([], keywords, open=True), node) for each in classes)
     return join_all(made) or interp.opaque("<section>", "call", node)

@@ -148,20 +148,28 @@ def _trains(event: Event) -> bool:
 
 
 def _methods(interp: Interpreter, made: Instance) -> list[Bound]:
-    """The methods of an object that nobody called: those that may set attributes, then those that go backward."""
-    found = [
+    """The methods of an object that nobody called: those that may set attributes, or call those that go backward, which
+    come last."""
+    own = [
         value
         for cls in made.cls.mro()
         if type(cls) is Class
         for value in cls.names.values()
         if type(value) is Function and value.node not in interp.called
-        if interp.glance.mentions_training(value.node, value.module) or _sets_attributes(value.node)
     ]
-    return [Bound(made, each) for each in sorted(found, key=lambda each: _goes_backward(each.node))]
+    backward = {each.name for each in own if _goes_backward(each.node)}
+    found = [
+        each
+        for each in own
+        if interp.glance.mentions_training(each.node, each.module) or _uses_attributes(each.node, backward)
+    ]
+    return [Bound(made, each) for each in sorted(found, key=lambda each: each.name in backward)]
 
 
-def _sets_attributes(function: ast.AST) -> bool:
-    return any(type(node) is ast.Attribute and type(node.ctx) is ast.Store for node in walk(function))
+def _uses_attributes(function: ast.AST, names: set[str]) -> bool:
+    """Whether a method sets an attribute, or reads one of that name."""
+    attributes = (node for node in walk(function) if type(node) is ast.Attribute)
+    return any(type(node.ctx) is ast.Store or node.attr in names for node in attributes)
 
 
 def _goes_backward(function: ast.AST) -> bool:
@@ -202,6 +210,11 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
         else:
             receiver = _receiver(interp, function.cls)
             calls.invoke(interp, function, Arguments([Passed(receiver)]), None)
+    for cls in list(interp.classes.values()):  # what it inherits from a class of another file
+        if cls.module is module and not any(map(_trains, interp.events)):
+            for method in _methods(interp, _receiver(interp, cls)):
+                if method.function.node not in interp.called:
+                    calls.invoke(interp, method.function, Arguments([Passed(method.receiver)]), None)
 
 
 def _receiver(interp: Interpreter, cls: Class) -> Instance:
