@@ -27,7 +27,7 @@ When refused
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - where the model is not called as ``model(x)``, for detectors and for graph networks;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
-    - where the script starts processes of its own, or compiles the model under an option that is off: pass it;
+    - where only processes that the script starts train, or an option that is off compiles the model: pass it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
@@ -177,11 +177,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
         reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        few = False
         if longest is None and (read := [program.loader(site) for step in steps for site in step.loaders]):
             passes = [step.passes for step in steps]
-            reason = reason or few_passes(
-                None if None in passes else max(filter(None, passes), default=None), model, read
-            )
+            few = are_few(None if None in passes else max(filter(None, passes), default=None), model, read)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -209,7 +208,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *(() if differ is not None or has_one_size(program, model, steps) else (ONE_SIZE,)),
             *(() if earned else (LONG_ENOUGH,)),
         )
-        worth = Worth.HIGH if works and plain else Worth.SOME
+        worth = Worth.SMALL if few else Worth.HIGH if works and plain else Worth.SOME
         yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -220,18 +219,15 @@ def over_soon(steps: int | None) -> str | None:
     return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
 
 
-def few_passes(passes: int | None, model: Model, loaders: Iterable[Loader | None], few: int = PASSES) -> str | None:
-    """Why a training that makes so many passes over data of unknown size is most likely too short.
+def are_few(passes: int | None, model: Model, loaders: Iterable[Loader | None], few: int = PASSES) -> bool:
+    """Whether a training that makes so many passes over data of unknown size is most likely too short.
 
     Data that are read as they come, and the texts that a language model learns from, may be as long as they like.
     """
     kinds = {each.dataset.kind if each is not None else "unknown" for each in loaders}
     if passes is None or "iterable" in kinds or any(GENERATING.search(layer) for layer in model.layers):
-        return None
-    if passes > (PASSES_IN_MEMORY if kinds == {"tensors"} else few):
-        return None
-    often = "one pass" if passes == 1 else f"{passes} passes"
-    return f"{often} over its data may not earn back the minute that compiling takes"
+        return False
+    return passes <= (PASSES_IN_MEMORY if kinds == {"tensors"} else few)
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -260,7 +256,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             reason = reason or over_soon(number(training, "max_steps"))
-            reason = reason or few_passes(number(training, "max_epochs"), model, read)
+            few = are_few(number(training, "max_epochs"), model, read)
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -270,7 +266,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             works = works or has_noticeable(model.products, None)
             by_name = model.compiling is not None and model.compiling.by_name
             plan = Plan(starts, text, ASKED, not training.inside, differ, by_name)
-            worth = Worth.HIGH if works else Worth.SOME
+            worth = Worth.SMALL if few else Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
@@ -295,8 +291,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
         reason = why_not_under_trainer(program, training) or over_soon(longest)
         epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
-        for model in training.models if longest is None else ():
-            reason = reason or few_passes(epochs, model, (), EPOCHS)
+        few = longest is None and any(are_few(epochs, model, (), EPOCHS) for model in training.models)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
@@ -308,7 +303,8 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes)
+        worth = Worth.SMALL if few else Worth.SOME
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def number(training: Training, setting: str) -> int | None:
@@ -425,7 +421,7 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
             return f"{hazard.why} ({hazard.site.line_from(program.entry)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
-    if program.processes:
+    if program.processes and not program.script.trains_here:
         return "the script starts processes of its own, to which a compiled model does not go"
     if (compiling.after or compiling.before) is None or compiling.text is None:
         return "it has no name of its own in front of its training, where it could be compiled"

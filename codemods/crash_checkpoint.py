@@ -25,15 +25,15 @@ Use instead
             ...  # save the same
             raise
 
-    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained.pt`` at the end. Without
-    ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
+    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained-<time>.pt`` at the end.
+    Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
 
 When refused
-    Nothing is offered for a training that is known to be short (fewer than five million samples, or five passes), saves
-    the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted at the start, in
-    notebooks, under Accelerate, where several processes or loops train, where the outer loop is no ``for ... in
-    range(...)`` or stands in a ``try`` or ``with``, where an epoch leaves to the next what cannot be saved, and where
-    the learning rate changes by batches.
+    Nothing is offered for a training that is known to be short (five million samples), or saves the weights in each of
+    its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
+    at the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
+    ``for ... in range(...)`` or stands in a ``try`` or ``with``, where an epoch leaves to the next what cannot be
+    saved, and where the learning rate changes by batches.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -72,7 +72,7 @@ ROUNDS = 20
 """So many epochs over nobody knows how many samples take hours as likely as not."""
 
 FEW = 5
-"""Fewer are over soon, or each of them takes as long as a training."""
+"""Fewer, each of which saves the weights, lose little."""
 
 STEPS = 10_000
 """So many steps without epochs may."""
@@ -94,9 +94,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if not own or not program.script.starts or run is None:
         return
     if is_short(run):
-        passes = "a pass" if run.rounds == 1 else f"{run.rounds} passes"
-        soon = "the training is over soon" if run.samples is not None else f"the training is {passes} over its data"
-        yield codemod.in_place(run.loop, f"{soon}: nothing is saved to go on from")
+        soon = (
+            "the training is over soon" if run.samples is not None else "each of its few passes saves what it learned"
+        )
+        yield codemod.in_place(run.loop, f"{soon}: nothing more is saved to go on from")
         return
     ends = "the kernel dies" if program.entry.suffix == ".ipynb" else "it is interrupted"
     message = f"all that this training has learned is lost when {ends}: "
@@ -139,7 +140,7 @@ def is_short(run: Run) -> bool:
     if run.rounds is None:
         return False
     if run.samples is None:
-        return run.rounds < FEW
+        return run.rounds < FEW and run.weights is not None
     if run.samples == 1:  # a loop over steps
         return run.rounds < STEPS
     return run.rounds * run.samples < SAMPLES
@@ -202,7 +203,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         head, _, rest = inner.partition("(")
         edit.replace(run.counted, f"{head}({run.counter}, {rest.lstrip()}")
     models = [f'"{part.key}": {part.text}.state_dict()' for part in run.parts if part.kind == "model"]
-    models, name = [requote(each, edit, at) for each in models], requote('"trained.pt"', edit, at)
+    result: tuple[str, ...] = ()
+    if models and run.result is None and run.weights is None:
+        moment = f"{edit.name('time.strftime', at)}({edit.quoted('trained-%Y%m%d-%H%M%S.pt', at)})"
+        result = (f"{save}({{{', '.join(requote(each, edit, at) for each in models)}}}, {moment})",)
     way = f"{word} interrupted-<{run.counter}>.pt" if run.parser else f"{word}=interrupted-<{run.counter}>.pt"
     edit.after(
         at,
@@ -214,7 +218,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         requote(f'    {move}("interrupted.pt.tmp", f"interrupted-{{{run.counter}}}.pt")', edit, at)
         + "  # whole, or not there",
         "    raise",
-        *(() if run.result or run.weights or not models else (f"{save}({{{', '.join(models)}}}, {name})",)),
+        *result,
     )
 
 

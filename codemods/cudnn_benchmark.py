@@ -90,7 +90,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_lightning(program)
     if program.framework not in LEFT or not program.trains or (gpu := on_a_gpu(program)) is None:
         return
-    convolving = tuple(model for model in in_use(program) if convolves(model) and not is_thin(model))
+    convolving = tuple(filter(convolves, in_use(program)))
     switches = program.setting(SWITCH)
     for_others = turned_off_on_demand(program, switches)
     if switches and for_others is None:
@@ -123,16 +123,15 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
         *((LONG_ENOUGH,) if short else ()),
     )
-    worth = Worth.SMALL if short else Worth.SOME
+    worth = Worth.SMALL if short or all(map(is_thin, convolving)) else Worth.SOME
     yield codemod.finding(place, message, evidence=seen, assumes=assumes, worth=worth)
 
 
 def no_choice(program: TrainingProgram) -> Iterator[InPlace]:
-    """What to tell of convolutions that are products of matrices, which there is one way to compute, or small."""
+    """What to tell of convolutions that are products of matrices, which there is one way to compute."""
     if any(model.convolutions for model in in_use(program)):
-        thin = any(map(convolves, in_use(program)))
-        what = "small ones over one dimension" if thin else "products of matrices"
-        yield from codemod.nothing(program, f"its convolutions are {what}: another algorithm brings nothing")
+        what = "its convolutions are products of matrices: another algorithm brings nothing"
+        yield from codemod.nothing(program, what)
 
 
 def is_thin(model: Model) -> bool:
@@ -146,7 +145,7 @@ def is_thin(model: Model) -> bool:
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """A training of Lightning, whose trainer has a switch for it."""
     for training in program.trainings:
-        convolving = tuple(model for model in training.models if convolves(model) and not is_thin(model))
+        convolving = tuple(filter(convolves, training.models))
         if on_gpu(training) is False:
             continue
         if switches := program.setting(SWITCH):
@@ -170,8 +169,9 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         known = program.complete and len(program.trainings) == 1 and training.module is not None
         known = known and have_one_size(program, read, resized)
         assumes = (*((ON_GPU,) if on_gpu(training) is None else ()), *(() if known else (CONVOLVED_ALIKE,)))
+        worth = Worth.SMALL if all(map(is_thin, convolving)) else Worth.SOME
         plan = Switch("benchmark", "True")
-        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes)
+        yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:

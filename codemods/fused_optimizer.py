@@ -293,13 +293,16 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             anywhere = ("cuda",) if program.target.torch < ON_MPS else ("cuda", "gpu")
             is_gpu = accelerator != () and set(accelerator) <= set(anywhere)
             value = "True" if is_gpu else f"{AVAILABLE} or None"
-            assumes = (*((ON_GPU,) if gpu is None else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
+            unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
+            assumes = (*((ON_GPU,) if unsure else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
             yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=assumes)
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
     """What makes a fused optimizer unsafe in Lightning's hands, if anything."""
-    since = max(ON_CPU, SINCE[optimizer.qualname or ""])
+    since = SINCE[optimizer.qualname or ""]
+    if not trains_on_gpu(training):
+        since = max(since, ON_CPU)
     if program.target.torch < since:
         return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
     given, module = training.argument("precision"), training.module
@@ -364,7 +367,8 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
     if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
         return reason
-    if program.processes and not program.distributed and program.framework not in NAMES:
+    started = program.processes and not program.script.trains_here
+    if started and not program.distributed and program.framework not in NAMES:
         return "several processes update the same parameters without a lock: a fused step would interleave differently"
     if program.framework in NAMES:
         return why_not_under(program, optimizer)

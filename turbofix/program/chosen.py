@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
@@ -39,10 +40,15 @@ class _Unknown(Exception):  # noqa: N818  (an outcome, not an error)
 def held_back(analysis: Analysis) -> tuple[Held, ...]:
     """What to change for a GPU where there is one; nothing where one is used already, or that is not known."""
     search = _Search(analysis)
-    try:
-        roots = {id(root.origin.node): root for event in analysis.facts.of("transfer") for root in search.moved(event)}
-    except _Unknown:
-        return ()
+    roots: dict[int, _Root] = {}
+    moved = list(analysis.facts.of("transfer"))
+    decide = [event for event in moved if is_model(event.receiver)] or moved
+    for event in moved:
+        try:
+            roots |= {id(root.origin.node): root for root in search.moved(event)}
+        except _Unknown:  # tensors follow a model, which may stay
+            if event in decide:
+                return ()
     return tuple(sorted(filter(None, map(search.held, roots.values())), key=lambda each: each.site))
 
 
@@ -106,6 +112,9 @@ class _Search:
             compared = test.comparators[0] if isinstance(test, ast.Compare) and holds else None
             named = compared.value if isinstance(compared, ast.Constant) else None
             return _Root(stand.origin, stand.option, named if isinstance(named, str) and named != "cpu" else "cuda")
+        if isinstance(test, ast.IfExp):  # `True if args.cuda else False`
+            sides = [getattr(side, "value", None) for side in (test.body, test.orelse)]
+            return self._off(test.test, holds is sides[0], frames, depth) if {*sides} == {True, False} else None
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and holds:
             found = (self._off(each, holds, frames, depth - 1) for each in test.values)
             return next(filter(None, found), None)

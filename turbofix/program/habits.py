@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase, translate
 from functools import cache, lru_cache
@@ -36,9 +36,9 @@ class Habit:
     where: str
     sentence: str
 
-    def covers(self, event: Event, where: str) -> bool:
+    def covers(self, event: Event, there: Collection[str]) -> bool:
         """Whether an event of the row's kind and name, there, is such a habit."""
-        return self.where in ("any", where or "outside") and (not self.argument or self._given(event))
+        return self.where in there and (not self.argument or self._given(event))
 
     def is_called(self, name: str) -> bool:
         """Whether a qualified name is one of the row's."""
@@ -115,17 +115,19 @@ def table() -> dict[str, tuple[Habit, ...]]:
     return found
 
 
-def habits(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
+def habits(analysis: Analysis, steps: Collection[Step]) -> Iterator[InPlace]:
     """Each habit once for each line, in program order; what was executed before what is only written."""
     told: set[tuple[str, Path, int]] = set()
-    for habit in (*_executed(analysis, steps), *_written(analysis)):
+    stay = bool(steps) and all(step.device.where == "cpu" for step in steps)
+    anywhere = ("any",) if stay else ("any", "gpu")
+    for habit in (*_executed(analysis, steps, anywhere), *_written(analysis, anywhere)):
         place = habit.codemod, habit.site.path, habit.site.line
         if place not in told:
             told.add(place)
             yield habit
 
 
-def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
+def _executed(analysis: Analysis, steps: Collection[Step], anywhere: Collection[str]) -> Iterator[InPlace]:
     facts = analysis.facts
     loops = {step.loop.site for step in steps}
     outer: set[Site] = set()
@@ -142,7 +144,7 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
             where = "step" if not loops.isdisjoint(around) else "loop" if around and around[-1] in outer else ""
             where = "interval" if where == "step" and _every_so_often(event) else where
             for row in rows:
-                if row.covers(event, where):
+                if row.covers(event, (*anywhere, where or "outside")):
                     node, module = _told_at(event.node, row), event.module
                     field = event.arguments.get(row.argument) if event.arguments is not None else None
                     if node is event.node and field is not None and isinstance(field.value, Option):
@@ -152,7 +154,7 @@ def _executed(analysis: Analysis, steps: Iterable[Step]) -> Iterator[InPlace]:
                     yield InPlace(row.codemod, facts.places.site(node, module), row.sentence + says)
 
 
-def _settings(constructed: Iterable[Event]) -> Iterator[Event]:
+def _settings(constructed: Collection[Event]) -> Iterator[Event]:
     """Settings by a class of the project that is derived from a library's, by the library's name, with all fields."""
     for event in constructed:
         for made in members(event.result):
@@ -163,7 +165,7 @@ def _settings(constructed: Iterable[Event]) -> Iterator[Event]:
                 yield from (replace(event, name=name, arguments=Arguments(keywords=given)) for name in names)
 
 
-def _written(analysis: Analysis) -> Iterator[InPlace]:
+def _written(analysis: Analysis, anywhere: Collection[str]) -> Iterator[InPlace]:
     """What the text tells of code that was not executed, and by its shape."""
     facts = analysis.facts
     written = written_of(analysis)
@@ -179,9 +181,9 @@ def _written(analysis: Analysis) -> Iterator[InPlace]:
             rows = _rows(name, full)
             executed = bool(rows and facts.at(call))
             for row in rows:
-                if executed and (row.argument or row.where != "any"):
+                if executed and (row.argument or row.where not in anywhere):
                     continue  # the events tell the values and the loops
-                if row.is_written(call) and row.where in ("any", written.where(call, module) or "outside"):
+                if row.is_written(call) and row.where in (*anywhere, written.where(call, module) or "outside"):
                     yield InPlace(row.codemod, facts.places.site(_told_at(call, row), module), row.sentence)
 
 
