@@ -19,7 +19,7 @@ Use instead
         )
 
     The CPUs are shared between ranks and the loaders that one loop reads at once. An option or a constant that holds
-    the number gets another default; a configuration file, which cannot count, is told 4. One to four workers are too
+    the number gets another default; a configuration file, which cannot count, is told 4. Less than eight are too
     few where files are decoded or text is tokenised. A script that trains at module level gets its guard. Where a
     worker could not be spawned there are workers only where processes are forked (``... if forks else 0``). The
     ``Trainer`` of transformers has settings for it (``dataloader_num_workers``).
@@ -85,6 +85,8 @@ codemod = Codemod(
 )
 
 MOST = 16
+FEW = 8
+"""Half of the CPUs that a rank has on a machine for training: fewer workers than that cannot keep up with decoding."""
 IN_A_FILE = "4"
 """How many a configuration file is told, which cannot count CPUs: as many as a small machine has."""
 PASSING_ON = ("torch_geometric.", "dgl.dataloading.")
@@ -174,10 +176,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if place(loader) in waiting or has_none(workers):
             continue
         # of one of another library it is not known what it does with workers, but it has them
-        again = restarts(program, loader)
-        if again:
+        if restarts(program, loader):
             restarting.setdefault(loader.mapping_entries.get("num_workers", loader.site), []).append(loader)
-        if (has_several(workers) and positive(workers)) or (has_any(workers) and not again) or by_machine(workers):
+        elif has_any(workers):
             yield codemod.in_place(loader.site, f"{called(loader)} loads with {numbers(workers)}")
     fixable: dict[Site, list[Loader]] = {}
     refused: dict[tuple[str, object], list[Loader]] = {}
@@ -215,7 +216,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
         yield codemod.finding(
             site,
-            message(loaders, told[site]) + said_of_forks(forked) + said_beside(loaders[0].argument("num_workers")),
+            message(loaders, told[site])
+            + ("; it is built anew for each pass, and its workers with it" if is_built_each_time(loaders[0]) else "")
+            + said_of_forks(forked)
+            + said_beside(loaders[0].argument("num_workers")),
             plan=plan,
             evidence=evidence(program, loaders),
             assumes=(each for loader in loaders for each in open_ones(program, loader)),
@@ -306,13 +310,12 @@ def has_none(workers: Argument) -> bool:
 
 
 def has_too_few(loader: Loader) -> bool:
-    """Whether the script has one to four workers, by default, for work that keeps more of them busy."""
+    """Whether the script has a few workers, by default, for work that keeps more of them busy."""
     workers, data = loader.argument("num_workers"), loader.dataset
     if loader.role == "evaluation" or loader.first_only:
         return False
-    few = (
-        workers.values in ((1,), (2,), (3,), (4,)) and workers.edit_at is not None and not is_data(workers.edit_at.path)
-    )
+    few = workers.values in [(each,) for each in range(1, FEW)]
+    few = few and workers.edit_at is not None and not is_data(workers.edit_at.path)
     return few and workers.state in ("value", "option") and any(kind in HEAVY for kind in data.work)
 
 
@@ -322,7 +325,8 @@ def told_number(program: TrainingProgram, loader: Loader) -> str | None:
     is_free = workers.state == "absent" or (workers.state == "value" and workers.edit_at == workers.site)
     if unread.state == "absent" or not is_free or loader.unpacks or is_shared(program):
         return None
-    return unread.text if has_several(unread) and unread.values != (2,) else None
+    several = all(isinstance(each, int) and each > 1 for each in unread.values)
+    return unread.text if several and unread.values != (2,) else None
 
 
 def positive(workers: Argument) -> bool:
@@ -337,6 +341,8 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
     """
     data = loader.dataset
     waits = any(kind in data.work for kind in (*HEAVY, "read"))
+    if loader.first_only and not loader.asked_again:
+        return None
     if loader.role == "evaluation" and not is_looped_over(program, loader):
         return None
     if loader.role == "evaluation" and not waits and not is_read_again(program, loader):
@@ -390,16 +396,6 @@ def has_any(workers: Argument) -> bool:
     """Whether there are workers, in some cases (`4 if use_cuda else 0`), or as far as somebody else says."""
     some = workers.state in ("may", "option") and any(type(each) is int and each > 1 for each in workers.values)
     return positive(workers) or some or workers.state in ("computed", "unknown")
-
-
-def by_machine(workers: Argument) -> bool:
-    """Whether the number is computed when the script runs, and not from what its user says."""
-    return workers.state == "computed" and workers.option is None
-
-
-def has_several(workers: Argument) -> bool:
-    """Whether every number that is known of is more than one."""
-    return all(isinstance(each, int) and each > 1 for each in workers.values)
 
 
 def is_told_elsewhere(loader: Loader) -> bool:
@@ -547,7 +543,9 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         reason = why_not_copied(program, loader, made) if made is not None else None
         if reason is not None:
             return reason
-    if is_built_each_time(loader):
+    if loader.asked_again:
+        return "batches are taken by next(iter(...)), which would start all workers for each of them"
+    if is_built_each_time(loader) and has_short_epochs(loader):
         return "it is built anew in each epoch, as its workers would be: build it once, before the loop"
     forked = only_forked(program, loader)
     if forked is not None and (loader.argument("multiprocessing_context").state != "absent" or starts(program)):
@@ -763,7 +761,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Plan)
     refuse_comments(edit, plan)
     refuse_changes(edit, plan)
-    refuse_restarts(edit, plan)
     forked, unguarded = plan.forked, None if plan.forked else plan.unguarded
     if unguarded is not None:
         text, line = whole(edit, unguarded.first), unguarded.first.line
@@ -811,14 +808,6 @@ def refuse_comments(edit: Edit, plan: Plan) -> None:
         comment = comment_above(edit, site)
         if "worker" in comment.lower() and gives_reason(comment):
             raise Refuse(f"the comment above may say why it is so: {comment}")
-
-
-def refuse_restarts(edit: Edit, plan: Plan) -> None:
-    """Raise Refuse where single batches are taken by ``next(iter(loader))``: all workers would start for each."""
-    for each in plan.extras:
-        name = re.escape((each.name or "").rpartition(".")[2])
-        if name and re.search(rf"\bnext\(\s*iter\(\s*(self\.)?{name}\s*\)", whole(edit, each.call)):
-            raise Refuse("batches are taken by next(iter(...)), which would start all workers for each of them")
 
 
 def refuse_changes(edit: Edit, plan: Plan) -> None:

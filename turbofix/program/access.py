@@ -101,8 +101,7 @@ def _read(interp: Interpreter, value: Value, name: str, node: ast.AST, called: b
     if type(value) is Namespace:
         found = value.attributes.get(name)
         if found is not None:
-            changes = type(found) is Const and interp.may_repeat and name in interp.changed
-            return widened(found) if changes else found
+            return widened(found) if _changes(interp, name, found) else found
         if called or name in _NAMESPACE_METHODS:
             return Method(value, name)
         return interp.opaque(f"<config>.{name}", "attribute", node) if value.open else UNKNOWN
@@ -195,11 +194,18 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
     return known
 
 
+def _changes(interp: Interpreter, name: object, found: Value) -> bool:
+    """Whether a constant in an attribute or an entry may be another one in the next iteration."""
+    if type(found) is not Const or not interp.may_repeat:
+        return False
+    return not interp.changed.get(name, set()) <= {repr(found.value)}  # type: ignore[call-overload]
+
+
 def _current(interp: Interpreter, value: Instance, name: str, found: Value) -> Value:
     """A constant in an attribute, unless it is changed from one iteration to the next."""
     if type(found) is not Const or not interp.may_repeat:
         return found
-    changes = name in interp.changed or any(
+    changes = _changes(interp, name, found) or any(
         type(base) is Class and name in interp.glance.changing_attributes(base.node) for base in value.cls.mro()
     )
     return widened(found) if changes else found
@@ -394,8 +400,7 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         if value.factory is not None and not (type(key) is Const and key.value in value.entries):
             put(interp, value, key or UNKNOWN, calls.call(interp, value.factory, Arguments(), node), None)
         found = _mapping_item(value, key)
-        changes = type(found) is Const and interp.may_repeat and type(key) is Const and key.value in interp.changed
-        return widened(found) if changes else found
+        return widened(found) if type(key) is Const and _changes(interp, key.value, found) else found
     if type(value) is Sequence:
         found = _sequence_item(interp, value, key, node)
         return widened(found) if type(found) is Const and value.kind == "list" and interp.may_repeat else found

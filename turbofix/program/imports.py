@@ -82,7 +82,8 @@ def load(interp: Interpreter, path: Path, name: str) -> ModuleFile | None:
         if tree is not None:
             module = ModuleFile(path, name, text, tree)
             interp.folders += [each for each in added_folders(text, path, interp.root) if each not in interp.folders]
-            interp.changed |= kept(tree, "changed_members", lambda: changed_members(text))
+            for member, becomes in kept(tree, "changed_members", lambda: changed_members(text)):
+                interp.changed.setdefault(member, set()).add(becomes)
             module.scope.names["__name__"] = Const(name)
             module.scope.names["__file__"] = Opaque("__file__", "free")
     interp.modules[path] = module

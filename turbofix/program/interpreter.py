@@ -145,7 +145,7 @@ class Interpreter:
         self.call_depth = 0
         self.budget = STATEMENTS
         self.glance = Glance()
-        self.changed: set[str] = set()  # attributes and keys that are changed somewhere in the project
+        self.changed: dict[str, set[str]] = {}  # attributes and keys that the project changes, and to what
         self.in_order = True  # False while what nobody called is executed
         self.functions: dict[ast.AST, Function] = {}  # every function of the project that was defined, by its node
         self.classes: dict[ast.AST, Class] = {}

@@ -369,7 +369,7 @@ def with_use(
     """The loaders with their roles, their copies to the device, and whether they are rebuilt in a loop."""
     result = []
     facts = analysis.facts
-    read, run_through = _reads(analysis)
+    read, run_through, asked = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
     whole = set(_taken_whole(analysis))
     moves = {facts.site(event): event for event in facts.of("transfer")}
@@ -412,6 +412,7 @@ def with_use(
                 built_in_loop=_built_in_loop(analysis, loader.site),
                 again=_read_again(analysis, loader.site),
                 first_only=loader.site in read - run_through,
+                asked_again=loader.site in asked,
                 unread=worker_option(analysis, made),
                 cycled=loader.site in cycled,
                 together=tuple(sorted(zipped.get(loader.site, ()))),
@@ -433,16 +434,17 @@ def _taken_whole(analysis: Analysis) -> Iterator[Site]:
             yield places.site(each, outside[-1].module)
 
 
-def _reads(analysis: Analysis) -> tuple[set[Site], set[Site]]:
-    """The loaders that are read, and those that are more than asked for their first batch now and then."""
-    read: set[Site] = set()
-    run_through: set[Site] = set()
+def _reads(analysis: Analysis) -> tuple[set[Site], set[Site], set[Site]]:
+    """The loaders that are read, those that are run through, and those that a loop asks for a first batch."""
+    read, run_through, asked = set[Site](), set[Site](), set[Site]()
     for event in analysis.facts.of("iterate", "next"):
         sites = loader_sites(analysis, event.receiver)
         read.update(sites)
         if not is_first_batch(event.node):
             run_through.update(sites)
-    return read, run_through
+        elif any(frame.loops for frame in analysis.facts.frames(event)):
+            asked.update(sites)
+    return read, run_through, asked
 
 
 def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:

@@ -281,6 +281,7 @@ class Loader(Told):
     again: bool = False  # if so: each of those that are built is read in several rounds of a loop of its own
     cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
+    asked_again: bool = False  # so asked in a loop
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
     goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction

@@ -18,9 +18,9 @@ _LOOKUPS = re.compile(r"\b(?:(?:getattr|import_module|locate)\(|_?[A-Z][A-Z_]+\[
 _OBJECTS_OF_TRAINING = ("DataLoader", "loss_scaler", "training_step")
 _NAMES_OF_TRAINING = re.compile(rf"\b(?:{'|'.join(_OBJECTS_OF_TRAINING)})\b")
 # A dot is found sooner than what is not before it. A word that a lookahead finds is not tried again without its end.
-_AUGMENTED = re.compile(r"""\.(?=(\w+))\1\s*(?:[-+*/%|&@]|//|\*\*)=""")
-_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(?=(\w+))\1\s*=(?!=)""")
-_SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)""")
+_AUGMENTED = re.compile(r"""\.(?=(\w+))\1\s*(?:[-+*/%|&@]|//|\*\*)=()""")
+_SET_FROM_OUTSIDE = re.compile(r"""\.(?<!\bself\.)(?=(\w+))\1\s*=(?!=) *((?:[^\n#]*[^\s#])?)""")
+_SET_KEY = re.compile(r"""\[['"](\w+)['"]\]\s*(?:[-+*/%|&@]|//|\*\*)?=(?!=)()""")
 _TARGETS = frozenset((ast.Name, ast.Attribute, ast.Subscript))
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -37,8 +37,11 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         waiting += children(parent)
 
 
-def changed_members(text: str) -> set[str]:
-    """Attributes and keys that a module's text changes in objects, roughly: in doubt, they are changed."""
+def changed_members(text: str) -> set[tuple[str, str]]:
+    """Attributes and keys that a module's text changes in objects, each with the text of what it becomes on its line.
+
+    Roughly: in doubt, they are changed.
+    """
     return {*_AUGMENTED.findall(text), *_SET_FROM_OUTSIDE.findall(text), *_SET_KEY.findall(text)}
 
 
