@@ -107,6 +107,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
     """Give what makes batches of padded texts a function that cuts off what is padding in all of them."""
     name, mask = edit.free_name("without_padding", above), edit.quoted(padding.mask or "", above)
+    kept, labels = "kept" if padding.targets else "used", 'key == "labels" or key.startswith("decoder_")'
     made = "transformers.default_data_collator" if padding.trainer else "torch.utils.data.default_collate"
     put_above(
         edit,
@@ -115,9 +116,11 @@ def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
         '    """A batch of texts, without the columns that are padding in all of them."""',
         "    batch = collate(texts)",
         f"    used = batch[{mask}].flatten(0, -2).any(0)",
+        *(['    told = (batch["labels"] != -100).flatten(0, -2).any(0)'] if padding.targets else ()),
         "    for key, part in batch.items():",
-        '        if hasattr(part, "dim") and part.dim() > 1 and part.shape[-1] == len(used):',
-        "            batch[key] = part[..., used]",
+        *([f"        kept = told if {labels} else used"] if padding.targets else ()),
+        f'        if hasattr(part, "dim") and part.dim() > 1 and part.shape[-1] == len({kept}):',
+        f"            batch[key] = part[..., {kept}]",
         "    return batch",
     )
     keyword = "data_collator" if padding.trainer else "collate_fn"

@@ -1059,7 +1059,7 @@ class Padding:
     says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
     the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
     could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``. ``why_not`` speaks against it.
+    ``mask``; ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1068,6 +1068,7 @@ class Padding:
     in_eights: bool = False
     dynamic: bool = False
     trainer: bool = False
+    targets: bool = False
     by_hand: bool = False
     readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None

@@ -28,7 +28,7 @@ _FIXED = ("tpu", "xla", "torch_xla", "onnx", "torchscript", "jit")
 _JOINED = ("dispatch_batches", "split_batches", "streaming")
 _FIXED_SHAPES = Wording((*_FIXED, *_JOINED), re.compile(rf"\b({'|'.join((*_FIXED, *_JOINED))})\b", re.IGNORECASE))
 """Words of programs that want shapes which stay, or join batches."""
-_LOADER, _TRAINER = "torch.utils.data.DataLoader", "transformers.Trainer"
+_LOADER, _TRAINERS = "torch.utils.data.DataLoader", ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _LONGEST = frozenset(("longest", True))
 MASK = "attention_mask"
 
@@ -211,15 +211,16 @@ class _Search:
             return self._of_batch(call, event, said)
         classes = self._classes_around(call, module)
         mapped = [one for name, one in self._maps() if name in {getattr(each, "name", each) for each in scopes}]
+        gives = any(isinstance(one, FUNCTIONS) and one.name == "__getitem__" for cls in classes for one in cls.body)
         if said == {"max_length"}:
-            gives = any(isinstance(one, FUNCTIONS) and one.name == "__getitem__" for cls in classes for one in cls.body)
             if not (events or gives or mapped):
                 return None
         elif not any(_is_true(each.value) for one in mapped for each in one.keywords if each.arg == "batched"):
             classes = self._holding(events)
+            gives = bool(classes)
             if not classes:
                 return None
-        found = self._of_items(call, module, classes)
+        found = self._of_items(call, module, [] if mapped and not gives else classes)
         given = (each.arguments.keywords.get("max_length") for each in events if each.arguments is not None)
         long = [one for each in given if each is not None for one in constants(each.value)]
         if long and all(isinstance(each, int) and each <= _SHORT for each in long):
@@ -251,8 +252,9 @@ class _Search:
         readers = readers or self.trainers or ([] if classes else [e for e in self.loaders if not [*_classes_of(e)]])
         owner: ast.AST | None = classes[0] if classes else self.places.function(node, module)
         pads = [each for each in walk(owner or node) if isinstance(each, ast.Call) and "max_length" in _said(each)]
-        targets = any(word.arg == "text_target" for each in pads for word in each.keywords)
-        why = _ONE_BY_ONE if not (readers and mask) or len(pads) > 1 or targets else None  # (two have two lengths)
+        targets = len(pads) > 1 or any(word.arg == "text_target" for each in pads for word in each.keywords)
+        own = len(pads) < 3 and all(each.name.endswith("Seq2SeqTrainer") for each in readers)  # (labels by their own)
+        why = _ONE_BY_ONE if not (readers and mask) or (targets and not own) else None  # (two have two lengths)
         if len({event.module.path for event in readers}) > 1 or any(map(_unpacks, readers)):
             why = _ONE_BY_ONE
         elif any(event in self.trainers and not _takes_collator(event) for event in readers):
@@ -275,6 +277,7 @@ class _Search:
             helper=min(place_of_helper(self.analysis, each.node, each.module) for each in readers),
             mask=mask,
             trainer=readers[0] in self.trainers,
+            targets=targets,
         )
 
     def _collate(self, event: Event) -> Site | None:
@@ -363,7 +366,7 @@ def _unpacks(event: Event) -> bool:
 def _takes_collator(event: Event) -> bool:
     """Whether a trainer makes its batches as that of transformers does, by what it is given."""
     own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
-    return event.name == _TRAINER or (bool(own) and all("__init__" not in each.names for each in own))
+    return event.name in _TRAINERS or (bool(own) and all("__init__" not in each.names for each in own))
 
 
 def _is_none(node: ast.AST | None) -> bool:
