@@ -46,6 +46,7 @@ from dataclasses import replace
 
 from turbofix.assumptions import BATCHES_ON_HOST, ON_GPU
 from turbofix.codemod import Codemod
+from turbofix.config import suppressions
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse
@@ -104,7 +105,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_accelerate(program)
     if program.framework not in OWN_COPIES:
         return
-    found = tuple(copyings(program))
+    found = tuple(each for each in copyings(program) if not is_ignored(program, each))
     timed = any(is_timed(loader) for copy in found for loader in copy.loaders)
     for group in together(unless_changed(program, copy) for copy in found):
         copy = group[0]
@@ -132,6 +133,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 assumes=copy.assumes,
                 worth=copy.worth(program),
             )
+
+
+def is_ignored(program: TrainingProgram, copy: Copying) -> bool:
+    """Whether a comment beside a copy keeps it out: one is enough, whatever copies stand around it."""
+    told = suppressions(pages_of(program)(copy.transfer.site).module.text)
+    return told.cover(copy.transfer.site.line, codemod.name, codemod.group)
 
 
 def together(found: Iterable[Copying]) -> list[list[Copying]]:
