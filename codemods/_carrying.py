@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 from turbofix.edits import Refuse
-from turbofix.nodes import walk
 from turbofix.program.answers import everything
 from turbofix.program.model import Look, Sync
 from turbofix.program.names import walk_here
@@ -160,36 +159,17 @@ def read_before(page: Page, look: Look, node: ast.AST, statement: ast.stmt) -> l
         return [f"{text} = float({text})"]
     if look.holds == "list":
         return [f"{text}[:] = map(float, {text})"]
-    plain = all(PLAIN_KEY.fullmatch(key) for key in look.keys)
-    if look.holds in ("dict", "lists") and not look.keys:
-        again = "float(each)" if look.holds == "dict" else "[*map(float, each)]"
-        return [f"{text}.update({{key: {again} for key, each in {text}.items()}})"]
-    if look.holds == "dict" and plain and any(is_sometimes_set(page, statement, text, key) for key in look.keys):
-        keys = ", ".join(f'"{key}"' for key in look.keys)
-        return [f"{text}.update({{key: float({text}[key]) for key in ({keys},) if key in {text}}})"]
-    if look.holds == "lists" and plain:
-        return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
-    if look.holds == "dict" and plain:
+    if look.holds in ("dict", "lists") and all(PLAIN_KEY.fullmatch(key) for key in look.keys):
+        if not look.keys:
+            again = "float(each)" if look.holds == "dict" else "[*map(float, each)]"
+            return [f"{text}.update({{key: {again} for key, each in {text}.items()}})"]
+        if look.holds == "lists":
+            return [f'{text}["{key}"][:] = map(float, {text}["{key}"])' for key in look.keys]
+        if not look.sure:
+            keys = ", ".join(f'"{key}"' for key in look.keys)
+            return [f"{text}.update({{key: float({text}[key]) for key in ({keys},) if key in {text}}})"]
         return [f'{text}["{key}"] = float({text}["{key}"])' for key in look.keys]
     raise Refuse(f"what `{one_line(text)}` on line {look.site.line} holds is not known")
-
-
-def is_sometimes_set(page: Page, statement: ast.stmt, text: str, key: str) -> bool:
-    """Whether an item of a dict is set under tests alone that a statement does not stand under."""
-    around = {id(each) for each in page.above(statement)}
-    setting: list[ast.AST] = []
-    for node in walk(page.scope(statement)):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and page.text(node.value) == text:
-            setting += [node] * (getattr(node.slice, "value", None) == key)
-        elif isinstance(node, ast.Dict) and any(getattr(each, "value", None) == key for each in node.keys):
-            above = page.parent(node)
-            holders = above.targets if isinstance(above, ast.Assign) else []
-            if isinstance(above, ast.Call) and isinstance(above.func, ast.Attribute):
-                holders = [above.func.value]
-            texts = [page.text(each) for each in holders]
-            setting += [node] * (text in texts)
-    tests = ([one for one in page.above(each) if isinstance(one, ast.If) and id(one) not in around] for each in setting)
-    return bool(setting) and all(tests)
 
 
 def earlier(page: Page, statement: ast.stmt) -> list[ast.stmt]:

@@ -43,7 +43,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import ON_GPU, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
@@ -60,7 +60,7 @@ codemod = Codemod(
     group="sync",
     risk=Risk.EXACT,
     known_as=("anomaly detection", "CUDA_LAUNCH_BLOCKING"),
-    assumes=(READ_WHOLE,),
+    assumes=(READ_WHOLE, ON_GPU),
 )
 
 MESSAGES = {
@@ -99,7 +99,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         place = aid.value.edit_at if aid.value.state != "absent" else None
         if place is not None and (place != aid.value.site or not seen):
             seen = (*seen, Evidence("it is turned on", place))
-        yield codemod.finding(place or aid.site, message, plan=Plan(aid, place), evidence=seen)
+        assumes = (ON_GPU,) if aid.kind == "blocking" and not program.device.reaches_cuda else ()
+        yield codemod.finding(place or aid.site, message, plan=Plan(aid, place), evidence=seen, assumes=assumes)
 
 
 def is_on(aid: DebugAid, program: TrainingProgram) -> bool:
@@ -109,7 +110,8 @@ def is_on(aid: DebugAid, program: TrainingProgram) -> bool:
     if aid.switch.state == "unknown" or (aid.switch.state != "absent" and not any(aid.switch.values)):
         return False
     if aid.kind == "blocking":
-        return program.device.reaches_cuda and aid.value.state in ("value", "option") and aid.value.values == ("1",)
+        may_be = program.device.reaches_cuda or program.device.where == "unknown"
+        return may_be and aid.value.state in ("value", "option") and aid.value.values == ("1",)
     if aid.kind == "profiler" and aid.scheduled:
         return False
     if aid.kind == "gradcheck" or aid.value.state == "absent":

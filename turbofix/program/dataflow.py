@@ -212,12 +212,21 @@ class _Following:
             waiting += [(*place, self.plain, self.chosen, self.untouched, self.grown) for place in self._next()]
 
     def _reached_into(self) -> bool:
-        """Whether the expression that holds the value is only asked for an item or attribute."""
+        """Whether the expression that holds the value is only asked for an item or attribute, or whether it is None."""
         above = self.flow.facts.places.parent(self.node, self.frame.module)
+        if self._is_asked(above):
+            return True
         if not isinstance(above, (ast.Subscript, ast.Attribute)) or above.value is not self.node or is_part(above):
             return False
         call = self.flow.facts.places.parent(above, self.frame.module)
         return isinstance(above.ctx, ast.Load) and not (isinstance(call, ast.Call) and call.func is above)
+
+    def _is_asked(self, above: ast.AST | None) -> bool:
+        """Whether a comparison only asks what the value is, or for a key."""
+        return isinstance(above, ast.Compare) and (
+            all(isinstance(each, (ast.Is, ast.IsNot)) for each in above.ops)
+            or (isinstance(above.ops[-1], (ast.In, ast.NotIn)) and self._is(self.node, Mapping))
+        )
 
     def _use(self, kind: Kind, node: ast.AST) -> list[Place]:
         went = (self.plain, self.chosen, self.untouched, self.grown)
@@ -257,10 +266,7 @@ class _Following:
             return [(frame, parent)] if node is parent.func else self._argument(parent)
         if isinstance(parent, (ast.Tuple, ast.List)) and (unpacked := self._unpacked(parent)) is not None:
             return unpacked
-        if isinstance(parent, ast.Compare) and (
-            all(isinstance(each, (ast.Is, ast.IsNot)) for each in parent.ops)
-            or (isinstance(parent.ops[-1], (ast.In, ast.NotIn)) and self._is(node, Mapping))  # asks for a key
-        ):
+        if self._is_asked(parent):
             return []
         if isinstance(parent, _AROUND):
             kept = isinstance(getattr(parent, "op", ast.Add()), _EXACT)
@@ -444,8 +450,10 @@ class _Following:
         name = called(call)
         if name in _ASKING and isinstance(call.func, ast.Name):
             return []
-        if name == "float" and isinstance(call.func, ast.Name) and len(call.args) == 1:
-            return [(self.frame, call)]  # a number already
+        if isinstance(call.func, ast.Name) and (
+            (name == "float" and len(call.args) == 1) or (name == "dict" and self._is(call, Mapping))
+        ):
+            return [(self.frame, call)]  # a number already; an item as it is
         if isinstance(call.func, ast.Attribute):
             holders = members(self.frame.values.get(call.func.value))
             if name in STORING or (name == "update" and holders and all(type(each) is Mapping for each in holders)):

@@ -44,6 +44,9 @@ _MEASURED = frozenset(
     }
 )  # fmt: skip
 
+_WHOLE = ("torch.nn.Sequential", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel")
+"""Modules of torch that are models."""
+
 _OF_A_PROCESS = ("memory_info", "memory_full_info", "memory_percent")
 """What an object of psutil, made before the loop, is asked."""
 
@@ -130,8 +133,8 @@ def _is_seldom(analysis: Analysis, event: Event, record: LoopRecord) -> bool:
     inside = analysis.facts.events_in(record.node)
     learning = {each.node for one in inside if one.kind == "backward" for each in analysis.facts.loops(one)}
     for each in inside:
-        if each.kind != "forward":
-            continue
+        if each.kind != "forward" or (each.name.startswith("torch.nn.") and each.name not in _WHOLE):
+            continue  # a layer by itself goes through features
         inner = _loop_below(analysis, each, record)
         if inner is None or inner in around or inner in learning:
             continue

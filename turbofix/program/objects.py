@@ -20,6 +20,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.exports import called_outside
 from turbofix.program.frameworks import takes_loss
 from turbofix.program.frozen import all_but_a_head
+from turbofix.program.guards import Condition
 from turbofix.program.libraries import OPTIMIZER_PARAMETERS
 from turbofix.program.loaders import merged
 from turbofix.program.magnitudes import numbers_of
@@ -1024,18 +1025,26 @@ def setting_of(analysis: Analysis, event: Event) -> Setting:
     return Setting(event.name, value, facts.site(event), guard, switch)
 
 
+def _around(analysis: Analysis, event: Event) -> Iterator[Condition]:
+    """The tests that an event stands under in the program as a whole, outermost first."""
+    frames = analysis.facts.frames(event)
+    for index, frame in enumerate(frames):
+        anchor = event.node if index == len(frames) - 1 else frame.anchor
+        yield from analysis.guards.tests_around(anchor, frame.scope, frames[: index + 1], returns=False)
+
+
 def circumstances(analysis: Analysis, event: Event) -> tuple[Guard, Argument]:
-    """Under which tests an event happens in the program as a whole, and what they say as the program stands."""
+    """Under which tests an event happens in the program as a whole, and what they say as the program stands.
+
+    Those that a training stands under in the same block are none: whenever that runs, the event has happened.
+    """
     facts = analysis.facts
-    frames = facts.frames(event)
-    conditions = []
-    for index in range(len(frames)):
-        anchor = event.node if index == len(frames) - 1 else frames[index].anchor
-        conditions += [
-            each
-            for each in analysis.guards.tests_around(anchor, frames[index].scope, frames[: index + 1], returns=False)
-            if not (each.test is not None and is_main_test(each.test))
-        ]
+    trained = {id(each.test) for one in facts.of("backward") for each in _around(analysis, one) if each.holds}
+    conditions = [
+        each
+        for each in _around(analysis, event)
+        if not (each.test is not None and (is_main_test(each.test) or (each.holds and id(each.test) in trained)))
+    ]
     loop = next((record.node for record in facts.loops(event)), facts.execution.entry.tree)
     guard = analysis.guards.judge_all(conditions, loop) if conditions else ALWAYS
     return guard, switch_of(analysis, event) if conditions else ABSENT

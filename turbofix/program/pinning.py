@@ -50,11 +50,11 @@ def sparse(loader: Loader) -> str | None:
 def gives_graphs(loader: Loader) -> bool:
     """Whether its batches are PyTorch Geometric's, which can be pinned and whose ``to`` takes ``non_blocking``.
 
-    Not those of a sampling loader, which are put together behind the pinning.
+    Not those of a sampling loader, which are put together behind the pinning. A collate function they leave aside.
     """
     package, _, name = (loader.subclass or "").rpartition(".")
     is_theirs = package in ("torch_geometric.loader", "torch_geometric.data")
-    return is_theirs and name in ("DataLoader", "DenseDataLoader") and loader.collate == "default"
+    return is_theirs and name in ("DataLoader", "DenseDataLoader")
 
 
 def is_idle(program: TrainingProgram, loader: Loader) -> bool:

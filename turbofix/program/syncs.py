@@ -21,10 +21,11 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.guards import Condition, modulo_of
 from turbofix.program.meters import harmful_methods
-from turbofix.program.model import ALWAYS, Accumulator, Argument, Look, Meter, Placement, Show, Sync
+from turbofix.program.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
 from turbofix.program.picks import picked
+from turbofix.program.placements import is_none
 from turbofix.program.printers import only_looks_up, shown_at
 from turbofix.program.regions import loss_expression, no_grad, surely_no_grad
 from turbofix.program.scopes import Frame as Executed
@@ -165,7 +166,7 @@ def syncs_and_shows(
     facts = analysis.facts
     steps = _steps(analysis, events, loop)
     known_shows = {show.statement: show for show in shows(analysis, events, loop, steps)}
-    tested = _tested(events)
+    tested = _tested(analysis, events, loop)
     nodes = {id(event.node) for event in events if event.kind == "sync"}
     found: dict[Site, Sync] = {}
     shown: dict[Site, set[Site]] = {}  # by sync: the statements that show its value
@@ -179,7 +180,11 @@ def syncs_and_shows(
         where = _where(_tensors_read(analysis, event), device)
         if where.where == "cpu" and device.where != "cpu":
             continue
-        uses = analysis.flow.uses(event.node, event.control)
+        uses = [
+            use
+            for use in analysis.flow.uses(event.node, event.control)
+            if use.kind != "control" or not _is_seldom(analysis, event, loop, use.frame, use.node)
+        ]
         sync = _sync(analysis, event, loop, where, uses, decides=id(event.node) in tested)
         sync = replace(sync, guard=analysis.guards.in_steps(event, loop, steps))
         if in_evaluation:
@@ -376,12 +381,12 @@ def _where(tensors: list[Tensor], device: Placement) -> Placement:
     return Placement(one)
 
 
-def _tested(events: list[Event]) -> set[int]:
-    """The reads whose values decide a test in the loop itself; what is tested after the loop may be read there."""
+def _tested(analysis: Analysis, events: list[Event], loop: ast.AST) -> set[int]:
+    """The reads whose values decide a test of each step; what is tested now and then or behind may be read there."""
     found: set[int] = set()
     for event in events:
         values: list[Value | None] = []
-        if event.kind == "test":
+        if event.kind == "test" and not _is_now_and_then(analysis.guards.guard(event, loop)):
             values = [event.receiver, event.result]
         elif event.kind == "step" and stepper(event.receiver) == "scheduler" and event.arguments is not None:
             values = list(event.arguments.values())
@@ -449,23 +454,9 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
     """What becomes of a number that is read in a loop, up to where it is looked at now and then or after the loop."""
     facts, flow = analysis.facts, analysis.flow
     here = flow.frame_at(event.control)
-    read_under = analysis.guards.conditions(event, loop)
 
     def is_seldom(frame: Executed, node: ast.AST) -> bool:
-        frames = facts.frames_at(node, flow.opener(frame), frame.module)
-        if not any(loop is each for one in frames for each in one.loops):
-            return True
-        tests = [each for each in analysis.guards.conditions_of(node, frames, loop) if not is_asked(each)]
-        guard = analysis.guards.beside(tests, read_under, loop)
-        return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
-
-    def is_asked(condition: Condition) -> bool:  # `x is None`; `name not in totals`, on both sides of which it is kept
-        test = condition.test
-        if isinstance(test, ast.Compare) and _is_none_test(test):
-            return True
-        asked = test.comparators[-1] if isinstance(test, ast.Compare) and isinstance(test.ops[-1], _KEYS) else None
-        held = members(facts.evaluate(asked, condition.frames)) if asked is not None else ()
-        return bool(held) and all(isinstance(each, Mapping) for each in held)
+        return _is_seldom(analysis, event, loop, frame, node)
 
     def is_read(value: Value) -> bool:
         return isinstance(value, Host) and any(origin.node is event.node for origin in value.syncs)
@@ -477,17 +468,25 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             continue
         told.add((use.kind, place))
         held = members(use.frame.values.get(place))
+        if any(map(is_none, held)) and _is_set(analysis, place, module):
+            held = tuple(each for each in held if not is_none(each))
         entries = [each for one in held if isinstance(one, Mapping) for each in one.entries.items()]
         ours: dict[str, Value | None] = {
             str(key): entry.value for key, entry in entries if any(map(is_read, flatten(entry.value)))
         }
         holds: Literal["number", "list", "dict", "lists", "other"] = "other"
+        sure = use.frame is here and all(map(is_read, held))
         if any(map(is_read, held)) and all(type(each) in (Host, Unknown) or is_number(each) for each in held):
             holds = "number"
         elif held and all(isinstance(each, Sequence) and each.kind == "list" for each in held):
             holds = "list"
-        elif held and all(isinstance(each, Mapping) for each in held):
-            whole = not ours  # under keys that are not known: everything in it has to be a number
+        elif any(isinstance(each, Mapping) for each in held) and all(isinstance(e, (Mapping, Unknown)) for e in held):
+            sure = all(
+                isinstance(each, Mapping) and all(str(key) not in ours or entry.must for key, entry in entries)
+                for each in held
+            )
+            alike = not sure and all(type(each) is Host for _, entry in entries for each in members(entry.value))
+            whole = alike or not ours  # under keys that are not known: everything in it has to be a number
             ours = dict.fromkeys(("",), join_all(map(_contents, held))) if whole else ours
             values = [each for value in ours.values() for each in members(value)]
             lists = bool(values) and all(type(each) is Sequence for each in values)
@@ -502,11 +501,49 @@ def _looks(analysis: Analysis, event: Event, loop: ast.AST) -> Iterator[Look]:
             facts.places.site(facts.places.statement(place, module) or place, module),
             holds,
             tuple(sorted({*ours} - {""})),
-            use.frame is here and all(map(is_read, held)),
+            sure,
             use.plain,
             use.untouched,
             use.grown,
         )
+
+
+def _is_now_and_then(guard: Guard) -> bool:
+    return guard.kind in ("condition", "except") or (guard.kind == "every_n" and guard.every != 1)
+
+
+def _is_seldom(analysis: Analysis, event: Event, loop: ast.AST, frame: Executed, node: ast.AST) -> bool:
+    """Whether a node is reached behind a loop, or in it more seldom than a read."""
+    facts, guards = analysis.facts, analysis.guards
+    frames = facts.frames_at(node, analysis.flow.opener(frame), frame.module)
+    if not any(loop is each for one in frames for each in one.loops):
+        return True
+    tests = [each for each in guards.conditions_of(node, frames, loop) if not _is_kept_either_way(analysis, each)]
+    return _is_now_and_then(guards.beside(tests, guards.conditions(event, loop), loop))
+
+
+def _is_kept_either_way(analysis: Analysis, condition: Condition) -> bool:
+    """Whether a test asks ``x is None`` or ``name not in totals``, on both sides of which a number is kept."""
+    test = condition.test
+    if isinstance(test, ast.Compare) and _is_none_test(test):
+        return True
+    asked = test.comparators[-1] if isinstance(test, ast.Compare) and isinstance(test.ops[-1], _KEYS) else None
+    held = members(analysis.facts.evaluate(asked, condition.frames)) if asked is not None else ()
+    return bool(held) and all(isinstance(each, Mapping) for each in held)
+
+
+def _is_set(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
+    """Whether a node stands under a test by which it is not None."""
+    text, below = analysis.facts.places.text, node
+    for above in analysis.facts.places.ancestors(node, module):
+        if isinstance(above, ast.If) and any(below is each for each in above.body):
+            both = isinstance(above.test, ast.BoolOp) and isinstance(above.test.op, ast.And)
+            for test in above.test.values if both and isinstance(above.test, ast.BoolOp) else [above.test]:
+                asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and _is_none_test(test)
+                if text(test.left if asks and isinstance(test, ast.Compare) else test, module) == text(node, module):
+                    return True
+        below = above
+    return False
 
 
 def _contents(held: Value) -> Value | None:
@@ -518,17 +555,18 @@ def _contents(held: Value) -> Value | None:
 
 def _is_shared(analysis: Analysis, event: Event) -> bool:
     """Whether another file may call the function that a number is read in: it names it, if it is one of the file's own;
-    of others it names the function or its class, and is not run by the program."""
+    of others it names the function, and its class, and is not run by the program."""
     places, execution = analysis.facts.places, analysis.execution
     above = [places.scope(event.node, event.module)]
     while not isinstance(above[-1], ast.Module):
         above.append(places.scope(above[-1], event.module))
     names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
     own = bool(names) and names[0].startswith("_") and not names[0].endswith("__")
-    word = re.compile(rf"\b{re.escape(names[0] if own else names[-1])}\b") if names else None
+    named = names[:1] if own else [each for each in names if each != "forward" and not each.startswith("__")]
+    words = [re.compile(rf"\b{re.escape(each)}\b") for each in named]
     run = {path.absolute() for path in ((event.module.path,) if own else execution.modules)}
     others = (execution.read(path) for path in execution.beside() if path.absolute() not in run)
-    return word is not None and any(text is not None and word.search(text) for text in others)
+    return bool(words) and any(text is not None and all(each.search(text) for each in words) for text in others)
 
 
 def _replays(compiling: Event) -> bool:
