@@ -11,7 +11,7 @@ from turbofix.datafile import is_data
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
-from turbofix.program.model import Argument, Framework, Loader, Transfer
+from turbofix.program.model import Argument, Framework, Loader, TrainingProgram, Transfer
 
 OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
 """The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
@@ -32,6 +32,28 @@ def is_in_the_way(given: Argument) -> bool:
 def is_timed(loader: Loader) -> bool:
     """Whether timed steps of the training show what a change of the loader brings; an evaluation's they do not."""
     return loader.role in ("training", "both")
+
+
+def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether the loader is read in more than one epoch, as far as that can be seen, and never while it is being read.
+
+    Workers that are kept serve one reader: a second one would set the first back.
+    """
+    if loader.fed != "no":
+        return loader.fed == "again" and not loader.built_in_loop
+    steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
+    inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
+    if is_built_each_time(loader) or any(
+        each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner
+    ):
+        return False
+    in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
+    return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
+
+
+def is_built_each_time(loader: Loader) -> bool:
+    """Whether the loader is built anew for each time that it is read."""
+    return loader.built_in_loop and not loader.again
 
 
 def called(loader: Loader) -> str:

@@ -65,7 +65,17 @@ from turbofix.program.model import (
 from turbofix.program.sizes import is_bound_by_launches
 from turbofix.records import dataclass
 
-from ._loaders import at, called, is_in_the_way, is_inside, mend_help, node_of, reason_beside, said_beside
+from ._loaders import (
+    at,
+    called,
+    is_in_the_way,
+    is_inside,
+    is_read_again,
+    mend_help,
+    node_of,
+    reason_beside,
+    said_beside,
+)
 from ._precision import is_detector, on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
@@ -158,7 +168,7 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     if any(layer.endswith("Conv3d") for layer in layers) or any(map(is_detector, models)):
         return 0, 0  # a few volumes, or whole photographs, fill the memory
     if loader.role == "evaluation":
-        return TINY, max(NARROW, size * 8)
+        return (TINY, max(NARROW, size * 8)) if is_read_again(program, loader) else (0, 0)
     if loader.role not in ("training", "both"):
         return 0, 0
     data = loader.dataset
@@ -199,7 +209,7 @@ def grown(  # noqa: PLR0913
     """A step for each small batch: a larger one is another training, with another learning rate."""
     batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
     many = "batches of one sample" if size == 1 else f"batches of {size} samples"
-    message = f"{called(loader)} gives {many}, which {'rarely' if size <= TINY else 'may not'} fill a GPU; "
+    message = f"{called(loader)} gives {many}, which may not fill a GPU; "
     if evaluates:
         message += f"batches of {enough} may change a figure that is averaged over batches"
     else:

@@ -64,6 +64,8 @@ from ._loaders import (
     dict_of,
     earlier_in_its_block,
     gives_reason,
+    is_built_each_time,
+    is_read_again,
     mend_help,
     node_of,
     reason_beside,
@@ -491,28 +493,6 @@ def kept_by_trainer(
     yield codemod.finding(
         training.site, said, plan=Plan(None, False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
     )
-
-
-def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether the loader is read in more than one epoch, as far as that can be seen, and never while it is being read.
-
-    Workers that are kept serve one reader: a second one would set the first back.
-    """
-    if loader.fed != "no":
-        return loader.fed == "again" and not loader.built_in_loop
-    steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
-    inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
-    if is_built_each_time(loader) or any(
-        each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner
-    ):
-        return False
-    in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
-    return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
-
-
-def is_built_each_time(loader: Loader) -> bool:
-    """Whether the loader is built anew for each time that it is read."""
-    return loader.built_in_loop and not loader.again
 
 
 def is_looped_over(program: TrainingProgram, loader: Loader) -> bool:

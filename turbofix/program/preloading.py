@@ -202,7 +202,7 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)
-    published = (loader.dataset.qualname or "").startswith("torchvision.datasets.")
+    published = (loader.dataset.qualname or "").startswith(("torchvision.datasets.", "medmnist."))
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 

@@ -69,8 +69,6 @@ _STORING = KEEPING | {"push", "send", "store", "put_nowait", "record", "remember
 _CUT_PARTS = frozenset({"data", "shape", "dtype", "device", "ndim", "is_cuda"})
 _PLAIN_VALUES = (Const, Host, Option)
 """What holds no tensor; objects of the project and of libraries may, and so may closures."""
-_ABOUT = frozenset({"getattr", "hasattr", "isinstance", "len", "super", "type", "id"})
-_MOST = 2000
 
 
 def samplings(analysis: Analysis, steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]) -> tuple[Sampling, ...]:
@@ -100,7 +98,7 @@ class _Search:
         self.told = {each.loop.site for each in evaluations if each.graphs is not None or each.no_grad}
         self.training = {id(record.node) for event in self.facts.of("backward") for record in self.facts.loops(event)}
         self.judged: dict[int, bool] = {}
-        self.asked: set[tuple[int, str]] = set()
+        self.asked: set[str] = set()
         # whether tensors of the program's own may take gradients
         self.leaves = any("requires_grad" in module.text for module in analysis.execution.modules.values())
 
@@ -163,16 +161,8 @@ class _Search:
                 path = (id(frames[index].scope), *(id(each.call) for each in frames[start : index + 1]))
                 visited.setdefault(path, (frames[: index + 1], in_model))
         seen = frozenset(id(frames[-1].scope) for frames, _ in visited.values())
-        own = all(
-            self._keeps_nothing(frames, seen) if not in_model else not self._is_remembered(frames[-1])
-            for frames, in_model in visited.values()
-        )
-        return (
-            own
-            and self._gives_nothing(function, frame, inside)
-            and not any(self._hands_over(event) for event in inside)
-            and all(self._forgets(model) for event in inside if event.kind == "forward" for model in _receivers(event))
-        )
+        own = all(self._keeps_nothing(frames, seen) for frames, in_model in visited.values() if not in_model)
+        return own and self._gives_nothing(function, frame, inside)
 
     def _is_of_model(self, frame: Frame) -> bool:
         """Whether a function runs in the call of a model."""
@@ -244,20 +234,16 @@ class _Search:
                 target = node.optional_vars if isinstance(node, ast.withitem) else node.target
                 if target is not None and any(True for _ in _places(target)):
                     return False
-            elif isinstance(node, ast.Call) and not (
-                self._leaves_alone(node, frames) and self._is_followed(node, frames, seen)
-            ):
-                return False
+            elif isinstance(node, ast.Call):
+                entered = [
+                    each for each in members(self.facts.evaluate(node.func, frames)) if isinstance(each, _OWN_CODE)
+                ]
+                own = [each.function if isinstance(each, Bound) else each for each in entered]
+                handed = not all(isinstance(each, Function) and id(each.node) in seen for each in own)
+                given = [*node.args, *(each.value for each in node.keywords)]
+                if not self._leaves_alone(node, frames) or (handed and any(self.may_hold(e, frames) for e in given)):
+                    return False
         return True
-
-    def _is_followed(self, node: ast.Call, frames: tuple[Frame, ...], seen: frozenset[int]) -> bool:
-        """Whether a call that is given a graph enters no function of the project but those that are looked at."""
-        entered = [each for each in members(self.facts.evaluate(node.func, frames)) if isinstance(each, _OWN_CODE)]
-        functions = [each.function if isinstance(each, Bound) else each for each in entered]
-        if all(isinstance(each, Function) and id(each.node) in seen for each in functions):
-            return True
-        given = [*node.args, *(each.value for each in node.keywords)]
-        return not any(self.may_hold(each, frames) for each in given)
 
     def _leaves_alone(self, node: ast.Call, frames: tuple[Frame, ...]) -> bool:
         """Whether a call keeps nothing of what it is given, as far as its name tells."""
@@ -303,100 +289,6 @@ class _Search:
             return False
         return value.func.id in ("list", "dict", "set") and is_builtin(self.analysis, value.func, frames[-1].module)
 
-    def _hands_over(self, event: Event) -> bool:
-        """Whether code that is not known is given something with a graph, or a model."""
-        given = event.arguments.values() if event.arguments is not None else []
-        if event.kind == "unknown_call":
-            return any(map(_may_hold_graph, [*given, event.receiver] if event.receiver is not None else given))
-        foreign = event.kind == "call" and not event.name.startswith(("torch.", "builtins."))
-        return foreign and any(_is_model(each) for value in given for each in flatten(value, 2))
-
-    # --- what the models do
-
-    def _forgets(self, model: Value) -> bool:
-        """Whether the code of a model and of its modules keeps nothing that is read before it is computed anew."""
-        seen: set[int] = set()
-        waiting: list[Value] = [model]
-        while waiting:
-            each = waiting.pop()
-            if len(seen) > _MOST:
-                return False
-            if id(each) in seen:
-                continue
-            seen.add(id(each))
-            if isinstance(each, Instance) and is_module_class(each) and not self._code_forgets(each, seen):
-                return False
-            if isinstance(each, (Instance, Made)):
-                waiting += [
-                    inner
-                    for value in (*each.attributes.values(), *each.children.values())
-                    for inner in flatten(value, 3)
-                ]
-            if isinstance(each, Made):
-                waiting += flatten(each.inner, 3)
-        return True
-
-    def _code_forgets(self, module: Instance, seen: set[int]) -> bool:
-        """The same for one module: its ``forward``, and the methods that this comes to."""
-        waiting: list[Value | None] = [module.cls.find("forward")]
-        while waiting:
-            method = waiting.pop()
-            if not isinstance(method, Function) or id(method.node) in seen:
-                continue
-            seen.add(id(method.node))
-            if self._is_remembered(Frame(method.node, method.module, method.node, None, (), method)):
-                return False
-            names = {each.attr for each in walk(method.node) if isinstance(each, ast.Attribute)}
-            waiting += [module.cls.find(name) for name in sorted(names)]
-        return True
-
-    def _is_remembered(self, frame: Frame) -> bool:
-        """Whether a model's function asks for gradients, or keeps what others, or its next call, may read."""
-        scope = frame.scope
-        is_method = frame.function is not None and frame.function.cls is not None
-        module = {each.arg for each in parameters(scope)[:1]} if is_method else set()
-        for node in walk(scope):
-            asked = asks(node) and not isinstance(node, ast.keyword)  # a leaf that nobody asks for its gradient is none
-            if asked or isinstance(node, (ast.Global, ast.Nonlocal)):
-                return True
-            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(self._is_found_again(each, node, frame) for target in targets for each in _places(target)):
-                    return True
-            func = node.func if isinstance(node, ast.Call) else None
-            if isinstance(node, ast.Call) and isinstance(func, ast.Attribute) and node.args:
-                if func.attr in _STORING and not self._is_own(func, (frame,)):
-                    return True
-                if func.attr.endswith("_") and not func.attr.startswith("_") and isinstance(func.value, ast.Attribute):
-                    return True
-            if isinstance(func, ast.Name) and func.id not in _ABOUT and isinstance(node, ast.Call):
-                given = [each.id for each in node.args if isinstance(each, ast.Name)]
-                if not module.isdisjoint(given):
-                    return True  # a function that is given the module
-        return False
-
-    def _is_found_again(self, place: ast.expr, store: ast.AST, frame: Frame) -> bool:
-        """Whether what a model puts into an attribute or an item may be read before it is put there anew."""
-        base = place
-        while isinstance(base, ast.Subscript):
-            base = base.value
-        if isinstance(base, ast.Attribute):
-            return self._is_read_elsewhere(base.attr, store, frame.scope)
-        if not isinstance(base, ast.Name) or any(each.arg == base.id for each in parameters(frame.scope)):
-            return True
-        writes = self.facts.bindings.writes(frame.scope, base.id)
-        return not any(_binds(each, base.id) for each in writes)
-
-    def _is_read_elsewhere(self, name: str, store: ast.AST, scope: ast.AST) -> bool:
-        end = getattr(store, "end_lineno", 0)
-        later = {id(each) for each in walk(scope) if getattr(each, "lineno", 0) > end}
-        return any(
-            isinstance(each.ctx, ast.Load) and each.attr == name and id(each) not in later
-            for module in self.analysis.execution.modules.values()
-            if name in module.text
-            for each in every(ast.Attribute, module.tree)
-        )
-
     # --- what an expression holds
 
     def may_hold(self, node: ast.expr, frames: tuple[Frame, ...], depth: int = 12) -> bool:
@@ -414,10 +306,22 @@ class _Search:
             return False
         if isinstance(node, ast.Subscript) and not self.may_hold(node.value, frames, depth - 1):
             return False
-        if isinstance(node, ast.Name):
-            known = self._named(node, frames, depth)
-            if known is not None:
-                return known
+        if isinstance(node, ast.Name) and node.id not in self.asked:
+            self.asked.add(node.id)  # it may be set to what it was, and more
+            writes = [each for each in self.facts.bindings.writes(frames[-1].scope, node.id) if hasattr(each, "value")]
+            held = any(self.may_hold(each.value, frames, depth - 1) for each in writes if each.value is not None)
+            self.asked.discard(node.id)
+            call = frames[-1].call
+            passed = argument_for(node.id, frames[-1], call) if isinstance(call, ast.Call) else None
+            if held or (passed is not None and len(frames) > 1 and self.may_hold(passed, frames[:-1], depth - 1)):
+                return True
+            plain = bool(writes) and all(
+                isinstance(each.targets[0], ast.Name) for each in writes if hasattr(each, "targets")
+            )
+            if plain and not any(
+                isinstance(each, (Sequence, Mapping)) for each in members(self.facts.evaluate(node, frames))
+            ):
+                return False
         value = self.facts.evaluate(node, frames)
         return value is None or _may_hold_graph(value) or (self.leaves and _may_begin_a_graph(value))
 
@@ -434,69 +338,6 @@ class _Search:
 
     def _is_own_code(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
         return any(isinstance(each, _OWN_CODE) for each in members(self.facts.evaluate(node, frames)))
-
-    def _named(self, node: ast.Name, frames: tuple[Frame, ...], depth: int) -> bool | None:
-        """Whether what a function's own name is set to may have a graph; None where that is not all that it can be."""
-        scope = frames[-1].scope
-        given = any(each.arg == node.id for each in parameters(scope))
-        if not given and not self.facts.bindings.is_local(node.id, scope):
-            return None
-        named = (each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id)
-        if any(self._is_shared(each, frames) for each in named) and self._is_container(node, frames):
-            return True
-        key = (id(scope), node.id)
-        if key in self.asked:
-            return False  # it is asked what it is set to from itself
-        self.asked.add(key)
-        try:
-            put, plain = self._put(node, scope)
-            if given:
-                call = frames[-1].call
-                passed = argument_for(node.id, frames[-1], call) if isinstance(call, ast.Call) else None
-                plain = plain and passed is not None
-                if passed is not None and len(frames) > 1 and self.may_hold(passed, frames[:-1], depth - 1):
-                    return True
-            if any(self.may_hold(each, frames, depth - 1) for each in put):
-                return True
-        finally:
-            self.asked.discard(key)
-        return False if plain and (put or given) else None
-
-    def _put(self, node: ast.Name, scope: ast.AST) -> tuple[list[ast.expr], bool]:
-        """What a name of a function is set to, and what is put into it; whether that is all."""
-        put: list[ast.expr] = []
-        plain = True
-        for each in self.facts.bindings.writes(scope, node.id):
-            target = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
-            plain = plain and isinstance(each, (ast.Assign, ast.AugAssign))
-            plain = plain and not any(isinstance(one, (ast.Tuple, ast.List, ast.Starred)) for one in target)
-            if isinstance(each, (ast.Assign, ast.AugAssign)):
-                put.append(each.value)
-        for call in walk(scope):
-            method = call.func if isinstance(call, ast.Call) else None
-            base = method.value if isinstance(method, ast.Attribute) else None
-            if isinstance(call, ast.Call) and isinstance(base, ast.Name) and base.id == node.id:
-                put += [*call.args, *(keyword.value for keyword in call.keywords)]
-        return put, plain
-
-    def _is_shared(self, name: ast.Name, frames: tuple[Frame, ...]) -> bool:
-        """Whether something else may stand for what a name stands for, from here on, and be given more."""
-        if not isinstance(name.ctx, ast.Load):
-            return False
-        above = self.facts.places.parent(name, frames[-1].module)
-        if isinstance(above, ast.Call) and above.func is not name:
-            return self._is_own_code(above.func, frames) or self.facts.evaluate(above.func, frames) is None
-        reading = (ast.Attribute, ast.Subscript, ast.Return, ast.For, ast.comprehension, ast.BinOp, ast.Compare)
-        return not isinstance(above, (*reading, ast.UnaryOp, ast.AugAssign, ast.FormattedValue, ast.If, ast.Expr))
-
-    def _is_container(self, node: ast.Name, frames: tuple[Frame, ...]) -> bool:
-        """Whether a name is one of something that more may have been put into than is known."""
-        found = members(self.facts.evaluate(node, frames))
-        return any(isinstance(each, (Sequence, Mapping)) for each in found)
-
-
-def _receivers(event: Event) -> Iterator[Value]:
-    yield from members(event.receiver)
 
 
 def _is_harmless(event: Event) -> bool:
