@@ -104,7 +104,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if same.cached and not (leaving and leaving == loaders):
             yield codemod.in_place(same.site, f"`{same.name}` keeps the items that it has made")
             continue
-        message = f"`{same.name}` {DOES[same.work[0]]} in every epoch"
+        message = f"`{same.name}` {DOES['files' if same.reads else same.work[0]]} in every epoch"
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME

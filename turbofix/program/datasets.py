@@ -274,8 +274,8 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
     streaming = value.arguments.keywords.get("streaming")
     if streaming is not None and settled(streaming.value) is True:
         iterable = True
-    if value.qualname.startswith(("torchvision.datasets.", "torchaudio.datasets.")):
-        if name not in IN_MEMORY and name != "FakeData":
+    if value.qualname.startswith(("torchvision.datasets.", "torchaudio.datasets.", "medmnist.")):
+        if name not in IN_MEMORY and not name.endswith(("MNIST", "FakeData")):
             work.kinds |= {"read", "decode"}
         for keyword in ("transform", "transforms", "target_transform"):
             given = value.arguments.keywords.get(keyword)
@@ -1089,7 +1089,9 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
             if member.kind in ("transform", "module"):
                 work.kinds.add("transform")
             last = member.qualname.rpartition(".")[2]
-            if last.startswith(RANDOM_TRANSFORMS) or member.qualname.startswith(("albumentations.", "imgaug.")):
+            if last.startswith(RANDOM_TRANSFORMS) or member.qualname.startswith(
+                ("albumentations.", "imgaug.", "timm.")
+            ):
                 work.random, work.draws = True, work.draws or member.qualname
             for given in member.arguments.values():
                 _transform(work, given, depth - 1)

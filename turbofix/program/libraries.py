@@ -710,6 +710,8 @@ _OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
     ("timm.models.layers.", "Upper", "module"),
     ("timm.layers.", "Upper", "module"),
     ("albumentations.", "Upper", "transform"),
+    ("timm.data.create_transform", "any", "transform"),
+    ("medmnist.", "Upper", "dataset"),
     ("apex.normalization.", "Upper", "module"),
     ("segmentation_models_pytorch.losses.", "Upper", "criterion"),
     ("segmentation_models_pytorch.", "Upper", "module"),
