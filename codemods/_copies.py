@@ -31,8 +31,10 @@ class Copying:
     assumes: tuple[Assumption, ...] = ()
 
     def worth(self, program: TrainingProgram) -> Worth:
-        """Little, where nothing says that the batches are pinned, or they are better taken whole from the GPU."""
+        """Little, where nothing says that the batches are pinned, or they are better taken whole from the GPU, or only
+        an evaluation copies them."""
         pins = self.loaders and all(pinning(loader) in ("pinned", "can be") for loader in self.loaders)
+        pins = pins and any(loader.role != "evaluation" for loader in self.loaders)
         return Worth.SOME if pins and not all(is_kept(program, loader) for loader in self.loaders) else Worth.SMALL
 
 

@@ -112,7 +112,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 evidence=seen,
                 assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
-                worth=Worth.SMALL if beside else None,
+                worth=None if isinstance(loop, Step) and not beside else Worth.SMALL,
             )
     yield from shared.refusals(codemod)
     for copied in program.evaluations if program.framework in LEFT else ():

@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from turbofix.assumptions import RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
+from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.model import Framework, OldName, Scaling, TrainingProgram
 from turbofix.records import dataclass
 
@@ -61,6 +61,7 @@ codemod = Codemod(
     risk=Risk.EXACT,
     known_as=("torch.cuda.amp", "deprecated AMP"),
     assumes=(RECENT_TORCH,),
+    worth=Worth.SMALL,
 )
 
 SINCE = {"autocast": (1, 12), "GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4)}

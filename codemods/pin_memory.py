@@ -121,7 +121,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             plan = Plan(
                 loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to) if copy else None, loader.spelled_out
             )
-            little = BATCHES_ON_HOST in assumes or is_kept(program, loader)
+            little = BATCHES_ON_HOST in assumes or is_kept(program, loader) or loader.role == "evaluation"
             yield codemod.finding(
                 plan.value or loader.site,
                 message,

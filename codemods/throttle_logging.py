@@ -155,7 +155,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes = (
                         (DISPLAY_ONLY,) if later or leaves_out(view, pages_of(program)(plan.place), plan.place) else ()
                     ) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
-                    small = Worth.SMALL if beside else None
+                    small = None if timed and not beside else Worth.SMALL
                     text = f"{message}{beside}"
                     yield codemod.finding(
                         place, text, plan=plan, evidence=seen, for_speed=timed, worth=small, assumes=assumes

@@ -441,7 +441,8 @@ def test_a_script_s_json_has_no_cell(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_the_other_formats_name_the_cell(form: str, text: str, run: Run, tmp_path: Path) -> None:
-    ran = analyzed(run, tmp_path, form)
+    analyzed(run, tmp_path, form)
+    ran = run("analyze", "--verbose", "--output-format", form, "book.ipynb")
     assert text in ran.out
     assert re.search(r"\(cell\s+5,\s+line\s+3\)", ran.out)
     assert MARK not in ran.out

@@ -379,3 +379,22 @@ def test_source_of_a_file_with_a_mark_is_diffed_with_it() -> None:
     new = source.encode("x = 2\n")
     assert isinstance(new, bytes)
     assert b"-\xef\xbb\xbfx = 1\n+\xef\xbb\xbfx = 2\n" in diff.unified(source.data, new, "a.py")
+
+
+def test_what_is_hardly_noticed_takes_one_line_for_each_codemod_unless_all_is_asked_for() -> None:
+    outcome = example()
+    broken, train = outcome.reports
+    pin, workers, item, cast = train.findings
+    small = (replace(pin, worth=Worth.SMALL), workers, replace(item, worth=Worth.SMALL, assumes=(ONE_SIZE,)), cast)
+    outcome = Outcome((broken, replace(train, findings=small)))
+    text, full = rich.render(outcome), rich.render(outcome, verbose=True)
+    assert "pageable [memory]" not in text
+    assert "waits" not in text
+    assert "32 bits" in text
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[lines.index("small hardly noticed (--verbose tells more)") + 1 :][:2] == [
+        "pin-memory  8:5",
+        "defer-item (likely)  30:5",
+    ]
+    assert "pageable [memory]" in full
+    assert ONE_SIZE.sentence in " ".join(full.split())

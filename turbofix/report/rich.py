@@ -99,8 +99,15 @@ def _script(  # noqa: PLR0913
     yield ""
     fixable = sorted((each for each in findings if each.fixable), key=_rank)
     refused = [each for each in findings if not each.fixable and (verbose or not each.is_unseen)]
-    for _, same in _grouped(fixable, lambda each: (each.codemod, each.message, each.assumes)):
+    small = [each for each in fixable if each.worth is Worth.SMALL and not verbose]
+    for _, same in _grouped(
+        fixable[: len(fixable) - len(small)], lambda each: (each.codemod, each.message, each.assumes)
+    ):
         yield from _finding(style, report, same, verbose, asked=any(map(outcome.accepts_risk, same)))
+    if small:
+        yield f"  {WORTH[Worth.SMALL]:<5} hardly noticed (--verbose tells more)"
+        for (codemod, sure), same in _grouped(small, lambda each: (each.codemod, not each.assumes)):
+            yield style.wrap(_places(report, same), 8, codemod if sure else f"{codemod} (likely)", "cyan")
     if fixable:
         yield ""
     if refused:
