@@ -203,6 +203,8 @@ def _made_as(analysis: Analysis, module: ModuleFile, func: ast.expr) -> str:
     if isinstance(func, ast.Call):
         return dotted(func.func) or ""
     given = _attribute(analysis, module, func)
+    if isinstance(given, ast.IfExp) and _is_none(given.orelse):  # a layer that may be left out, and is tested for
+        given = given.body
     return (dotted(given.func) or "") if isinstance(given, ast.Call) else ""
 
 
@@ -345,6 +347,8 @@ class _Reading:
             if self._asks_for_shape(each, name.id):
                 self.removed.append(each)
                 continue
+            if isinstance(each, ast.Assign) and all(map(self._kept_on_demand, reads)):
+                continue
             turned = self._turned_name(inner, name.id) if test is None and not self.turned else None
             if turned is not None:
                 self.names.add(turned.id)
@@ -363,6 +367,11 @@ class _Reading:
                 raise _OtherError
             self.removed.append(each)
         raise _OtherError
+
+    def _kept_on_demand(self, name: ast.Name) -> ast.IfExp | None:
+        """What keeps weights for whoever asks for them: ``weights if self.vis else None``."""
+        parent = self.places.parent(name, self.module)
+        return parent if isinstance(parent, ast.IfExp) and parent.body is name and _is_none(parent.orelse) else None
 
     def _climb(self, node: ast.expr, test: ast.expr | None = None) -> Product | None:
         """From the weights through dropout and casts to the product; the expression reached is ``_top``."""
@@ -1048,6 +1057,9 @@ class _Reading:
         parent = places.parent(name, self.module)
         statement = places.statement(name, self.module)
         why = f"its weights are read by themselves on line {name.lineno}"
+        kept = self._kept_on_demand(name)
+        if kept is not None and isinstance(statement, ast.Assign) and statement.value is kept:
+            return Unread(places.site(kept, self.module))
         if isinstance(parent, ast.Assign) and parent.value is name and isinstance(parent.targets[0], ast.Attribute):
             line = _attribute_read(self.analysis, parent.targets[0].attr)
             if line is None:
@@ -1074,6 +1086,10 @@ def _only_under_test(statement: ast.stmt) -> tuple[ast.stmt, ast.expr | None]:
     if isinstance(statement, ast.If) and not statement.orelse:
         return statement.body[-1], statement.test
     return statement, None
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _under(text: str, test: str | None, otherwise: str) -> str:
