@@ -20,9 +20,9 @@ Use instead
 
         fused=(accelerator.device.type == "cuda" and accelerator.scaler is None) or None
 
-    The ``Trainer`` of transformers is told by ``optim=`` (its own default is fused from torch 2.8 on); under Lightning
-    the value is ``torch.cuda.is_available() or None``. A checkpoint brings its own ``fused``: what goes on from an old
-    one steps as before, but beside a ``GradScaler``, where torch raises.
+    The ``Trainer`` of transformers is told by ``optim=`` (its own default is fused from torch 2.8 on); what it or
+    Lightning is handed gets ``torch.cuda.is_available() or None``. A checkpoint brings its own ``fused``: what goes on
+    from an old one steps as before, but beside a ``GradScaler``, where torch raises.
 
 When refused
     Nothing is said of optimizers without a fused kernel, of SGD without momentum and decay, of classes of the project's
@@ -110,6 +110,8 @@ PLAIN_SGD = "SGD without momentum updates all parameters by one `_foreach_add_`"
 
 AVAILABLE = "torch.cuda.is_available()"
 
+SKIPPED = "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
+
 IN_TRAINER = (2, 1)
 """From which torch on transformers takes its fused AdamW, beside fp16 too."""
 BY_DEFAULT = (2, 8)
@@ -135,8 +137,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Optimizers that could update their parameters in one kernel and do not."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework is Framework.LIGHTNING:
-        yield from under_lightning(program)
+    if program.framework in (Framework.LIGHTNING, Framework.TRANSFORMERS):
+        yield from handed_over(program)
     owned = program.framework not in (*LEFT, Framework.DEEPSPEED)
     if owned or not program.trains:
         return
@@ -263,11 +265,15 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes)
 
 
-def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
-    """The optimizers that a ``LightningModule`` makes, for Lightning to step."""
+def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
+    """The optimizers that a script makes for Lightning, or the ``Trainer`` of transformers, to step."""
     for training in program.trainings:
-        gpu = trains_on_gpu(training)
-        if gpu is False or training.module is None or is_sharded(training):
+        if program.framework is Framework.LIGHTNING:
+            gpu, theirs = trains_on_gpu(training), training.module is None or is_sharded(training)
+        else:
+            gpu, theirs = not stays_on_cpu(training), not training.own_optimizer or by_deepspeed(training)
+            theirs = theirs or not is_off(training.argument("fsdp"))
+        if gpu is False or theirs:
             continue
         for optimizer in program.optimizers:
             name = (optimizer.qualname or "").rpartition(".")[2]
@@ -284,8 +290,8 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
                 continue
             message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
-            seen = evidence(training, "precision")
-            reason = why_not_under_lightning(program, training, optimizer)
+            seen = evidence(training, "precision" if program.framework is Framework.LIGHTNING else "fp16")
+            reason = why_not_handed_over(program, training, optimizer)
             if reason is not None:
                 yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
                 continue
@@ -298,13 +304,15 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=assumes)
 
 
-def why_not_under_lightning(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
-    """What makes a fused optimizer unsafe in Lightning's hands, if anything."""
+def why_not_handed_over(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
+    """What makes a fused optimizer unsafe in a trainer's hands, if anything."""
     since = SINCE[optimizer.qualname or ""]
-    if not trains_on_gpu(training):
-        since = max(since, ON_CPU)
+    if program.framework is Framework.TRANSFORMERS or not trains_on_gpu(training):
+        since = max(since, ON_CPU)  # the parameters may be on the CPU when it is made
     if program.target.torch < since:
         return f"the project serves torch {version(program.target.torch)}, and this needs torch {version(since)}"
+    if not is_off(training.argument("fp16")):
+        return SKIPPED
     given, module = training.argument("precision"), training.module
     full = given.state == "absent" or (given.state == "value" and set(given.values) <= {None, *FULL})
     clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
@@ -324,9 +332,7 @@ def why_not_under_trainer(program: TrainingProgram, training: Training) -> str |
     if reason is not None:
         return reason
     if not is_off(half) and optim.state != "absent":
-        return (
-            "fp16's GradScaler steps a fused optimizer even where it skips it, and the trainer's schedule moves on then"
-        )
+        return SKIPPED
     if optim.reads:
         return f"the name is read for something else too (line {optim.reads[0].line})"
     return None
