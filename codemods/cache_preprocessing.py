@@ -23,7 +23,7 @@ Use instead
     A transform that is built for each item is kept by its arguments (``functools.lru_cache``). Where a part of an item
     is random (a crop), what comes before it is kept: a function of the project, or the expression that reads the file.
     Worker processes that end with each epoch would forget: then the loader makes the items once in the main process
-    (see ``preload-dataset``), or gets ``persistent_workers=True``.
+    (see ``preload-dataset``), or gets ``persistent_workers=True``. Graphs of PyTorch Geometric are listed first.
 
 When refused
     - Where an item draws random numbers: put what comes before them into a function of its own.
@@ -42,18 +42,19 @@ Measured
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
-from turbofix.edits import Edit
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loader
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import put_above
+from ._loaders import node_of, put_above, site_of, whole
 from ._once import put_remembered, take_whole
 
 codemod = Codemod(
@@ -88,7 +89,7 @@ class Kept:
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Datasets that do the same for an item in each epoch, and what they build anew for each."""
-    whole = {each.loader: each for each in program.preloads}
+    preloads = {each.loader: each for each in program.preloads}
     told: set[Site] = set()
     for same in program.same_items:
         if same.done is not None:
@@ -108,7 +109,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = tuple(each for loader in loaders[:1] for each in of_loader(program, loader, "num_workers"))
         waits = any(loader.argument("num_workers").state == "absent" for loader in loaders)
         worth = Worth.HIGH if waits and same.work[0] not in ("pictures", "items") else Worth.SOME
-        at_once = tuple(whole[each.site] for each in leaving if each.site in whole and whole[each.site].why_not is None)
+        at_once = tuple(
+            found for each in leaving if (found := preloads.get(each.site)) is not None and found.why_not is None
+        )
         if at_once and not same.part and not same.reads and not same.cached and same.why_not is None:
             yield codemod.finding(
                 at_once[0].loader, message, plan=at_once, evidence=seen, assumes=(SAME_ITEMS,), worth=worth
@@ -124,7 +127,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 same.site, message, plan=plan, evidence=seen, assumes=(SAME_ITEMS,), risk=risk, worth=worth
             )
-    for site, preload in whole.items():
+    for site, preload in preloads.items():
         loader = program.loader(site)
         data = (loader.dataset.qualname or "") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
@@ -136,6 +139,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 continue
             yield codemod.finding(
                 site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
+            )
+    for loader in program.loaders:
+        graphs, name = loader.dataset, loader.dataset.qualname or ""
+        made = "transform" in graphs.work and not graphs.random and not graphs.on_device and loader.role != "unused"
+        if name.startswith("torch_geometric.datasets.") and made and not loader.built_in_loop:
+            message = (
+                f"`{name.rpartition('.')[2]}` transforms the same graphs in every epoch; memory has to hold them all"
+            )
+            seen = of_loader(program, loader, "batch_size")
+            yield codemod.finding(
+                loader.site, message, plan=loader, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )
     for built in program.built_again:
         message = f"`{built.name}` is built anew for each item"
@@ -170,6 +184,18 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if isinstance(plan, tuple):
         for each in plan:
             take_whole(each, edit)
+        return
+    if isinstance(plan, Loader):
+        call = node_of(edit, plan.site)
+        assert isinstance(call, ast.Call)
+        data = next(
+            (each.value for each in call.keywords if each.arg == "dataset"), call.args[0] if call.args else None
+        )
+        if not isinstance(data, (ast.Name, ast.Attribute)):
+            raise Refuse("which data it reads is no name: make a list of them once, before the loop")
+        index = edit.free_name("index", plan.site)
+        items = f"[{ast.unparse(data)}[{index}] for {index} in range(len({ast.unparse(data)}))]"
+        edit.replace(site_of(data, plan.site.path, whole(edit, plan.site)), items)
         return
     assert isinstance(plan, Kept)
     kept, plan = plan, plan.same

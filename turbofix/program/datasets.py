@@ -100,7 +100,8 @@ _RANDOM = (
 )  # fmt: skip
 RANDOM_TRANSFORMS = (
     "Rand", "ColorJitter", "AutoAugment", "TrivialAugment", "AugMix", "GaussianBlur",
-    "ElasticTransform", "ScaleJitter", "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
+    "ElasticTransform", "ScaleJitter", "SamplePoints", "FixedPoints", "AddLaplacianEigenvectorPE",
+    "MixUp", "CutMix", "Jitter", "SpecAugment", "TimeMasking", "FrequencyMasking",
 )  # fmt: skip
 IN_MEMORY = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "CIFAR10", "CIFAR100", "SVHN", "STL10", "USPS"}
 _WRAPPERS = {
@@ -285,9 +286,9 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
             if any(isinstance(each, Made) and each.kind == "transform" for each in members(one)):
                 _transform(work, one)
     if value.qualname.startswith("torch_geometric."):
-        for keyword in ("transform", "pre_transform"):
-            given = value.arguments.keywords.get(keyword)
-            _transform(work, given.value if given is not None else None)
+        given = value.arguments.keywords.get("transform")
+        for each in (given.value if given is not None else None, value.attributes.get("transform")):
+            _transform(work, each)
     return Dataset(
         "iterable" if iterable else "map",
         site,
@@ -1093,6 +1094,7 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
                 ("albumentations.", "imgaug.", "timm.")
             ):
                 work.random, work.draws = True, work.draws or member.qualname
+            work.on_device = work.on_device or last == "ToDevice"  # PyTorch Geometric's
             for given in member.arguments.values():
                 _transform(work, given, depth - 1)
         elif isinstance(member, Instance):
@@ -1114,9 +1116,6 @@ def _transform(work: Work, value: Value | None, depth: int = 5) -> None:
         elif isinstance(member, Opaque):
             work.kinds.add("transform")
             work.random = True
-            made = walk(member.origin.node) if member.origin is not None else ()
-            if any((dotted(each) or "").endswith("ToDevice") for each in made if isinstance(each, ast.expr)):
-                work.on_device = True  # PyTorch Geometric's
 
 
 def _partial(work: Work, value: Partial, depth: int) -> Function | None:

@@ -705,6 +705,7 @@ _OPEN_PACKAGES: tuple[tuple[str, str, str], ...] = (
     ("torchtext.datasets.", "any", "dataset"),
     ("torch_geometric.datasets.", "Upper", "dataset"),
     ("torch_geometric.nn.", "Upper", "module"),
+    ("torch_geometric.transforms.", "Upper", "transform"),
     ("torchmetrics.", "Upper", "meter"),
     ("timm.loss.", "Upper", "criterion"),
     ("timm.models.layers.", "Upper", "module"),
