@@ -116,14 +116,14 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return
     known = program.complete and all(step.source == "loader" for step in steps)
     known = known and all(have_one_size(program, loop.loaders, loop.resized) for loop in loops)
-    short = all(map(is_short, steps))
+    short = all(map(is_short, steps)) or all(map(is_thin, convolving))
     assumes = (
         *gpu,
         *(() if known else (CONVOLVED_ALIKE,)),
         *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
         *((LONG_ENOUGH,) if short else ()),
     )
-    worth = Worth.SMALL if short or all(map(is_thin, convolving)) else Worth.SOME
+    worth = Worth.SMALL if short else Worth.SOME
     yield codemod.finding(place, message, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -168,8 +168,13 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         resized = training.module.resized if training.module is not None else None
         known = program.complete and len(program.trainings) == 1 and training.module is not None
         known = known and have_one_size(program, read, resized)
-        assumes = (*((ON_GPU,) if on_gpu(training) is None else ()), *(() if known else (CONVOLVED_ALIKE,)))
-        worth = Worth.SMALL if all(map(is_thin, convolving)) else Worth.SOME
+        thin = all(map(is_thin, convolving))
+        assumes = (
+            *((ON_GPU,) if on_gpu(training) is None else ()),
+            *(() if known else (CONVOLVED_ALIKE,)),
+            *((LONG_ENOUGH,) if thin else ()),
+        )
+        worth = Worth.SMALL if thin else Worth.SOME
         plan = Switch("benchmark", "True")
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 

@@ -29,7 +29,7 @@ When refused
     - in an evaluation that runs once, beside a training of many passes;
     - for batches of a class of their own, whose ``to`` may not take ``non_blocking``;
     - where the device may be Apple's and no test tells: there the copy may be read too early (pytorch issue 139550);
-    - for Accelerate beside ``split_batches`` and the like, which belong into ``dataloader_config`` too.
+    - for an older Accelerate, or beside ``split_batches`` and the like, which belong into ``dataloader_config`` too.
 
 Risk
     exact: the kernels that read the batch run after the copy, in the same stream.
@@ -59,7 +59,7 @@ from turbofix.records import dataclass
 from ._copies import Copying, copyings
 from ._loaders import OWN_COPIES, called, is_timed, whole
 from ._pages import pages_of
-from ._precision import filled
+from ._precision import filled, version
 from ._throttling import changed_line
 
 codemod = Codemod(
@@ -93,6 +93,9 @@ class Configured:
 
     call: Site
 
+
+SINCE = (0, 30)
+"""From which Accelerate on it can be told to copy without a wait."""
 
 OF_LOADERS = ("dispatch_batches", "split_batches", "even_batches", "use_seedable_sampler")
 """What such an object took itself before ``dataloader_config`` came, and overrules that with."""
@@ -175,8 +178,10 @@ def under_accelerate(program: TrainingProgram) -> Iterator[Finding | Refusal | I
         return  # what it says is not looked into
     message = f"Accelerate waits for the copy of a batch of {called(pinned[0])} to the GPU in every step"
     seen = (of_value("dataloader_config", given, owner.site), *of_loader(program, pinned[0], "pin_memory"))
-    reason = None
-    if owner.open_mapping:
+    reason, old = None, program.target.accelerate
+    if old is not None and old < SINCE:
+        reason = f"the project serves an Accelerate older than {version(SINCE)}, which cannot be told"
+    elif owner.open_mapping:
         reason = "the call unpacks a mapping that may already hold dataloader_config"
     elif told := sorted(name for name in OF_LOADERS if owner.argument(name).state != "absent"):
         reason = f"older versions take no dataloader_config beside {told[0]}: that belongs into it, too"

@@ -25,13 +25,10 @@ When refused
     Nothing is said of ``zero_grad()``, which does that already, of gradients that are filled with zeros outside of a
     training step, where an engine (DeepSpeed) owns the optimizer, and for torch older than 2.0.
 
-    It is refused where the program reads a gradient itself, which may be None then; where a parameter may take part in
-    some steps and not in others, since an optimizer goes on to decay and to move one whose gradient is zero, and leaves
-    one alone whose gradient is None: where a test that changes from step to step stands in the model or over the
-    backward pass, layers are picked by a number, ``requires_grad`` is changed, another loop trains the same model, or
-    not all of the model is known (none of that matters to SGD without momentum and weight decay, in all groups and at
-    all times, which leaves both alone); where the optimizer is not torch's own; where processes train a shared model;
-    in a captured CUDA graph, whose gradients must stay where they are; and where a comment stands beside it.
+    It is refused where the program reads a gradient itself, which may be None then; where the optimizer is not torch's
+    own; where processes train a shared model; in a captured CUDA graph, whose gradients must stay where they are; and
+    where a comment stands beside it. An optimizer with a memory goes on to move a parameter whose gradient is zero, and
+    leaves one alone whose gradient is None: where a parameter may take no part in a step, that none does is assumed.
 
 Risk
     exact: the same gradients, but for the sign of a zero (``0.0 + -0.0``), which no update of torch's optimizers tells.
@@ -44,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turbofix.assumptions import READ_WHOLE
+from turbofix.assumptions import EVERY_GRADIENT, READ_WHOLE
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk
@@ -55,7 +52,11 @@ from turbofix.records import dataclass
 from ._frameworks import LEFT
 
 codemod = Codemod(
-    __name__, group="optimizer", risk=Risk.EXACT, known_as=("zero_grad", "set_to_none=True"), assumes=(READ_WHOLE,)
+    __name__,
+    group="optimizer",
+    risk=Risk.EXACT,
+    known_as=("zero_grad", "set_to_none=True"),
+    assumes=(READ_WHOLE, EVERY_GRADIENT),
 )
 
 SINCE = (2, 0)
@@ -86,7 +87,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if reason is not None:
                 yield codemod.refuse(zeroing.site, message, reason, evidence=(of_loop(step),))
             else:
-                yield codemod.finding(zeroing.site, message, plan=Plan(zeroing), evidence=(of_loop(step),))
+                assumes = (EVERY_GRADIENT,) if is_left_alone(zeroing, step, program) else ()
+                seen = (of_loop(step),)
+                yield codemod.finding(zeroing.site, message, plan=Plan(zeroing), evidence=seen, assumes=assumes)
 
 
 def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | None:
@@ -104,18 +107,18 @@ def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | Non
     optimizers = [program.optimizer(site) for site in step.optimizers]
     if not optimizers or any(each is None or not is_torchs(each) for each in optimizers):
         return "an optimizer that is not torch's own may need a gradient for every parameter"
-    if all(each is not None and each.is_plain and not each.regrouped for each in optimizers):
-        return None
-    some = "with None an optimizer leaves a parameter alone that takes no part in a step"
-    if zeroing.unsettled is not None:
-        return f"{some}, and {zeroing.unsettled.line_from(zeroing.site.path)} may decide over that"
-    other = next((each for each in program.steps if each is not step and shares(each, step)), None)
-    if other is not None:
-        return f"{some}, and the loop on {other.loop.site.line_from(zeroing.site.path)} trains the same model"
-    models = [program.model(site) for site in step.models]
-    if not models or any(each is None or not each.layers_complete or each.layers & DEPENDING for each in models):
-        return f"{some}, and not all of the model is known"
     return None
+
+
+def is_left_alone(zeroing: Zeroing, step: Step, program: TrainingProgram) -> bool:
+    """Whether a parameter may take no part in a step, which an optimizer with a memory then leaves alone with None."""
+    optimizers = [program.optimizer(site) for site in step.optimizers]
+    if all(each is not None and each.is_plain and not each.regrouped for each in optimizers):
+        return False
+    if zeroing.unsettled is not None or any(each is not step and shares(each, step) for each in program.steps):
+        return True
+    models = [program.model(site) for site in step.models]
+    return not models or any(each is None or not each.layers_complete or each.layers & DEPENDING for each in models)
 
 
 def shares(one: Step, other: Step) -> bool:

@@ -21,7 +21,7 @@ Use instead
 
 When refused
     Nothing is said for GPUs before Ampere, on a CPU, where all matrices are known to be small, and where another
-    precision is in force (``autocast`` goes first). It is refused
+    precision is in force in the training and its evaluations (``autocast`` goes first). It is refused
 
     - where the script sets full precision itself (``"highest"``, ``allow_tf32 = False``) or computes in float64;
     - where an option decides that cannot be turned on in the script: pass it;
@@ -61,6 +61,7 @@ from ._precision import (
     autocast_of,
     called,
     convolves,
+    cuda_test,
     in_use,
     may_contain,
     on_a_gpu,
@@ -95,6 +96,7 @@ codemod = Codemod(
     otherwise="no float32 product of matrices was recognised here that a GPU would multiply faster in TF32",
 )
 
+OFF = " (here where mixed precision is off)"
 ANOTHER = "its products are computed in another precision than float32"
 AMPERE = (8, 0)
 SINCE = (1, 12)  # torch.set_float32_matmul_precision
@@ -155,7 +157,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator[Finding | Refusal | InPlace]:
     """Trainings whose script sets the switch."""
     models = [model for model in in_use(program) if not model.half or is_float64(model)]
-    if is_in_another(program):
+    left = left_over(program)
+    if is_in_another(program) and left is None:
         yield from codemod.nothing(program, ANOTHER)
         return
     if not may_contain(models, program.steps, MATMULS, PRODUCTS):
@@ -167,19 +170,18 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     if models and not by_hand and all(is_little(model, batch) for model in models):
         yield from nothing(program, models)
         return
-    message, seen = slow(models), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
+    message, seen = slow(models) + (left or ""), (*of_models(models, MATMULS), *map(of_loop, program.steps[:1]))
     reason, place = why_not(program), where(program)
     if reason is not None or place is None:
         lost = "nothing here calls what trains: set it where the training is started"
         yield codemod.refuse(place or program.steps[0].loop.site, message, reason or lost, evidence=seen)
         return
     own = program.complete and not (program.framework in NAMES and is_open(program))
-    wide = own and any(has_noticeable(each.products, batch) for each in models)
+    wide = own and left is None and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    yield codemod.finding(
-        place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth_of(models, batch, wide)
-    )
+    worth = Worth.SMALL if left is not None else worth_of(models, batch, wide)
+    yield codemod.finding(place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
 def nothing(program: TrainingProgram, models: Iterable[Model]) -> Iterator[InPlace]:
@@ -261,7 +263,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         given, gpu = training.argument("precision"), on_gpu(training)
         if gpu is False:
             continue
-        full = given.state == "absent" or (given.known and set(given.values) <= {None, *FULL})
+        full = given.state == "absent" or (given.known and bool(set(given.values) & {None, *FULL}))
         if training.precision == "other" or not full:
             yield from codemod.nothing(program, ANOTHER)  # by the script or by whoever starts it
             continue
@@ -278,12 +280,14 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         if models and all(is_little(model, batch) for model in models):
             yield from nothing(program, models)
             continue
-        wide = program.complete and not is_sharded(training)
+        wide = program.complete and not is_sharded(training) and set(given.values) <= {None, *FULL}
         wide = wide and any(has_noticeable(model.products, batch) for model in models)
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-        worth = worth_of(models, batch, wide)
-        yield codemod.finding(training.site, slow(models), plan=newer, evidence=seen, assumes=assumes, worth=worth)
+        partly = given.known and not set(given.values) <= {None, *FULL}
+        worth = Worth.SMALL if partly else worth_of(models, batch, wide)
+        message = slow(models) + OFF * partly
+        yield codemod.finding(training.site, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
 def left_off(site: Site, option: Argument) -> Finding | Refusal:
@@ -324,6 +328,21 @@ def is_in_another(program: TrainingProgram) -> bool:
     if program.hands_over or any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
         return True  # a library has taken over the precision
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
+
+
+def left_over(program: TrainingProgram) -> str | None:
+    """Which products a training under autocast leaves in float32, to be said behind others; None for none."""
+    parts = [program.part(autocast_of(program, step)) for step in program.steps]
+    if not parts or any(part is None or part.off for part in parts):
+        return None
+    for part in filter(None, parts):
+        asked = (part.enabled.text or "").replace("'", '"')
+        on_gpus = "is_available()" in asked or asked in {cuda_test(step.device) for step in program.steps}
+        if part.enabled.state not in ("absent", "value", "computed") and not on_gpus:
+            return OFF
+    trained = {site for step in program.steps for site in step.models}
+    left = [each for each in program.evaluations if each.autocast is None and trained & set(each.models)]
+    return f" (here in the evaluation, {left[0].loop.site.line_from(program.entry)})" if left else None
 
 
 def is_float64(model: Model) -> bool:

@@ -51,12 +51,13 @@ class Case:
     def target(self) -> tuple[Target, Risk]:
         words = shlex.split(" ".join(self.header("options")))
         options = dict(zip(words[::2], words[1::2], strict=True))
-        unknown = options.keys() - {"--gpu", "--torch-version", "--risk"}
+        unknown = options.keys() - {"--gpu", "--torch-version", "--accelerate-version", "--risk"}
         assert not unknown, f"{self.path}: unknown options {unknown}"
         return (
             Target(
                 config.capability(options.get("--gpu", "ampere")) or Target().capability,
                 config.parse_torch_version(options.get("--torch-version", "2.4")),
+                accelerate=config.parse_torch_version(options.get("--accelerate-version", "1.0")),
             ),
             Risk(options.get("--risk", "equivalent")),
         )

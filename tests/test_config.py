@@ -14,7 +14,7 @@ from turbofix.config import (
     find_settings,
     lower_bound,
     parse_torch_version,
-    required_torch,
+    required_version,
     suppressions,
     target,
 )
@@ -152,11 +152,17 @@ def test_lower_bounds(line: str, expected: tuple[int, int] | None) -> None:
     assert lower_bound(line) == expected
 
 
+def test_a_commit_may_be_of_any_age() -> None:
+    assert lower_bound("git+https://github.com/huggingface/accelerate@0a37e20", "accelerate") == (0, 0)
+    assert lower_bound("accelerate~=0.24.0", "accelerate") == (0, 24)
+    assert lower_bound("accelerate", "accelerate") is None
+
+
 def test_the_project_s_requirements_decide_on_torch(tmp_path: Path) -> None:
     write(tmp_path, '[project]\nname = "x"\ndependencies = ["numpy>=1", "torch>=2.2"]\n')
     scripts = tmp_path / "scripts"
     scripts.mkdir()
-    assert required_torch(scripts, tmp_path) == (2, 2)
+    assert required_version("torch", scripts, tmp_path) == (2, 2)
     assert target(Settings(), scripts / "a.py", tmp_path).torch == (2, 2)
     nearer = scripts / "old"
     nearer.mkdir()
@@ -164,7 +170,7 @@ def test_the_project_s_requirements_decide_on_torch(tmp_path: Path) -> None:
     assert target(Settings(), nearer / "a.py", tmp_path).torch == (1, 13)
     assert target(Settings(torch_version=(2, 6)), nearer / "a.py", tmp_path).torch == (2, 6)
     # Requirements above the project's folder are somebody else's.
-    assert required_torch(scripts, scripts) is None
+    assert required_version("torch", scripts, scripts) is None
 
 
 def test_torch_version_needs_two_numbers() -> None:

@@ -265,12 +265,13 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
         ConfigError: the project's pyproject.toml cannot be read.
     """
     chosen = capability(settings.gpu or "auto")
-    required = required_torch(entry.absolute().parent, root) if settings.torch_version is None else None
-    default = Target()
+    folder, default = entry.absolute().parent, Target()
+    required = required_version("torch", folder, root) if settings.torch_version is None else None
     return Target(
         chosen or installed_capability() or default.capability,
         settings.torch_version or required or default.torch,
         default.torch if required is not None and required < default.torch else None,
+        required_version("accelerate", folder, root),
     )
 
 
@@ -303,17 +304,17 @@ def installed_capability() -> tuple[int, int] | None:
     return min(found, default=None)
 
 
-def required_torch(folder: Path, root: Path) -> tuple[int, int] | None:
-    """The oldest torch that the project's own requirements allow; None where they set no lower bound.
+def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | None:
+    """The oldest version of a package that the project's own requirements allow; None where they set no lower bound.
 
-    Looked for in pyproject.toml and ``requirements*.txt`` from ``folder`` up to ``root``; the nearest that names torch
+    Looked for in pyproject.toml and ``requirements*.txt`` from ``folder`` up to ``root``; the nearest that names it
     holds.
 
     Raises:
         ConfigError: a pyproject.toml on the way cannot be read.
     """
     for candidate in (folder, *folder.parents):
-        bounds = [bound for line in _requirements(candidate) if (bound := lower_bound(line)) is not None]
+        bounds = [bound for line in _requirements(candidate, name) if (bound := lower_bound(line, name)) is not None]
         if bounds:
             return min(bounds)
         if candidate == root:
@@ -321,15 +322,15 @@ def required_torch(folder: Path, root: Path) -> tuple[int, int] | None:
     return None
 
 
-def _requirements(folder: Path) -> Iterable[str]:
+def _requirements(folder: Path, name: str) -> Iterable[str]:
     project = _load_toml(folder / "pyproject.toml")
     if project is not None:
         dependencies = project.get("project", {}).get("dependencies", ())
         yield from (line for line in dependencies if isinstance(line, str))
-        poetry = project.get("tool", {}).get("poetry", {}).get("dependencies", {}).get("torch")
+        poetry = project.get("tool", {}).get("poetry", {}).get("dependencies", {}).get(name)
         version = poetry.get("version") if isinstance(poetry, dict) else poetry
         if isinstance(version, str):
-            yield f"torch {version.replace('^', '>=').replace('~', '>=')}"
+            yield f"{name} {version.replace('^', '>=').replace('~', '>=')}"
     for file in sorted(folder.glob("requirements*.txt")):
         try:
             yield from file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -337,9 +338,11 @@ def _requirements(folder: Path) -> Iterable[str]:
             continue
 
 
-def lower_bound(requirement: str) -> tuple[int, int] | None:
-    """The torch version that one line of requirements asks for at least; None where it asks for none."""
-    match = re.match(r"\s*torch\s*(?:\[[^]]*\])?\s*(?![\w.-])([^;#]*)", requirement, re.IGNORECASE)
+def lower_bound(requirement: str, name: str = "torch") -> tuple[int, int] | None:
+    """The version that one line of requirements asks for at least, 0 for a commit; None where it asks for none."""
+    if re.search(rf"git\+\S*/{name}(\.git)?@", requirement):
+        return (0, 0)
+    match = re.match(rf"\s*{name}\s*(?:\[[^]]*\])?\s*(?![\w.-])([^;#]*)", requirement, re.IGNORECASE)
     if match is None:
         return None
     bounds = re.findall(r"(?:>=|===?|~=|>)\s*v?(\d+)(?:\.(\d+))?", match[1])

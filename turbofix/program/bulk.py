@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
-from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
 from turbofix.program.model import Bulk, Hazard, Model
-from turbofix.program.names import body_of, dotted, walk_here
+from turbofix.program.names import dotted
 from turbofix.program.objects import models_in, parameter_owners
 from turbofix.program.values import Class, Instance, Made, Opaque, Tensor, flatten, members
 from turbofix.program.weights import is_all, is_owner, names_before
@@ -28,13 +26,8 @@ _STATES = re.compile(r"\bexp_avg|optim\w*\.state\b(?!_)")
 _SHARDING = re.compile(r"\bfully_shard\b|\bFullyShardedDataParallel\b|\bparallelize_module\b|\bdistribute_tensor\b")
 
 
-_OF_OPTIMIZERS = frozenset(("step", "zero_grad", "param_groups", "state_dict", "load_state_dict", "add_param_group"))
-"""What bitsandbytes' optimizers do as torch's."""
-
 _OF_TORCH_ALONE = frozenset(("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach"))
 """Options in the groups of torch's optimizers that bitsandbytes' do not have, or do not heed."""
-
-_ASKING = frozenset(("isinstance", "type", "vars", "getattr", "setattr", "hasattr", "dir"))
 
 
 def bulks(analysis: Analysis, models: Iterable[Model]) -> tuple[Bulk, ...]:
@@ -117,43 +110,4 @@ def _looked_at(analysis: Analysis, optimizer: Made) -> Hazard | None:
         for each in every(ast.Attribute, module.tree):
             if each.attr == "sparse" and isinstance(each.ctx, ast.Store):
                 return Hazard("gradients are made sparse", places.site(each, module))
-    for node, frames in _reads(analysis):
-        known = members(analysis.facts.evaluate(node.value, frames)) if isinstance(node, ast.Attribute) else ()
-        if isinstance(node, ast.Attribute):
-            own = any(each is optimizer for each in known)
-            if (own and node.attr not in _OF_OPTIMIZERS) or (node.attr == "state" and not known):
-                why = f"`.{node.attr}` of the optimizer may be another one with bitsandbytes"
-                return Hazard(why, places.site(node, frames[-1].module))
-            if own and node.attr == "state_dict" and _is_opened(analysis, node, frames[-1].module):
-                return Hazard("the states of the optimizer are looked at", places.site(node, frames[-1].module))
-        elif dotted(node.func) in _ASKING:
-            given = [each for one in node.args for each in members(analysis.facts.evaluate(one, frames))]
-            if any(each is optimizer for each in given):
-                why = f"`{dotted(node.func)}` asks what the optimizer is or has"
-                return Hazard(why, places.site(node, frames[-1].module))
     return None
-
-
-def _is_opened(analysis: Analysis, node: ast.Attribute, module: ModuleFile) -> bool:
-    """``optimizer.state_dict()["state"]``."""
-    call = analysis.facts.places.parent(node, module)
-    above = analysis.facts.places.parent(call, module) if isinstance(call, ast.Call) else None
-    return isinstance(above, (ast.Subscript, ast.Attribute)) and above.value is call
-
-
-def _reads(analysis: Analysis) -> Iterator[tuple[ast.Attribute | ast.Call, tuple[Frame, ...]]]:
-    """The attributes and calls of what the program runs, each with the frames around it."""
-    seen: dict[int, tuple[Frame, ...]] = {}
-    for event in analysis.facts.events:
-        frames = analysis.facts.frames(event)
-        for index, frame in enumerate(frames):
-            seen.setdefault(id(frame.scope), frames[: index + 1])
-    for module in analysis.execution.modules.values():
-        for function in every(ast.FunctionDef, module.tree):
-            if id(function) not in seen and "optim" in module.text:
-                seen[id(function)] = (Frame(function, module, function, None, ()),)
-    for frames in seen.values():
-        for part in body_of(frames[-1].scope):
-            for node in walk_here(part):
-                if isinstance(node, (ast.Attribute, ast.Call)):
-                    yield node, frames
