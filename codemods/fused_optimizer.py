@@ -151,36 +151,19 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         borrowed = set(optimizer.qualnames) <= BORROWED and is_corrected(optimizer)
         if borrowed:
             optimizer = replace(optimizer, qualnames=(OWN,))  # noqa: PLW2901
-        names = [each.rpartition(".")[2] for each in optimizer.qualnames]
-        fusing = [each for each in optimizer.qualnames if each in SINCE]
-        fused = optimizer.argument("fused")
-        if fusing != [*optimizer.qualnames]:
-            reason = not_all(optimizer, fusing)
-            if reason is not None and not any(fused.values):
-                message = (
-                    "the optimizer may update the parameters with a kernel per operation, where one could do it all"
-                )
-                yield codemod.refuse(optimizer.site, message, reason, evidence=of_optimizer(program, optimizer))
-            elif reason is None:
-                yield codemod.in_place(optimizer.site, f"{' or '.join(names)} has no fused kernel to ask for")
+        said = told(program, optimizer)
+        if said is not None:
+            yield said
             continue
-        name, since = " or ".join(names), max(SINCE[each] for each in fusing)
-        optimizer = replace(optimizer, qualname=fusing[-1])  # noqa: PLW2901  (SGD, which asks for more, is the last)
-        if optimizer.is_plain and len(names) == 1:
-            yield codemod.in_place(optimizer.site, PLAIN_SGD)
-            continue
-        if fused.state == "computed" or any(fused.values):
-            yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
-            continue
+        name, since = names_of(optimizer), max(SINCE[each] for each in optimizer.qualnames)
+        # SGD, which asks for more, is the last
+        optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
         message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
         seen = of_optimizer(program, optimizer)
+        reason = why_not(program, optimizer)
         if program.target.torch < since:
-            reason = (
-                f"the project serves torch {version(program.target.torch)}; "
-                f"{name} has a fused kernel from torch {version(since)} on"
-            )
-        else:
-            reason = why_not(program, optimizer)
+            reason = f"{name} has a fused kernel from torch {version(since)} on"
+            reason = f"the project serves torch {version(program.target.torch)}; {reason}"
         if reason is not None:
             yield codemod.refuse(optimizer.site, message, reason, evidence=seen)
             continue
@@ -222,6 +205,28 @@ def is_corrected(optimizer: Optimizer) -> bool:
     """Whether transformers' AdamW corrects the bias of its averages, as torch's always does."""
     given = optimizer.argument("correct_bias")
     return not optimizer.open_mapping and (given.state == "absent" or (given.known and all(given.values)))
+
+
+def names_of(optimizer: Optimizer) -> str:
+    """The names of all that an optimizer may be."""
+    return " or ".join(each.rpartition(".")[2] for each in optimizer.qualnames)
+
+
+def told(program: TrainingProgram, optimizer: Optimizer) -> Refusal | InPlace | None:
+    """What is said of an optimizer that is fused, or cannot be by its kind."""
+    fusing = [each for each in optimizer.qualnames if each in SINCE]
+    fused = optimizer.argument("fused")
+    if fusing and (fused.state == "computed" or any(fused.values)):
+        return codemod.in_place(optimizer.site, f"{names_of(optimizer)} updates all parameters in one kernel")
+    if fusing != [*optimizer.qualnames]:
+        reason = not_all(optimizer, fusing)
+        if reason is None:
+            return codemod.in_place(optimizer.site, f"{names_of(optimizer)} has no fused kernel to ask for")
+        message = "the optimizer may update the parameters with a kernel per operation, where one could do it all"
+        return codemod.refuse(optimizer.site, message, reason, evidence=of_optimizer(program, optimizer))
+    if optimizer.is_plain and len(fusing) == 1:
+        return codemod.in_place(optimizer.site, PLAIN_SGD)
+    return None
 
 
 def not_all(optimizer: Optimizer, fusing: list[str]) -> str | None:
@@ -276,19 +281,14 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
         if gpu is False or theirs:
             continue
         for optimizer in program.optimizers:
-            name = (optimizer.qualname or "").rpartition(".")[2]
-            since = SINCE.get(optimizer.qualname or "")
             if optimizer.trains == "inputs":
                 continue
-            if since is None or optimizer.is_plain:
-                yield codemod.in_place(
-                    optimizer.site, PLAIN_SGD if since else f"{name or 'it'} has no fused kernel to ask for"
-                )
+            said = told(program, optimizer)
+            if said is not None:
+                yield said
                 continue
-            fused = optimizer.argument("fused")
-            if fused.state == "computed" or any(fused.values):
-                yield codemod.in_place(optimizer.site, f"{name} updates all parameters in one kernel")
-                continue
+            name = names_of(optimizer)
+            optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
             message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
             seen = evidence(training, "precision" if program.framework is Framework.LIGHTNING else "fp16")
             reason = why_not_handed_over(program, training, optimizer)

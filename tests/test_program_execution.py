@@ -1723,11 +1723,11 @@ def test_a_model_that_may_be_wrapped_runs_once_in_a_call() -> None:
     assert len([each for each in events(execution, "forward") if each.name == "torch.nn.DataParallel"]) == 2
 
 
-def test_of_the_values_only_dicts_have_classes_below_theirs() -> None:
-    """The others are asked for by ``type(value) is``, which takes a fifth of the time of ``isinstance``."""
+def test_values_have_no_classes_below_theirs() -> None:
+    """They are asked for by ``type(value) is``, which takes a fifth of the time of ``isinstance``."""
     kinds = Value.__subclasses__()
     assert {Tensor, Const, Mapping} <= {*kinds}
-    assert {kind for kind in kinds if kind.__subclasses__()} == {Mapping}
+    assert not {kind for kind in kinds if kind.__subclasses__()}
 
 
 HANDED = """

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from turbofix.program import builtin_calls, calls, config_files, imports, libraries, methods
+from turbofix.program import calls, config_files, imports, libraries, methods
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.tensors import ANY_DTYPE, detached, part_of, tensors_in, with_roles
 from turbofix.program.values import (
@@ -141,6 +141,8 @@ def _read_module(interp: Interpreter, value: ModuleValue, name: str, node: ast.A
     found = imports.member(interp, value.module, name)
     if name == "__dict__":
         return value
+    if found is None and name in ("get", "update"):  # of globals()
+        return Method(value, name)
     return found if found is not None else interp.opaque(f"{value.module.name}.{name}", "import", node)
 
 
@@ -183,9 +185,11 @@ def _read_instance(interp: Interpreter, value: Instance, name: str, node: ast.AS
         return _read_made(interp, value.base, name, node, called)
     if called:
         return Method(value, name)
-    if name == "device" and calls.is_module(value):
-        placed = any(base.endswith(".LightningModule") for base in value.cls.externals())  # by the trainer
-        return device(interp, "conditional" if placed else value.device, node)
+    lightning = any(base.endswith(".LightningModule") for base in value.cls.externals())
+    if name == "device" and calls.is_module(value):  # the trainer places it
+        return device(interp, "conditional" if lightning else value.device, node)
+    if name == "hparams" and lightning:
+        return value.attributes.setdefault(name, Namespace(value.made_at, {}, True))
     known = value.children.get(name)
     if known is None:
         known = value.children[name] = Opaque(
@@ -393,8 +397,6 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
 
 
 def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.AST) -> Value:
-    if isinstance(value, builtin_calls.ModuleNames):
-        value = ModuleValue(interp.frame.module)
     if isinstance(value, Mapping):
         imports.fill(interp, value)
         if value.factory is not None and not (type(key) is Const and key.value in value.entries):
@@ -450,7 +452,7 @@ def _read_item(interp: Interpreter, value: Value, key: Value | None, node: ast.A
         return Const(value.value[index], value.origin) if isinstance(index, int) and in_range else UNKNOWN
     if type(value) is External:
         return _external_item(value, key, node, interp)
-    if type(value) is ModuleValue:  # module.__dict__[name]
+    if type(value) is ModuleValue:  # globals()[name], module.__dict__[name]
         return calls.named_member(interp, value, key, node)
     return NUMBER if type(value) is Unknown and value.number else UNKNOWN
 

@@ -361,13 +361,7 @@ def _globals(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST
         return Mapping(
             interp.control, None, {key: Entry(value, True) for key, value in interp.frame.scope.names.items()}, True
         )
-    return ModuleNames(interp.control, None, {}, True)
-
-
-class ModuleNames(Mapping):
-    """``globals()``: updating it changes the module's names."""
-
-    __slots__ = ()
+    return ModuleValue(interp.frame.module)
 
 
 def _exit(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:

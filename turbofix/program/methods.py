@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from turbofix.program import access, builtin_calls, calls, config_files, externals, imports, libraries, options
 from turbofix.program.events import Arguments, EventKind
+from turbofix.program.names import parameters
 from turbofix.program.tensors import (
     cast,
     detached,
@@ -34,6 +35,7 @@ from turbofix.program.values import (
     NUMBER,
     UNKNOWN,
     Bound,
+    Class,
     Const,
     Device,
     Entry,
@@ -44,6 +46,7 @@ from turbofix.program.values import (
     Iterated,
     Made,
     Mapping,
+    ModuleValue,
     Namespace,
     Opaque,
     Option,
@@ -135,7 +138,22 @@ def call_method(interp: Interpreter, receiver: Value, name: str, arguments: Argu
             if name in ("lower", "upper", "strip", "copy")
             else _call_anything(interp, receiver, name, arguments, node)
         )
+    if type(receiver) is ModuleValue and name == "update":
+        interp.event("destroy", node, "globals().update", None, arguments)
+        builtin_calls.destroy(interp)
+        return NONE
+    if type(receiver) is ModuleValue:  # globals().get(name)
+        return calls.named_member(interp, receiver, _argument(arguments), node)
+    if type(receiver) is Class and name in _REVIVALS and receiver.externals():
+        init = receiver.find("__init__")
+        taken = [each.arg for each in parameters(init.node)] if type(init) is Function else []
+        kept = {each: passed for each, passed in arguments.keywords.items() if each in taken}
+        return calls.construct(interp, receiver, Arguments([], kept, open=True), node)
     return _call_anything(interp, receiver, name, arguments, node)
+
+
+_REVIVALS = frozenset({"from_pretrained", "load_from_checkpoint"})
+"""Methods that a class inherits from a library, and that make an object of it with saved weights."""
 
 
 def of_option(option: Option, value: Value) -> Value:
@@ -793,10 +811,6 @@ def _call_mapping(interp: Interpreter, mapping: Mapping, name: str, arguments: A
 
 
 def _update_mapping(interp: Interpreter, mapping: Mapping, arguments: Arguments, node: ast.AST) -> Value:
-    if isinstance(mapping, builtin_calls.ModuleNames):
-        interp.event("destroy", node, "globals().update", None, arguments)
-        builtin_calls.destroy(interp)
-        return NONE
     certainty = interp.certainty(mapping.made_at)
     if certainty == "never":
         return NONE

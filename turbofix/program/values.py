@@ -434,7 +434,7 @@ def join(first: Value | None, second: Value | None) -> Value | None:
         return first
     if first is None:
         return second
-    # No class of values but Mapping has a subclass, and values are equal only to themselves: this runs a hundred
+    # No class of values has a subclass, and values are equal only to themselves: this runs a hundred
     # thousand times.
     kind, other = type(first), type(second)
     if kind is not other:
