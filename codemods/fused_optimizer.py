@@ -106,6 +106,7 @@ PLAIN = "adamw_torch"
 FUSED = ("adamw_torch_fused", "adamw_apex_fused")
 """What the settings of transformers call AdamW without and with one kernel for all parameters."""
 
+APART = "{} updates the parameters with a kernel per operation; fused, one kernel does it all"
 PLAIN_SGD = "SGD without momentum updates all parameters by one `_foreach_add_`"
 
 AVAILABLE = "torch.cuda.is_available()"
@@ -158,7 +159,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         name, since = names_of(optimizer), max(SINCE[each] for each in optimizer.qualnames)
         # SGD, which asks for more, is the last
         optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
-        message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
+        message = APART.format(name)
         seen = of_optimizer(program, optimizer)
         reason = why_not(program, optimizer)
         if program.target.torch < since:
@@ -255,8 +256,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         unsaid = optim.state == "absent"
         if program.target.torch >= BY_DEFAULT if unsaid else not optim.known or set(optim.values) != {PLAIN}:
             continue
-        before = f"before torch {version(BY_DEFAULT)} " if unsaid else ""
-        message = f"{before}AdamW updates the parameters with a kernel per operation; fused, one kernel does it all"
+        message = APART.format(f"before torch {version(BY_DEFAULT)} AdamW" if unsaid else "AdamW")
         seen = evidence(training, "optim")
         place = optim.edit_at or training.site
         reason = why_not_under_trainer(program, training)
@@ -287,9 +287,8 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
             if said is not None:
                 yield said
                 continue
-            name = names_of(optimizer)
             optimizer = replace(optimizer, qualname=optimizer.qualnames[-1])  # noqa: PLW2901
-            message = f"{name} updates the parameters with a kernel per operation; fused, one kernel does it all"
+            message = APART.format(names_of(optimizer))
             seen = evidence(training, "precision" if program.framework is Framework.LIGHTNING else "fp16")
             reason = why_not_handed_over(program, training, optimizer)
             if reason is not None:

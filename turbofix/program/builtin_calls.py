@@ -298,10 +298,6 @@ def _vars(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -
     return value
 
 
-def _hasattr(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
-    return UNKNOWN
-
-
 def _print(interp: Interpreter, name: str, arguments: Arguments, node: ast.AST) -> Value:
     for passed in arguments.positions:
         interp.show_tensors(passed.value, passed.node or node, "print")
@@ -384,8 +380,6 @@ _HANDLERS: dict[str, Handler] = {
     "__import__": imports.import_by_name,
     "getattr": _getattr,
     "setattr": _setattr,
-    "hasattr": _hasattr,
-    "isinstance": _hasattr,
     "vars": _vars,
     "print": _print,
     "open": _open,

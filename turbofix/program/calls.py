@@ -336,17 +336,14 @@ def hand(interp: Interpreter, arguments: Arguments, node: ast.AST, *, objects: b
 
 def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast.AST) -> Value:
     """``getattr(owner, key)``: an option's value may be any member of a module."""
-    if type(key) is Const and isinstance(key.value, str):
-        return access.read_attribute(interp, owner, key.value, node)
     if type(key) is Union:  # a text that something unknown may have replaced is what is meant, where it names one
         named = tuple(each for each in key.values if type(each) is Const) or (UNKNOWN,)
         return join_all(named_member(interp, owner, each, node) for each in named) or UNKNOWN
-    default = key.default if type(key) is Option else None
-    known: Value | None = None
-    if type(default) is Const and isinstance(default.value, str) and default.value.isidentifier():
-        known = access.read_attribute(interp, owner, default.value, node)
-        if type(key) is Option and key.how == config_files.HOW and not isinstance(known, (Unknown, Opaque)):
-            return known  # the file names it
+    name, known = imports.text_of(key), None
+    if name is not None and name.isidentifier():
+        known = access.read_attribute(interp, owner, name, node)
+        if type(key) is not Option or (key.how == config_files.HOW and not isinstance(known, (Unknown, Opaque))):
+            return known  # the text or the file names it
     for member in members(owner):
         if type(member) is External:
             known = join(known, External(f"{member.qualname}.*"))
@@ -355,11 +352,9 @@ def named_member(interp: Interpreter, owner: Value, key: Value | None, node: ast
             values = [imports.member(interp, member.module, name) for name in list(member.module.scope.names)]
             own: list[Value] = [each for each in values if isinstance(each, (Function, Class))]
             known = join(known, join_all((own or [each for each in values if type(each) is External])[:8]))
-        elif type(member) is Instance:
-            known = join(known, join_all(member.attributes.values()))
-            known = join(known, UNKNOWN)
         else:
-            known = join(known, UNKNOWN)
+            held = join_all(member.attributes.values()) if type(member) is Instance else None
+            known = join(join(known, held), UNKNOWN)
     return known or UNKNOWN
 
 
@@ -605,7 +600,7 @@ def new_instance(interp: Interpreter, cls: Class, node: ast.AST) -> Instance:
     return instance
 
 
-def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.AST) -> Value:
+def construct(interp: Interpreter, cls: Class, arguments: Arguments, node: ast.AST) -> Instance:
     """Make an object of a class of the project."""
     instance = new_instance(interp, cls, node)
     instance.arguments = arguments

@@ -203,13 +203,9 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
     interp.frame = Frame(None, module.scope, module)
     interp.control = interp.module_controls[module]
     for node, function in list(interp.functions.items()):
-        if function.module is not module or node in interp.called or not interp.glance.mentions_training(node, module):
-            continue
-        if function.cls is None:
-            calls.invoke(interp, function, Arguments(), None)
-        else:
-            receiver = _receiver(interp, function.cls)
-            calls.invoke(interp, function, Arguments([Passed(receiver)]), None)
+        if function.module is module and node not in interp.called and interp.glance.mentions_training(node, module):
+            receiver = [] if function.cls is None else [Passed(_receiver(interp, function.cls))]
+            calls.invoke(interp, function, Arguments(receiver), None)
     for cls in list(interp.classes.values()):  # what it inherits from a class of another file
         if cls.module is module and not any(map(_trains, interp.events)):
             for method in _methods(interp, _receiver(interp, cls)):
@@ -219,15 +215,7 @@ def _run_uncalled(interp: Interpreter, module: ModuleFile) -> None:
 
 def _receiver(interp: Interpreter, cls: Class) -> Instance:
     """An object of a class, for methods that nobody calls."""
-    known = interp.instances.get(cls.node)
-    if known is not None:
-        return known
-    instance = calls.new_instance(interp, cls, cls.node)
-    interp.instances[cls.node] = instance
-    init = cls.find("__init__")
-    if type(init) is Function and init.node not in interp.called:
-        calls.invoke(interp, init, Arguments([Passed(instance)]), None)
-    return instance
+    return interp.instances.get(cls.node) or calls.construct(interp, cls, Arguments(), cls.node)
 
 
 def _mark_inputs(events: list[Event]) -> None:

@@ -92,19 +92,10 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-_DATACLASS = frozenset(
-    {
-        "dataclasses.dataclass",
-        "pydantic.dataclasses.dataclass",
-        "chex.dataclass",
-        "attr.s",
-        "attrs.define",
-        "attr.dataclass",
-    }
+_DATACLASS = libraries.words(
+    "dataclasses.dataclass pydantic.dataclasses.dataclass chex.dataclass attr.s attrs.define attr.dataclass"
 )
-_RECORDS = frozenset(
-    {"pydantic.BaseModel", "pydantic.BaseSettings", "pydantic_settings.BaseSettings", "typing.NamedTuple"}
-)
+_RECORDS = libraries.words("pydantic.BaseModel pydantic.BaseSettings pydantic_settings.BaseSettings typing.NamedTuple")
 
 
 _LOOKED_INTO = frozenset({Lazy, Union, Const})
