@@ -439,12 +439,14 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
         raise Refuse("the number is not handed over directly")
     if page.loop_of(call) is not node or sync.meter.call.path != loop.loop.site.path:
         raise Refuse("the meter is fed in another loop or function")
-    if number_of(pages, page, sync, read) != "float":
+    if number_of(pages, page, sync, read, likely=True) != "float":
         raise Refuse("the meter counts in whole numbers")
     refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id
     scope = page.maker(meter, call)
-    plan = Deferral(kept_on_device(page, loop, sync, read, "float"))
+    base = stripped(read)
+    known = sync.of == "loss" or (base is not None and kind_of(page, base, Results(pages, dict(sync.results))))
+    plan = Deferral(kept_on_device(page, loop, sync, read, "float"), likely=not known)
     for each in page.reads(meter, scope):
         attribute = page.parent(each)
         if attribute is call.func or page.holds(call, each):

@@ -21,7 +21,8 @@ Use instead
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
     that returns it gets a parameter ``device=None``. Where ``if use_cuda:`` decides over the copy, it chooses the
     device: ``device="cuda" if use_cuda else "cpu"``. A tensor that an object keeps on the host, and that is copied
-    whenever it is read, stays on the device from its first copy on.
+    whenever it is read, stays on the device from its first copy on. ``x[range(n), labels]`` is indexed with a range of
+    the device.
 
 When refused
     Nothing is said of set-up code, and of what holds data of the host (``torch.tensor(rows).to(device)``): told the
@@ -49,9 +50,10 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop
-from turbofix.program.model import Creation, Evaluation, Guard, MovedAgain, Placement, Step, TrainingProgram
+from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAgain, Placement, Step, TrainingProgram
 
 from ._copies import goes_to_gpu
+from ._listed import named
 
 codemod = Codemod(
     __name__,
@@ -102,6 +104,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     assumes=assumes,
                     worth=Worth.SMALL if made.guard.kind == "condition" else None,
                 )
+    for each in program.listed:
+        if each.on_device and (program.device.reaches_cuda or program.names_cuda):
+            assumes = (ON_GPU,) * (each.unplaced or not program.device.reaches_cuda)
+            seen = (Evidence("made in Python", each.site),)
+            yield codemod.finding(each.site, each.message, plan=each, evidence=seen, assumes=assumes)
     for again in program.moved_again:
         goes = goes_there(program, again.to)
         if goes is not None and not is_seldom(again.guard, kept=True):
@@ -127,6 +134,9 @@ def is_seldom(guard: Guard, *, kept: bool = False) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Tell the call the device, and take the copy away."""
     plan = finding.plan
+    if isinstance(plan, Listed):
+        edit.replace(plan.site, named(plan, edit))
+        return
     if isinstance(plan, MovedAgain):
         edit.before(plan.statement, f"{plan.name} = {plan.name}.{plan.told}")
         edit.cut(plan.site, plan.moved)

@@ -42,7 +42,6 @@ Measured
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
@@ -51,6 +50,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.model import Formula, Listed, Model, TrainingProgram
 
+from ._listed import named
 from ._precision import version
 
 codemod = Codemod(
@@ -62,7 +62,6 @@ codemod = Codemod(
 )
 
 FUSED_RMS = (2, 9)
-NAMED = re.compile(r"\{(torch\.\w+)\}")
 UNBIASED, OUTSIDE = ("unbiased", "unbiased_outside"), ("outside", "unbiased_outside")
 NAMES = {
     "gelu": "GELU",
@@ -78,6 +77,8 @@ NAMES = {
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Formulas that torch has a kernel for, and lists that it makes at once."""
     for each in program.listed:
+        if each.on_device:
+            continue  # for device-tensors
         made = (Evidence("made in Python", each.site),)
         yield codemod.finding(
             each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
@@ -119,7 +120,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
     if isinstance(formula, Listed):
-        edit.replace(formula.site, NAMED.sub(lambda name: edit.name(name[1], formula.site), formula.text))
+        edit.replace(formula.site, named(formula, edit))
         return
     assert isinstance(formula, Formula)
     norm = formula.eps is not None

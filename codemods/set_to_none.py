@@ -60,8 +60,6 @@ codemod = Codemod(
 )
 
 SINCE = (2, 0)
-DEPENDING = frozenset(("torch.nn.AdaptiveLogSoftmaxWithLoss",))
-"""Layers that leave parameters out where no sample of a batch needs them."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if reason is not None:
                 yield codemod.refuse(zeroing.site, message, reason, evidence=(of_loop(step),))
             else:
-                assumes = (EVERY_GRADIENT,) if is_left_alone(zeroing, step, program) else ()
+                assumes = (EVERY_GRADIENT,) if has_memory(step, program) else ()
                 seen = (of_loop(step),)
                 yield codemod.finding(zeroing.site, message, plan=Plan(zeroing), evidence=seen, assumes=assumes)
 
@@ -110,20 +108,10 @@ def why_not(zeroing: Zeroing, step: Step, program: TrainingProgram) -> str | Non
     return None
 
 
-def is_left_alone(zeroing: Zeroing, step: Step, program: TrainingProgram) -> bool:
-    """Whether a parameter may take no part in a step, which an optimizer with a memory then leaves alone with None."""
+def has_memory(step: Step, program: TrainingProgram) -> bool:
+    """Whether an optimizer moves or decays a parameter whose gradient is zero, and leaves one alone that has None."""
     optimizers = [program.optimizer(site) for site in step.optimizers]
-    if all(each is not None and each.is_plain and not each.regrouped for each in optimizers):
-        return False
-    if zeroing.unsettled is not None or any(each is not step and shares(each, step) for each in program.steps):
-        return True
-    models = [program.model(site) for site in step.models]
-    return not models or any(each is None or not each.layers_complete or each.layers & DEPENDING for each in models)
-
-
-def shares(one: Step, other: Step) -> bool:
-    """Whether two loops train the same parameters, as far as is known."""
-    return bool({*one.models, *one.optimizers} & {*other.models, *other.optimizers})
+    return not all(each is not None and each.is_plain and not each.regrouped for each in optimizers)
 
 
 def is_torchs(optimizer: Optimizer) -> bool:

@@ -1,10 +1,11 @@
-"""Lists of tensors that Python makes one by one, and that one call of torch makes: windows, norms, equal numbers."""
+"""What Python makes number by number, and one call of torch at once: windows, norms, equal numbers, indices."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -13,7 +14,8 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Listed
 from turbofix.program.names import dotted
-from turbofix.program.sites import COMPREHENSIONS
+from turbofix.program.sites import COMPREHENSIONS, LOOPS
+from turbofix.program.values import Tensor, members
 from turbofix.program.written import meaning
 
 _DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
@@ -39,7 +41,35 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
                 made = _equal(analysis, call, inner, module)
             if made is not None:
                 found.append(made)
-    return tuple(sorted(found, key=lambda each: each.site))
+    return tuple(sorted((*found, *_indexed(analysis)), key=lambda each: each.site))
+
+
+def _indexed(analysis: Analysis) -> Iterator[Listed]:
+    """``x[range(n), labels]``: numbers of the host, one by one, that a tensor is indexed with."""
+    for module in analysis.execution.modules.values():
+        ranged = [each for each in every(ast.Subscript, module.tree) if "range(" in module.text and _ranges(each)]
+        for node in ranged:
+            places, text = analysis.facts.places, dotted(node.value)
+            seen = [each for each in analysis.execution.frames.items() if node.value in each[1].values]
+            held = [each for _, frame in seen for each in members(frame.values[node.value])]
+            looped = any(isinstance(each, LOOPS) for each in places.ancestors(node, module))
+            looped = looped or any(level.kind == "loop" for opener, _ in seen for level in opener.chain())
+            if text is None or not looped or not held or not all(isinstance(each, Tensor) for each in held):
+                continue
+            device = {each.device for each in held if isinstance(each, Tensor)}
+            for call in _ranges(node) if device != {"cpu"} else ():
+                numbers = ", ".join(_text(analysis, each, module) for each in call.args)
+                message = f"the numbers of a range are copied from the host one by one, to index `{text}`"
+                told = f"{{torch.arange}}({numbers}, device={text}.device)"
+                yield Listed(places.site(call, module), message, told, unplaced="unknown" in device, on_device=True)
+
+
+def _ranges(node: ast.Subscript) -> list[ast.Call]:
+    """The ranges among several indices."""
+    indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+    calls = [each for each in indices if isinstance(each, ast.Call) and not each.keywords]
+    found = [each for each in calls if dotted(each.func) == "range"]
+    return found if len(found) < len(indices) and not any(isinstance(each, ast.Slice) for each in indices) else []
 
 
 def _text(analysis: Analysis, node: ast.AST, module: ModuleFile) -> str:

@@ -663,8 +663,7 @@ class Zeroing:
 
     ``receiver_text`` is what is told to forget them (``optimizer``, ``self.model``), None where that is not known to be
     a module or an optimizer of torch. ``keyword``: the argument is given by name; None for a loop, whose statement is
-    ``site``. ``read`` is where the program reads a gradient by itself; ``unsettled`` what decides in some steps only
-    whether parameters take part.
+    ``site``. ``read`` is where the program reads a gradient by itself.
     """
 
     site: Site
@@ -673,7 +672,6 @@ class Zeroing:
     guard: Guard = ALWAYS
     comments: tuple[str, ...] = ()
     read: Site | None = None
-    unsettled: Site | None = None
 
 
 @dataclass(frozen=True)
@@ -1567,11 +1565,13 @@ class Kept:
 @dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
-    torch in braces."""
+    torch in braces. ``on_device``: it is made for a tensor of a GPU, or of an unknown place (``unplaced``)."""
 
     site: Site
     message: str
     text: str
+    unplaced: bool = False
+    on_device: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""Where a step fills gradients with zeros instead of forgetting them, and whether the next one would tell.
-
-A parameter that takes part in every step, or in none, is updated alike from a gradient of None and from one of zeros
-that the backward pass has added to. One that takes part in some steps is not: with zeros an optimizer decays it all the
-same, and moves it on by its momentum.
-"""
+"""Where a step fills gradients with zeros instead of forgetting them, and where some may come late."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_model, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, every, once_per_node
+from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
@@ -48,7 +43,6 @@ def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tup
     if not asked and not loops:
         return ()
     places = analysis.facts.places
-    unsettled = next(_unsettled(analysis, events, record), None)
     found: dict[Site, Zeroing] = {}
     for event, loop in (*asked, *loops):
         node: ast.AST = loop or event.node
@@ -63,7 +57,6 @@ def zeroings(analysis: Analysis, events: list[Event], record: LoopRecord) -> tup
                 analysis.guards.guard(event, record.node),
                 places.comments_at(node, event.module),
                 next(gradient_reads(analysis, [each for _, each in loops if each is not None]), None),
-                unsettled,
             ),
         )
     return tuple(found[site] for site in sorted(found))
@@ -220,7 +213,7 @@ def late(analysis: Analysis, events: list[Event], record: LoopRecord) -> Site | 
     stepped = [each for event in events if event.kind == "step" for each in optimizers_in(concerned(event))]
     if not any(map(_has_momentum, stepped)):
         return None
-    return next(_deciding(analysis, events, record, after_updates=True), None)
+    return next(_deciding(analysis, events, record), None)
 
 
 def _has_momentum(optimizer: Value) -> bool:
@@ -230,52 +223,33 @@ def _has_momentum(optimizer: Value) -> bool:
     return optimizer.arguments.open or (momentum is not None and settled(momentum.value) not in (0, 0.0))
 
 
-def _unsettled(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Site]:
-    """What may decide from step to step which parameters get a gradient."""
-    places = analysis.facts.places
-    yield from _deciding(analysis, events, record)
-    for module in analysis.execution.modules.values():
-        if "requires_grad" in module.text:
-            for node in by_type(module.tree).get(ast.Attribute, ()):
-                if not isinstance(node, ast.Attribute):
-                    continue
-                if node.attr == "requires_grad_" or (node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)):
-                    yield places.site(node, module)
+def _deciding(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[Site]:
+    """What may decide in the code from step to step which parameters get a gradient, and no update waits for.
 
-
-def _deciding(
-    analysis: Analysis, events: list[Event], record: LoopRecord, *, after_updates: bool = False
-) -> Iterator[Site]:
-    """What may decide in the code from step to step which parameters get a gradient.
-
-    ``after_updates``: only what an update does not wait for: what stands under the same tests as it is there by then.
+    What stands under the same tests as an update is there by then.
     """
     places, loop = analysis.facts.places, record.node
     judged: set[ast.AST] = set()
 
     def is_fixed(call: ast.AST | None, module: ModuleFile | None) -> bool:
-        if _goes_through_all(analysis, call, module):
-            return True
-        return after_updates and _is_chosen_before(analysis, call, module, loop)
+        return _goes_through_all(analysis, call, module) or _is_chosen_before(analysis, call, module, loop)
 
-    awaited = [analysis.guards.guard(event, loop).tests for event in events if after_updates and event.kind == "step"]
+    awaited = [analysis.guards.guard(event, loop).tests for event in events if event.kind == "step"]
     losses = {analysis.guards.guard(event, loop).tests for event in events if event.kind == "criterion"}
-    if after_updates and len(losses) == 1:
+    if len(losses) == 1:
         awaited += losses  # a single kind of loss: there is no gradient at all without it
     for event in events:
         if no_grad(event):
             continue
-        if event.kind in ("backward", "forward", "criterion", "step"):
-            # what is stepped more seldom than its gradients are computed has them all by then
+        if event.kind in ("backward", "forward", "criterion"):
             guard = analysis.guards.guard(event, loop)
-            waits = event.kind == "step" and (after_updates or guard.kind == "every_n")
-            waits = waits or any(tests[: len(guard.tests)] == guard.tests for tests in awaited)
+            waits = any(tests[: len(guard.tests)] == guard.tests for tests in awaited)
             if guard.kind not in _OFTEN and not waits:
                 yield guard.tests[-1] if guard.tests else analysis.facts.site(event)
         called = event.node.func if event.kind == "forward" and isinstance(event.node, ast.Call) else None
         if isinstance(called, ast.Subscript) and not isinstance(called.slice, ast.Constant):
             yield analysis.facts.site(event)
-        fixed = after_updates and _is_chosen_before(analysis, event.node, event.module, loop)
+        fixed = _is_chosen_before(analysis, event.node, event.module, loop)
         if event.kind == "unknown_call" and not fixed and any(map(_may_be_module, members(event.receiver))):
             yield analysis.facts.site(event)
         among = members(analysis.facts.evaluate(called, analysis.facts.frames(event)))
@@ -294,7 +268,7 @@ def _deciding(
             for picked in _picks(analysis, scope, inside):
                 yield places.site(picked, frame.module)
             for decision in _tests(scope) if _is_of_module(frame) and scope is not loop else ():
-                if after_updates and not _decides_weights(analysis, decision, scope, inside):
+                if not _decides_weights(analysis, decision, scope, inside):
                     continue
                 kind, _ = analysis.guards.judge(Condition(decision.test, True, decision, inside), loop)
                 if kind not in _OFTEN:
