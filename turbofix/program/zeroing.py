@@ -15,7 +15,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
 from turbofix.program.guards import Condition
 from turbofix.program.model import Zeroing
-from turbofix.program.names import dotted, parameters, walk_here
+from turbofix.program.names import walk_here
 from turbofix.program.regions import no_grad
 from turbofix.program.sites import FUNCTIONS, blocks, contains
 from turbofix.program.values import (
@@ -25,9 +25,7 @@ from turbofix.program.values import (
     Instance,
     Made,
     Mapping,
-    Opaque,
     Sequence,
-    Tensor,
     Value,
     members,
 )
@@ -268,8 +266,6 @@ def _deciding(analysis: Analysis, events: list[Event], record: LoopRecord) -> It
             for picked in _picks(analysis, scope, inside):
                 yield places.site(picked, frame.module)
             for decision in _tests(scope) if _is_of_module(frame) and scope is not loop else ():
-                if not _decides_weights(analysis, decision, scope, inside):
-                    continue
                 kind, _ = analysis.guards.judge(Condition(decision.test, True, decision, inside), loop)
                 if kind not in _OFTEN:
                     yield places.site(decision.test, frame.module)
@@ -291,35 +287,6 @@ def _is_chosen_before(analysis: Analysis, call: ast.AST | None, module: ModuleFi
     if loop in facts.places.ancestors(called, module) or isinstance(owner, ast.Module):
         return not any(loop in facts.places.ancestors(each, module) for each in writes)
     return all(isinstance(each, ast.arg) for each in writes)  # it is given to the function that calls it
-
-
-def _decides_weights(
-    analysis: Analysis, decision: ast.If | ast.IfExp | ast.While, scope: ast.AST, frames: tuple[Frame, ...]
-) -> bool:
-    """Whether what a test decides in a forward pass may be which layers or weights take part."""
-    if isinstance(decision, ast.While):
-        return True
-    if isinstance(decision, ast.IfExp):
-        branches: list[ast.AST] = [decision.body, decision.orelse]
-    else:
-        branches = [*decision.body, *decision.orelse]
-    inside = [node for branch in branches for node in walk(branch)]
-    body = getattr(scope, "body", None)
-    is_end = isinstance(body, list) and body[-1] is decision
-    if not is_end and any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in inside):
-        return True
-    given = parameters(scope)
-    own = given[0].arg if given else ""
-    named = [node for node in inside if isinstance(node, ast.Attribute) and (dotted(node) or "").startswith(f"{own}.")]
-    called = [node.func for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return any(
-        _holds_modules(value)
-        or (isinstance(value, Tensor) and "param" in value.roles)
-        or (isinstance(value, Bound) and isinstance(value.receiver, Instance) and is_module_class(value.receiver))
-        or (isinstance(value, Opaque) and bool(value.uses & {"()", "(tensor)", "parameters"}))
-        for node in (*named, *called)
-        for value in members(analysis.facts.evaluate(node, frames))
-    )
 
 
 def _goes_through_all(analysis: Analysis, call: ast.AST | None, module: ModuleFile | None) -> bool:
