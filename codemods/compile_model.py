@@ -43,14 +43,14 @@ Measured
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Evaluation, Framework, Loader, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
@@ -107,9 +107,8 @@ ENOUGH = 20_000
 FEW = 6_000
 """Steps that do not, at 10 milliseconds saved on each."""
 
-PASSES, PASSES_IN_MEMORY, EPOCHS, LONG = 2, 20, 3, 1_000
-"""Passes over data, over tensors in memory, and of a ``Trainer`` by default, which most often are over in minutes; and
-what a number that is not known may be."""
+PASSES, EPOCHS, LONG = 2, 3, 1_000
+"""Passes over data, and of a ``Trainer`` by default, which most often are over soon; what one not known may be."""
 
 WIDE, NARROW = 128, 64
 SWITCH = "torch_compile"
@@ -177,10 +176,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
         reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
-        few = False
-        if longest is None and (read := [program.loader(site) for step in steps for site in step.loaders]):
-            passes = [step.passes for step in steps]
-            few = are_few(None if None in passes else max(filter(None, passes), default=None), model, read)
+        passes = [step.passes or LONG for step in steps if step.loaders]
+        few = longest is None and are_few(max(passes, default=None), model)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -219,15 +216,12 @@ def over_soon(steps: int | None) -> str | None:
     return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
 
 
-def are_few(passes: int | None, model: Model, loaders: Iterable[Loader | None], few: int = PASSES) -> bool:
+def are_few(passes: int | None, model: Model, few: int = PASSES) -> bool:
     """Whether a training that makes so many passes over data of unknown size is most likely too short.
 
-    Data that are read as they come, and the texts that a language model learns from, may be as long as they like.
+    The texts that a language model learns from may be as long as they like.
     """
-    kinds = {each.dataset.kind if each is not None else "unknown" for each in loaders}
-    if passes is None or "iterable" in kinds or any(GENERATING.search(layer) for layer in model.layers):
-        return False
-    return passes <= (PASSES_IN_MEMORY if kinds == {"tensors"} else few)
+    return passes is not None and passes <= few and not any(map(GENERATING.search, model.layers))
 
 
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -246,8 +240,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             told.add(key)
             message = f"`{text}` runs uncompiled, one kernel for each of its operations"
             seen = (Evidence("Lightning trains it", training.site),)
-            read = [each for each in program.loaders if each.fed != "no"]
-            loaders = [each.site for each in read]
+            loaders = [each.site for each in program.loaders if each.fed != "no"]
             resized = training.module.resized if training.module is not None else None
             differ = varying(program, loaders, resized, "compiled") is not None
             reason = why_not_as_it_is(program, model)
@@ -256,7 +249,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             reason = reason or over_soon(number(training, "max_steps"))
-            few = are_few(number(training, "max_epochs"), model, read)
+            few = are_few(number(training, "max_epochs"), model)
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
@@ -291,7 +284,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         seen = (of_value("max_steps", steps, training.site), *evidence(training, SWITCH))
         reason = why_not_under_trainer(program, training) or over_soon(longest)
         epochs = number(training, "num_train_epochs") if training.argument("num_train_epochs").known else EPOCHS
-        few = longest is None and any(are_few(epochs, model, (), EPOCHS) for model in training.models)
+        few = longest is None and any(are_few(epochs, model, EPOCHS) for model in training.models)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue

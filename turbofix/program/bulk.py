@@ -13,7 +13,7 @@ from turbofix.program.events import Event
 from turbofix.program.model import Bulk, Hazard, Model
 from turbofix.program.names import dotted
 from turbofix.program.objects import models_in, parameter_owners
-from turbofix.program.values import Class, Instance, Made, Opaque, Tensor, flatten, members
+from turbofix.program.values import Class, Instance, Made, Opaque, members
 from turbofix.program.weights import is_all, is_owner, names_before
 
 BULKY = 1_000_000_000
@@ -66,7 +66,7 @@ def _bulk(analysis: Analysis, event: Event, optimizer: Made, large: set[Site]) -
     text = next((dotted(name) for name in names if all(is_owner(analysis, name, each, owned) for each in frames)), None)
     statement = facts.places.statement(event.node, event.module)
     alone = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)) and statement.value is event.node
-    hazard = _hazard(analysis) or _tensor_given(analysis, optimizer) or _looked_at(analysis, optimizer)
+    hazard = _hazard(analysis) or _looked_at(analysis, optimizer)
     return Bulk(facts.site(event), model, text, alone, hazard)
 
 
@@ -78,18 +78,6 @@ def _hazard(analysis: Analysis) -> Hazard | None:
             line = module.text.count("\n", 0, match.start()) + 1
             site = Site(module.path, line, 0, line, 0, "")
             return Hazard("the states of the optimizer are looked at", site)
-    return None
-
-
-def _tensor_given(analysis: Analysis, optimizer: Made) -> Hazard | None:
-    """Where a rate or another number of the optimizer is a tensor."""
-    for name, position in (("lr", 1), ("betas", 2), ("eps", 3), ("weight_decay", 4)):
-        passed = optimizer.arguments.get(name, position)
-        tensors = [each for each in flatten(passed.value) if isinstance(each, Tensor)] if passed is not None else []
-        site = analysis.facts.origin_site(optimizer.origin)
-        if tensors and site is not None:
-            what = "the learning rate" if name == "lr" else f"`{name}`"
-            return Hazard(f"{what} is a tensor, which bitsandbytes does not take", site)
     return None
 
 
@@ -107,7 +95,4 @@ def _looked_at(analysis: Analysis, optimizer: Made) -> Hazard | None:
             if stored and "weight_decay" in said and optimizer.qualname == "torch.optim.Adam":
                 why = "a weight decay is set later on, which bitsandbytes applies as AdamW does"
                 return Hazard(why, places.site(key, module))
-        for each in every(ast.Attribute, module.tree):
-            if each.attr == "sparse" and isinstance(each.ctx, ast.Store):
-                return Hazard("gradients are made sparse", places.site(each, module))
     return None
