@@ -102,7 +102,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     risk=risk,
                     evidence=seen,
                     assumes=assumes,
-                    worth=Worth.SMALL if made.guard.kind == "condition" else None,
+                    worth=Worth.SMALL if made.guard.kind == "condition" or isinstance(loop, Evaluation) else None,
                 )
     for each in program.listed:
         if each.on_device and (program.device.reaches_cuda or program.names_cuda):
