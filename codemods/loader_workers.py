@@ -19,7 +19,7 @@ Use instead
         )
 
     The CPUs are shared between ranks and the loaders that one loop reads at once. An option or a constant that holds
-    the number gets another default; a configuration file, which cannot count, is told 4. Less than eight are too
+    the number gets another default; a configuration file, which cannot count, is told 8. Less than eight are too
     few where files are decoded or text is tokenised. A script that trains at module level gets its guard. Where a
     worker could not be spawned there are workers only where processes are forked (``... if forks else 0``). The
     ``Trainer`` of transformers has settings for it (``dataloader_num_workers``).
@@ -88,11 +88,10 @@ codemod = Codemod(
 
 MOST = 16
 FEW = 8
-"""Half of the CPUs that a rank has on a machine for training: fewer workers than that cannot keep up with decoding."""
-IN_A_FILE = "4"
-"""How many a configuration file is told, which cannot count CPUs: as many as a small machine has."""
+"""Half of the CPUs that a rank has on a machine for training: fewer workers than that cannot keep up with decoding. A
+configuration file, which cannot count CPUs, is told so many."""
 PASSING_ON = ("torch_geometric.", "dgl.dataloading.")
-"""Libraries whose loaders give torch's the arguments that are not their own."""
+"""Libraries whose loaders give torch's the arguments that are not their own: their data may be read from files."""
 
 TRAINERS = "dataloader_"
 """How the settings of transformers' trainer for its loaders begin."""
@@ -170,7 +169,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     judged = [each for each in judged if not each.open_mapping]
     for loader in judged:
         few = has_none(loader.argument("num_workers")) or has_too_few(loader)
-        if loader.subclass is None and few and worth(program, loader) is not None:
+        own = loader.subclass is None or (loader.subclass.startswith(PASSING_ON) and "read" in loader.dataset.work)
+        if own and few and worth(program, loader) is not None:
             waiting.append(place(loader))
     restarting: dict[Site, list[Loader]] = {}
     for loader in judged:
@@ -317,8 +317,12 @@ def has_too_few(loader: Loader) -> bool:
     if loader.role == "evaluation" or loader.first_only:
         return False
     few = workers.values in [(each,) for each in range(1, FEW)]
-    few = few and workers.edit_at is not None and not is_data(workers.edit_at.path)
-    return few and workers.state in ("value", "option") and any(kind in HEAVY for kind in data.work)
+    return (
+        few
+        and workers.edit_at is not None
+        and workers.state in ("value", "option")
+        and any(kind in HEAVY for kind in data.work)
+    )
 
 
 def told_number(program: TrainingProgram, loader: Loader) -> str | None:
@@ -755,7 +759,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     forks = fork_test(edit, plan, where) if forked else ""
     number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
     if plan.counted and number is None:
-        number = IN_A_FILE if edit.in_data(where) else count(edit, plan, where, unguarded)
+        number = str(FEW) if edit.in_data(where) else count(edit, plan, where, unguarded)
     if number is not None:
         number += f" if {forks} else 0" if forks else ""
         if plan.value is not None:

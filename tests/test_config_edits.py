@@ -47,7 +47,7 @@ if __name__ == "__main__":
 NAMED = 'with open("base.yaml") as file:\n        cfg = yaml.safe_load(file)'
 GIVEN = "with open(sys.argv[1]) as file:\n        cfg = yaml.safe_load(file)"
 CONFIG = "# how it trains\nbatch_size: 8\nloader:\n    workers: 0   # of the loader\nname: 'first try'\n"
-CHANGED = CONFIG.replace("workers: 0 ", "workers: 4 ")
+CHANGED = CONFIG.replace("workers: 0 ", "workers: 8 ")
 WORKERS = ("--select", "loader-workers")
 
 
@@ -62,7 +62,7 @@ def test_both_files_are_shown_and_written_and_left_alone_then(tmp_path: Path, ru
     script = (tmp_path / "train.py").read_text()
     shown = run("apply", *WORKERS, "train.py")
     assert shown.code == 1
-    assert "-    workers: 0   # of the loader\n+    workers: 4   # of the loader\n" in shown.out
+    assert "-    workers: 0   # of the loader\n+    workers: 8   # of the loader\n" in shown.out
     assert '+                        persistent_workers=cfg["loader"]["workers"] > 0' in shown.out
     subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", "--check", "-"], cwd=tmp_path, input=shown.raw, check=True)
@@ -96,7 +96,7 @@ def test_a_file_that_no_path_names_makes_it_likely(tmp_path: Path, run: Run) -> 
     assert (found["path"], found["certainty"]) == ("base.yaml", "likely")
     assert [each["name"] for each in found["assumes"]] == ["option-default"]
     assert run("apply", *WORKERS, "train.py").out == ""
-    assert "+    workers: 4   # of the loader" in run("apply", "--likely", *WORKERS, "train.py").out
+    assert "+    workers: 8   # of the loader" in run("apply", "--likely", *WORKERS, "train.py").out
 
 
 def test_another_script_that_reads_the_file_may_object(tmp_path: Path, run: Run) -> None:

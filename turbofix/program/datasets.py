@@ -1145,6 +1145,11 @@ def collating(analysis: Analysis, value: Value | None) -> Dataset | None:
         if held is not None and function is not None:
             work.classes += [each for each in held.cls.mro() if isinstance(each, Class)]
             work.unpicklable = _held_back(work, held) or work.unpicklable
+            inside = (each for value in held.attributes.values() for each in members(value))
+            if any(isinstance(each, Made) and each.kind == "accelerator" for each in inside):
+                work.unpicklable = (
+                    "its collate_fn belongs to what holds an Accelerator, with the models that it wrapped"
+                )
         pins = pins or (function is not None and _pins(function))
     if not work.seen:
         return None

@@ -440,7 +440,7 @@ def _reads(analysis: Analysis) -> tuple[set[Site], set[Site], set[Site]]:
     for event in analysis.facts.of("iterate", "next"):
         sites = loader_sites(analysis, event.receiver)
         read.update(sites)
-        if not is_first_batch(event.node):
+        if started_anew(event.node) is None:
             run_through.update(sites)
         elif any(frame.loops for frame in analysis.facts.frames(event)):
             asked.update(sites)
@@ -474,12 +474,12 @@ def _cycled(analysis: Analysis) -> set[Site]:
     return found
 
 
-def is_first_batch(node: ast.AST) -> bool:
-    """``next(iter(loader))``, which starts the loader anew, or ``iter(loader).next()``."""
+def started_anew(node: ast.AST) -> ast.Call | None:
+    """What starts a loader anew for its first batch: the ``iter(...)`` of ``next(iter(loader))``."""
     if not isinstance(node, ast.Call):
-        return False
+        return None
     asked = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0] if node.args else None
-    return isinstance(asked, ast.Call) and dotted(asked.func) == "iter"
+    return asked if isinstance(asked, ast.Call) and dotted(asked.func) == "iter" else None
 
 
 def _handed_over(analysis: Analysis, site: Site) -> bool:

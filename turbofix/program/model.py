@@ -906,10 +906,16 @@ class Preload:
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew."""
+    """A ``next(iter(loader))`` in every round of a loop, which starts the loader anew.
+
+    ``begins``: the name ``iter`` there; None where not the loader itself is started. ``helper``: where a function that
+    goes on with the loader can stand.
+    """
 
     site: Site
     loader: Site
+    begins: Site | None
+    helper: Site
 
 
 @dataclass(frozen=True)
@@ -1553,8 +1559,8 @@ class DebugAid:
 
 @dataclass(frozen=True)
 class Kept:
-    """A transform of sounds (``kind``) that is built again and again by what stands at ``site``: one that is built once
-    for the same settings can be named ``name`` in front of ``helper``."""
+    """A transform of sounds, or a model that only gives a mask (``kind``), that is built again and again by what stands
+    at ``site``: one that is built once for the same settings can be named ``name`` in front of ``helper``."""
 
     site: Site
     helper: Site

@@ -12,9 +12,10 @@ from turbofix.program.contents import change_of
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
 from turbofix.program.libraries import words
-from turbofix.program.loaders import is_first_batch, loader_sites
+from turbofix.program.loaders import loader_sites, started_anew
 from turbofix.program.model import FirstBatch, Rebuilt
 from turbofix.program.names import dotted, loads, names_of, stores
+from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Const, Host, Iterated, Made, Mapping, Sequence, Unknown, members
 from turbofix.records import dataclass
@@ -75,10 +76,15 @@ def first_batches(analysis: Analysis, events: list[Event], loop: ast.AST) -> tup
     """Where every round of a loop asks a loader for its first batch."""
     found: set[FirstBatch] = set()
     for event in events:
-        if event.kind == "next" and is_first_batch(event.node):
-            sites = loader_sites(analysis, event.receiver)
-            if len(sites) == 1 and analysis.guards.guard(event, loop).kind in ("always", "config"):
-                found.add(FirstBatch(analysis.facts.site(event), sites[0]))
+        start = started_anew(event.node) if event.kind == "next" else None
+        sites = loader_sites(analysis, event.receiver) if start is not None else []
+        if start is not None and len(sites) == 1 and analysis.guards.guard(event, loop).kind in ("always", "config"):
+            given = start.args[0] if start.args else start
+            held = members(analysis.facts.evaluate(given, analysis.facts.frames(event)))
+            itself = isinstance(given, (ast.Name, ast.Attribute)) and all(isinstance(each, Made) for each in held)
+            site = analysis.facts.places.site(start.func, event.module) if itself else None
+            helper = place_of_helper(analysis, event.node, event.module)
+            found.add(FirstBatch(analysis.facts.site(event), sites[0], site, helper))
     return tuple(sorted(found, key=lambda each: each.site))
 
 

@@ -162,12 +162,13 @@ def loader_for_one(written: Written) -> Found:
 
 _FILTERS = frozenset(
     f"torchaudio.transforms.{name}" for name in words("Resample MelSpectrogram MelScale MFCC LFCC Spectrogram")
-)
-"""What computes filters or a window when it is built, and keeps nothing of what it is called on."""
+) | {"torch.nn.Transformer"}
+"""What computes filters, a window or weights when it is built, and keeps nothing of what it is called on."""
+_MASK = "generate_square_subsequent_mask"
 
 
 def filters_made_again(analysis: Analysis) -> tuple[Kept, ...]:
-    """Transforms of sounds that are built for each item or forward pass, and only called."""
+    """Transforms of sounds that are built for each item or forward pass, and only called; models only for a mask."""
     written, found = written_of(analysis), list[Kept]()
     if any("inference_mode" in module.text for module in written.modules):
         return ()  # what is made there may be in no graph later on
@@ -183,7 +184,8 @@ def filters_made_again(analysis: Analysis) -> tuple[Kept, ...]:
             node = moved if isinstance(moved, ast.Call) and last(moved) == "to" else made
             kept = parents.get(node)
             targets = kept.targets if isinstance(kept, ast.Assign) else []
-            if _is_only_called(targets, function, module) if targets else getattr(kept, "func", None) is node:
+            called = _is_only_called(targets, function, module) if targets else getattr(kept, "func", None) is node
+            if getattr(kept, "attr", None) == _MASK if last(made) == "Transformer" else called:
                 name = f"{last(made).lower()}_of_{function.name.strip('_')}"
                 helper, site = place_of_helper(analysis, made, module), places.site(made.func, module)
                 found.append(Kept(site, helper, name, last(made)))
