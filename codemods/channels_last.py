@@ -113,7 +113,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         steps = steps_of(program, model)
         if not steps or not over_pictures(model):
             continue
-        if model.compiled is not None and (model.compiling is None or model.compiling.option is None):
+        if model.compiled is not None:
             yield codemod.in_place(model.compiled, "the compiler chooses the memory format of the convolutions")
             continue
         if program.target.capability < (VOLTA if all(in_16_bits(program, step) for step in steps) else AMPERE):

@@ -19,6 +19,7 @@ Use instead
     ``model.compile()`` compiles in place: the keys of checkpoints stay as they were. Where sizes are known to differ it
     is ``model.compile(dynamic=True)``. The ``Trainer`` of transformers gets
     ``torch_compile=torch.cuda.is_available()``. The models in a Lightning module are compiled one by one.
+    What keeps the script's own ``torch.compile`` off is turned on where it stands: a literal, or an option's default.
 
 When refused
     Nothing is said on a CPU and for GPUs before Volta. Compiling takes a minute or more, so it is refused for trainings
@@ -27,7 +28,7 @@ When refused
     - before torch 2.2, and for a class of ``torch.nn`` itself, such as ``nn.Sequential``: put it into a class of yours;
     - where the model is not called as ``model(x)``, for detectors and for graph networks;
     - where gradients are differentiated (``create_graph``), or deterministic algorithms are asked for;
-    - where only processes that the script starts train, or an option that is off compiles the model: pass it;
+    - where only processes that the script starts train, or a flag that is not passed compiles the model: pass it;
     - under the ``Trainer``, for models in 16 bits or quantized, and beside ``gradient_checkpointing``.
 
 Risk
@@ -45,15 +46,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, RECENT_TORCH
+from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
-from turbofix.program.model import Evaluation, Framework, Model, Step, Training, TrainingProgram
+from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
+from ._loaders import reason_beside
+from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -69,6 +72,7 @@ from ._precision import (
     may_contain,
     models_of,
     on_a_gpu,
+    said,
     version,
 )
 from ._sizes import have_one_size, uses, varying
@@ -95,7 +99,7 @@ codemod = Codemod(
     gain=Gain(1.0, 2.3, source="geometric mean 1.41 (ASPLOS 2024); GPT-2 124M 2.3x (Karpathy, build-nanogpt)"),
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
-    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH),
+    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH, OPTION_DEFAULT),
     otherwise="no model was recognised here that would gain more from a compiler than compiling takes",
 )
 
@@ -148,11 +152,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if program.framework is Framework.LIGHTNING and all(model.compiled is None for model in program.models):
         yield from under_lightning(program)
     for model in program.models if program.trains else ():
-        option = model.compiling.option if model.compiling is not None else None
-        if model.compiled is not None and option is not None:
-            message = f"{called([model])} runs uncompiled unless an option is passed"
-            yield codemod.refuse(model.compiled, message, f"the script compiles it with {option}: pass it")
-        elif model.compiled is not None:
+        if model.compiled is not None:
             yield codemod.in_place(model.compiled, f"{called([model])} is compiled")
     by_itself = program.framework in (Framework.PYTORCH, Framework.ACCELERATE)
     if not by_itself or not program.trains or (gpu := on_a_gpu(program)) is None:
@@ -161,7 +161,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         return  # Accelerate compiles it
     if any(model.compiled is not None for model in program.models) or program.target.capability < VOLTA:
         return
-    told: set[Plan] = set()
+    told: set[Plan | TurnedOn] = set()
     for model in program.models:
         steps = [step for step in program.steps if model.site in step.models]
         compiling = model.compiling
@@ -176,37 +176,50 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if longest is not None:
             seen = (*seen, Evidence(f"{longest:,} steps or so in all", steps[0].loop.site))
         reason = why_not(program, model, steps) or over_soon(longest if None not in known else None)
+        off = compiling.off
+        switch = turned_on(off)
+        if off.state != "absent":
+            message += f": the script compiles it where `{off.text}`, which is off"
+            reason = reason or reason_beside(off)
+            if reason is None and (switch is None or switch.site.kind == "Call"):
+                reason = f"it is left to {said(off)}: pass it" if off.option else f"turn it on ({said(off)})"
         passes = [step.passes or LONG for step in steps if step.loaders]
         few = longest is None and are_few(max(passes, default=None), model)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
-        place = compiling.after or compiling.before
-        assert place is not None
-        assert compiling.text is not None
-        test = "True" if compiling.tested else cuda_test(compiling.place)
-        test = test if compiling.after is not None or test == "True" else None
-        test = test or f"next({compiling.text}.parameters()).is_cuda"
-        if model.wrapped == COPYING:
-            test = COUNTED
         sizes = (varying(program, step.loaders, step.resized, "compiled") for step in steps)
         differ = next((each for each in sizes if each is not None), None)
-        plan = Plan(place, compiling.text, test, compiling.after is None, differ is not None)
+        plan = switch or plan_for(model, compiling, dynamic=differ is not None)
         if plan in told:
             continue
         told.add(plan)
-        seen = (*seen, *of_device(compiling.place, place))
+        place = plan.site if isinstance(plan, TurnedOn) else model.site
+        seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
         works = any(has_noticeable_work(program, model, step) for step in steps)
         plain = differ is None and model.wrapped != COPYING
         earned = works and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
             *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
-            *(() if differ is not None or has_one_size(program, model, steps) else (ONE_SIZE,)),
+            *(() if (differ and not switch) or has_one_size(program, model, steps) else (ONE_SIZE,)),
             *(() if earned else (LONG_ENOUGH,)),
+            *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
         worth = Worth.SMALL if few else Worth.HIGH if works and plain else Worth.SOME
-        yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+        yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
+
+
+def plan_for(model: Model, compiling: Compiling, *, dynamic: bool) -> Plan:
+    """How a model is compiled in place."""
+    place = compiling.after or compiling.before
+    assert place is not None
+    assert compiling.text is not None
+    test = "True" if compiling.tested else cuda_test(compiling.place)
+    test = test if compiling.after is not None or test == "True" else None
+    test = test or f"next({compiling.text}.parameters()).is_cuda"
+    test = COUNTED if model.wrapped == COPYING else test
+    return Plan(place, compiling.text, test, compiling.after is None, dynamic)
 
 
 def over_soon(steps: int | None) -> str | None:
@@ -409,14 +422,15 @@ def why_not(program: TrainingProgram, model: Model, steps: list[Step]) -> str | 
         return reason
     if model.wrapped not in (None, PARALLEL, COPYING):
         return f"it is wrapped in {(model.wrapped or '').rpartition('.')[2]}, which the compiler does not go with"
-    for hazard in (compiling.barred, compiling.foreign):
+    itself = compiling.off.state != "absent"  # the script compiles it, in its own way
+    for hazard in (None if itself else compiling.barred, compiling.foreign):
         if hazard is not None:
             return f"{hazard.why} ({hazard.site.line_from(program.entry)})"
     if any(act.create_graph for step in steps for act in step.backwards):
         return "gradients are differentiated (create_graph), which compiled graphs do not bear"
     if program.processes and not program.script.trains_here:
         return "the script starts processes of its own, to which a compiled model does not go"
-    if (compiling.after or compiling.before) is None or compiling.text is None:
+    if not itself and ((compiling.after or compiling.before) is None or compiling.text is None):
         return "it has no name of its own in front of its training, where it could be compiled"
     return None
 
@@ -427,6 +441,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
+        return
+    if isinstance(plan, TurnedOn):
+        turn_on(plan, edit)
         return
     assert isinstance(plan, Plan)
     dynamic = "dynamic=True" if plan.dynamic else ""

@@ -48,7 +48,7 @@ from turbofix.assumptions import READ_WHOLE, RECENT_TORCH, SAME_FORMULA
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
-from turbofix.program.model import Formula, Listed, Model, TrainingProgram
+from turbofix.program.model import Formula, Listed, TrainingProgram
 
 from ._listed import named
 from ._precision import version
@@ -83,7 +83,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(
             each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
         )
-    if program.models and all(map(is_compiled, program.models)):
+    if program.models and all(model.compiled is not None for model in program.models):
         return
     for formula in program.formulas:
         name = NAMES.get(formula.kind, "layer norm")
@@ -96,11 +96,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         seen = Evidence(f"for any numbers it gives {near} torch's function gives, of `{formula.input}`", formula.site)
         assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE else ()
         yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,), assumes=assumes)
-
-
-def is_compiled(model: Model) -> bool:
-    """Whether a model is compiled, and not only where an option is passed."""
-    return model.compiled is not None and (model.compiling is None or model.compiling.option is None)
 
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:

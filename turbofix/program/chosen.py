@@ -109,9 +109,8 @@ class _Search:
             return None
         stand = stands(self.facts, test, frames)
         if stand is not None and stand.origin is not None and bool(stand.value) is not holds:
-            compared = test.comparators[0] if isinstance(test, ast.Compare) and holds else None
-            named = compared.value if isinstance(compared, ast.Constant) else None
-            return _Root(stand.origin, stand.option, named if isinstance(named, str) and named != "cpu" else "cuda")
+            named = stand.wanted if isinstance(stand.wanted, str) and stand.wanted != "cpu" else "cuda"
+            return _Root(stand.origin, stand.option, named)
         if isinstance(test, ast.IfExp):  # `True if args.cuda else False`
             sides = [getattr(side, "value", None) for side in (test.body, test.orelse)]
             return self._off(test.test, holds is sides[0], frames, depth) if {*sides} == {True, False} else None

@@ -16,7 +16,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import once_per_node
 from turbofix.program.events import Control, Event
 from turbofix.program.facts import Frame
-from turbofix.program.model import Compiling, Hazard, Model, Step
+from turbofix.program.model import ABSENT, Compiling, Hazard, Model, Step
 from turbofix.program.names import body_of, dotted, stored, targets_of, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
 from turbofix.program.script import is_guard
@@ -44,8 +44,6 @@ _CONTEXTS = ("torch.no_grad", "torch.autocast", "torch.amp.autocast", "torch.cud
 _SAME = ("train", "eval", "requires_grad_", "apply", "float")
 """Methods of a module that return the module."""
 
-_OFF = "the script compiles it itself, under a switch that is off"
-
 
 def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[Step, ...]) -> tuple[Model, ...]:
     """The models that steps call, with what compiling them would take."""
@@ -64,18 +62,17 @@ def with_compiling(analysis: Analysis, models: tuple[Model, ...], steps: tuple[S
         return own, [each for node in {id(event.node) for event in own} for each in inside.get(node, ())]
 
     foreign, hooked = next(_uses(analysis), None), next(_hooks(analysis, built=True), None)
-    off = next((event for event in analysis.facts.dead if event.kind == "compile"), None)
-    switch = Hazard(_OFF, analysis.facts.site(off)) if off else None
-    told = [switch_of(analysis, event) for event in analysis.facts.of("compile")]
-    options = {each.option for each in told if each.option is not None and not any(each.values)}
-    option = options.pop() if len(options) == len(told) == 1 else None
+    dead = [event for event in analysis.facts.dead if event.kind == "compile"]
+    told = [(event, switch_of(analysis, event)) for event in (*analysis.facts.of("compile"), *dead)]
 
-    def compiling(model: Model) -> Compiling:
+    def with_own(model: Model) -> Model:
         found = _compiling(analysis, set_up, model, *passes(model.site))
-        hazard, barred = found.hazard or hooked, switch or found.barred
-        return replace(found, hazard=hazard, barred=barred, foreign=foreign, option=option)
+        own = [switch for event, switch in told if _is_of(analysis, event.receiver, model)]
+        off = own[0] if own and all(each.off for each in own) else ABSENT
+        compiling = replace(found, hazard=found.hazard or hooked, foreign=foreign, off=off)
+        return replace(model, compiling=compiling, compiled=None if off.off else model.compiled)
 
-    return tuple(replace(each, compiling=compiling(each)) if each.site in called else each for each in models)
+    return tuple(with_own(each) if each.site in called else each for each in models)
 
 
 def _inside(analysis: Analysis, forwards: list[Event]) -> dict[int, list[Event]]:

@@ -585,9 +585,7 @@ def attribute(value: Value, name: str) -> Value | None:
         return settled_name(value.module.scope.names.get(name)) or UNKNOWN
     if isinstance(value, Made):
         return value.attributes.get(name, UNKNOWN)
-    if isinstance(value, Tensor) and name == "device":
-        return UNKNOWN
-    return UNKNOWN
+    return element(value, name) if isinstance(value, Mapping) else UNKNOWN
 
 
 def element(value: Value, key: object) -> Value | None:

@@ -16,6 +16,7 @@ from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.libraries import CLIPS, kind_of
 from turbofix.program.model import Step
 from turbofix.program.runs import are_weights
+from turbofix.program.switches import switch_of
 from turbofix.program.values import Const, Instance, Option, members
 from turbofix.program.written import SHAPES, is_interval, named_calls, written_of
 from turbofix.records import dataclass
@@ -144,7 +145,7 @@ def _executed(analysis: Analysis, steps: Collection[Step], anywhere: Collection[
             where = "step" if not loops.isdisjoint(around) else "loop" if around and around[-1] in outer else ""
             where = "interval" if where == "step" and _every_so_often(event) else where
             for row in rows:
-                if row.covers(event, (*anywhere, where or "outside")):
+                if row.covers(event, (*anywhere, where or "outside")) and not _is_off(analysis, event.node):
                     node, module = _told_at(event.node, row), event.module
                     field = event.arguments.get(row.argument) if event.arguments is not None else None
                     if node is event.node and field is not None and isinstance(field.value, Option):
@@ -183,8 +184,16 @@ def _written(analysis: Analysis, anywhere: Collection[str]) -> Iterator[InPlace]
             for row in rows:
                 if executed and (row.argument or row.where not in anywhere):
                     continue  # the events tell the values and the loops
+                if executed and _is_off(analysis, call):
+                    continue
                 if row.is_written(call) and row.where in (*anywhere, written.where(call, module) or "outside"):
                     yield InPlace(row.codemod, facts.places.site(_told_at(call, row), module), row.sentence)
+
+
+def _is_off(analysis: Analysis, node: ast.AST) -> bool:
+    """Whether a call only happens under a switch that is off."""
+    found = analysis.facts.at(node)
+    return bool(found) and all(switch_of(analysis, event).off for event in found)
 
 
 @lru_cache(maxsize=4096)

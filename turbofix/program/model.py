@@ -72,6 +72,12 @@ class Argument:
     comment: str | None = None  # the comment on the line of edit_at or of the call's argument, if any
     way: tuple[Evidence, ...] = ()  # the statements that carry the value from edit_at to the call
     flag: Site | None = None  # the call that makes the option, where that has no default of its own
+    wanted: object = None  # what would have to stand at edit_at for a switch to stand otherwise, where that is known
+
+    @property
+    def off(self) -> bool:
+        """Whether it is certainly false, as the program stands."""
+        return self.state in ("value", "option") and not any(self.values)
 
     @property
     def known(self) -> bool:
@@ -1154,7 +1160,7 @@ class Compiling:
     foreign: Hazard | None = None
     moved: Site | None = None  # the last call that moves it, before or behind what wraps it
     method: str = ""  # of that call: "to", "cuda"
-    option: str | None = None  # the one that must be passed for the script to compile it
+    off: Argument = ABSENT  # the switch under which the script compiles it, where that is off
     barred: Hazard | None = None  # why compiling would do nothing
     by_name: bool = False  # the steps call its `forward` by name, past what `compile()` changes
     before: Site | None = None  # where there is no ``after``: the outermost loop of the training, where it has ``text``
@@ -1296,7 +1302,7 @@ class Scaler:
     @property
     def off(self) -> bool:
         """Whether it is certainly switched off, as the program stands."""
-        return self.enabled.state in ("value", "option") and not any(self.enabled.values)
+        return self.enabled.off
 
     @property
     def disabled(self) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
+from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for
 from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import ABSENT, Argument
@@ -36,11 +38,15 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, eq=False)
 class Stand:
-    """What an expression is as the program stands: its value, the option that decides it, and where that is written."""
+    """What an expression is as the program stands: its value, the option that decides it, and where that is written.
+
+    ``wanted`` is what would have to be written there for a test to turn out otherwise, where that is known.
+    """
 
     value: object
     option: str | None = None
     origin: Origin | None = None
+    wanted: object = None
 
 
 def switch_of(analysis: Analysis, event: Event) -> Argument:
@@ -49,31 +55,22 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     The first test that holds it back is told, else the last of which nothing is known, else the last that lets it pass;
     absent where there is none.
     """
-    facts = analysis.facts
     found = ABSENT
     of_training = analysis.once("tests of the training", lambda: _of_training(analysis))
     for condition, inner in _around(analysis, event):
-        if condition.test is None or _is_main(condition.test) or analysis.devices.is_device_test(condition):
+        if condition.test is None or _is_main(condition.test) or (id(condition.test), condition.holds) in of_training:
             continue
-        if (id(condition.test), condition.holds) in of_training:
+        stand = stands(analysis.facts, condition.test, inner)
+        if (stand is None or bool(stand.value) == condition.holds) and analysis.devices.is_device_test(condition):
             continue
-        stand = stands(facts, condition.test, inner)
-        site = facts.places.site(condition.test, inner[-1].module)
-        text = " ".join(facts.places.text(condition.test, inner[-1].module).split())
-        if stand is None:
-            found = Argument("unknown", site=site, text=text if condition.holds else f"not ({text})")
-            continue
-        lets = bool(stand.value) == condition.holds
+        lets = stand is not None and bool(stand.value) == condition.holds
         if lets and found.state == "unknown":
             continue
-        found = Argument(
-            "option" if stand.option else "value",
-            (lets,),
-            site=site,
-            text=text,
-            edit_at=facts.origin_site(stand.origin),
-            option=stand.option,
-        )
+        found = _told(analysis, stand, condition.test, inner[-1].module)
+        if stand is None:
+            found = found if condition.holds else replace(found, text=f"not ({found.text})")
+            continue
+        found = replace(found, values=(lets,))
         if not lets:
             return found
     return found
@@ -120,17 +117,26 @@ def _is_main(test: ast.expr) -> bool:
 
 def as_it_stands(analysis: Analysis, node: ast.expr, event: Event) -> Argument:
     """What an expression in an event's call is as the program stands; absent where that is not known."""
-    facts = analysis.facts
-    stand = stands(facts, node, facts.frames(event))
+    stand = stands(analysis.facts, node, analysis.facts.frames(event))
+    return _told(analysis, stand, node, event.module) if stand is not None else ABSENT
+
+
+def _told(analysis: Analysis, stand: Stand | None, node: ast.expr, module: ModuleFile) -> Argument:
+    """What an expression is as the program stands."""
+    places = analysis.facts.places
+    site, text = places.site(node, module), " ".join(places.text(node, module).split())
     if stand is None:
-        return ABSENT
+        return Argument("unknown", site=site, text=text)
+    origin = stand.origin
     return Argument(
         "option" if stand.option else "value",
         (stand.value,),
-        site=facts.places.site(node, event.module),
-        text=" ".join(facts.places.text(node, event.module).split()),
-        edit_at=facts.origin_site(stand.origin),
+        site=site,
+        text=text,
+        edit_at=analysis.facts.origin_site(origin),
         option=stand.option,
+        comment=places.comment(origin.node, origin.module) if origin is not None else None,
+        wanted=stand.wanted,
     )
 
 
@@ -140,7 +146,7 @@ def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int =
         return None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = stands(facts, node.operand, frames, depth - 1)
-        return Stand(not inner.value, inner.option, inner.origin) if inner is not None else None
+        return replace(inner, value=not inner.value) if inner is not None else None
     if isinstance(node, ast.BoolOp):
         return _joined(facts, node, frames, depth - 1)
     if isinstance(node, ast.Compare):
@@ -153,11 +159,14 @@ def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int =
     if len(found) != 1:
         return None
     (value,) = found
-    if isinstance(value, Const):
-        return Stand(value.value, None, value.origin)
-    if isinstance(value, Option) and isinstance(value.default, Const) and not value.derived:
-        return Stand(value.default.value, value.name, value.origin)
-    return None
+    if not isinstance(value, (Const, Option)):
+        return None
+    option = value.name if isinstance(value, Option) and not value.derived else None
+    const = value.default if isinstance(value, Option) and option else value
+    if not isinstance(const, Const):
+        return None
+    wanted = not const.value if isinstance(const.value, bool) else None
+    return Stand(const.value, option, value.origin, wanted)
 
 
 def _joined(facts: Facts, node: ast.BoolOp, frames: tuple[Frame, ...], depth: int) -> Stand | None:
@@ -183,8 +192,9 @@ def _compared(facts: Facts, node: ast.Compare, frames: tuple[Frame, ...], depth:
         value = _COMPARISONS[type(node.ops[0])](left.value, right.value)
     except TypeError:
         return None
-    told = left if left.option else right if right.option else left
-    return Stand(value, told.option, told.origin)
+    told, other = (right, left) if right.option and not left.option else (left, right)
+    wanted = other.value if isinstance(node.ops[0], ast.Eq) and not value else None
+    return Stand(value, told.option, told.origin, wanted)
 
 
 MADE = object()
