@@ -12,6 +12,7 @@ from turbofix.nodes import walk
 from turbofix.program.accumulators import given, literal
 from turbofix.program.model import Accumulator, Sync
 from turbofix.program.names import dotted, stores, targets, walk_here
+from turbofix.program.sites import LOOPS
 from turbofix.records import dataclass
 
 from ._numbers import Number, Results, is_counted, kind_of
@@ -675,7 +676,7 @@ def refuse_views(page: Page, sync: Sync, base: ast.expr) -> None:
 
 
 def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AST) -> tuple[ast.AST, ast.AST]:
-    """The statement that makes a list empty before its loop, and the one of the same block that holds the loop.
+    """The statement that makes a list empty before its loop, and the outermost loop of the same block that fills it.
 
     Nothing sets the name in between, so that the loop always begins with an empty list. What it is set to before or
     afterwards (the mean of the list, say) is another value. Raises ``Refuse`` where there is no such pair.
@@ -696,20 +697,11 @@ def made_empty(page: Page, loop: ast.AST, name: str, scope: ast.AST, fed: ast.AS
             or any(begun(made) < begun(each) <= ended(whole) for each in writes)
         ):
             break
-        if (line := left_early(page, whole)) is not None:
-            raise Refuse(f"line {line} goes on behind what would make numbers of `{name}` again")
-        return made, whole
+        loops = [each for each in (loop, *page.above(loop)) if page.holds(whole, each) and isinstance(each, LOOPS)]
+        if getattr(loops[-1], "orelse", None):
+            raise Refuse("the loop has an `else` of its own")
+        return made, loops[-1]
     raise Refuse(f"`{name}` is not a list that is made empty before the loop and left alone until it is over")
-
-
-def left_early(page: Page, statement: ast.AST) -> int | None:
-    """The line of a ``break`` or ``continue`` in a statement that belongs to a loop around it."""
-    for each in walk(statement):
-        if isinstance(each, (ast.Break, ast.Continue)):
-            loop = page.loop_of(each)
-            if loop is None or not page.holds(statement, loop):
-                return each.lineno
-    return None
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

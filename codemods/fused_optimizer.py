@@ -59,7 +59,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_optimizer
-from turbofix.program.model import Framework, Optimizer, Training, TrainingProgram
+from turbofix.program.model import Framework, Optimizer, Scaler, Training, TrainingProgram
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._loaders import node_of, site_of, whole
@@ -360,7 +360,14 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
         return "some of its parameters may be complex numbers, which the fused kernel does not take"
     if optimizer.shared:
         return "two of its models share a module, and the fused kernel updates parameters given twice in another way"
-    if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(program, optimizer)) is not None:
+    scaler = next((part for part in program.precision if part.kind == "scaler"), None)
+    stepped = {site for step in program.steps if optimizer.site in step.optimizers for site in step.models}
+    if scaler is not None and any(
+        each.half and each.dtype != "bfloat16" for each in program.models if each.site in stepped
+    ):
+        where = said_at(scaler.site, optimizer.site)
+        return f"the GradScaler{where} raises for weights in float16, on which a fused optimizer steps in silence"
+    if optimizer.qualname == "torch.optim.SGD" and (reason := momentum_unfilled(optimizer, scaler)) is not None:
         return reason
     started = program.processes and not program.script.trains_here
     if started and not program.distributed and program.framework not in NAMES:
@@ -375,7 +382,7 @@ def why_not(program: TrainingProgram, optimizer: Optimizer) -> str | None:
     return None
 
 
-def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | None:
+def momentum_unfilled(optimizer: Optimizer, scaler: Scaler | None) -> str | None:
     """Why a fused SGD may step with momentum that nobody has filled.
 
     torch makes the buffers uninitialised, all of them at the first step (``torch/optim/sgd.py``, ``_fused_sgd``): a
@@ -384,9 +391,7 @@ def momentum_unfilled(program: TrainingProgram, optimizer: Optimizer) -> str | N
     momentum = optimizer.argument("momentum")
     if not optimizer.regrouped and (momentum.state == "absent" or (momentum.known and not any(momentum.values))):
         return None
-    # One that an option switches on counts too: the user may pass it tomorrow.
-    scaler = next((part for part in program.precision if part.kind == "scaler"), None)
-    if scaler is not None:
+    if scaler is not None:  # (one that an option switches on counts too: the user may pass it tomorrow)
         where = said_at(scaler.site, optimizer.site)
         return (
             f"the GradScaler{where} may skip the first step, and fused SGD then goes on with momentum nobody has filled"

@@ -42,6 +42,7 @@ Measured
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from turbofix.assumptions import ALL_MOVED, ON_GPU, OPTION_DEFAULT
@@ -53,7 +54,7 @@ from turbofix.program.model import Batch, Framework, Held, Model, Step, Training
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
-from ._loaders import gives_reason, mend_help
+from ._loaders import gives_reason, mend_help, node_of
 from ._options import TurnedOn, turn_on
 from ._trainers import evidence, why_not
 
@@ -210,7 +211,15 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         else:
             edit.before(batch.at, *moved(batch, batch.text or device), above_comments=True)
     for each in found.moves:
-        edit.insert_after(each.site, ".cpu()" if each.text == "cpu" else f".to({each.text or device})")
+        if learns(node_of(edit, each.site)):
+            edit.argument(each.site, "device", each.text or device)
+        else:
+            edit.insert_after(each.site, ".cpu()" if each.text == "cpu" else f".to({each.text or device})")
+
+
+def learns(node: ast.AST | None) -> bool:
+    """Whether a call makes a tensor for an optimizer, of which a copy would be none: ``requires_grad=True``."""
+    return isinstance(node, ast.Call) and any(each.arg == "requires_grad" for each in node.keywords)
 
 
 def switched(edit: Edit, held: Held) -> str:

@@ -139,6 +139,10 @@ def test_auto_is_ampere_without_a_gpu_and_the_gpu_with_one(tmp_path: Path, monke
         ("torch>=1.13,<2.1", (1, 13)),
         ("torch[opt]>=2.5 ; python_version > '3.8'", (2, 5)),
         ("Torch>=2", (2, 0)),
+        ("  - pytorch=1.12.1=py3.10_cuda11.3_0", (1, 12)),
+        ("    - 'torch==1.8.1'", (1, 8)),
+        ("  - pytorch-cuda=11.8", None),
+        ("torch<=2.6", None),
         ("torch", None),
         ("torch<2.6", None),
         ("torch ; python_version >= '3.9'", None),
@@ -169,6 +173,10 @@ def test_the_project_s_requirements_decide_on_torch(tmp_path: Path) -> None:
     (nearer / "requirements-gpu.txt").write_text("torchvision\ntorch==1.13.1\n")
     assert target(Settings(), nearer / "a.py", tmp_path).torch == (1, 13)
     assert target(Settings(torch_version=(2, 6)), nearer / "a.py", tmp_path).torch == (2, 6)
+    for name in ("api-venv-requirements.txt", "environment_gpu.yml"):
+        (made := scripts / name.partition(".")[0]).mkdir()
+        (made / name).write_text("- torch==2.0.0\n")
+        assert target(Settings(), made / "a.py", tmp_path).torch == (2, 0)
     # Requirements above the project's folder are somebody else's.
     assert required_version("torch", scripts, scripts) is None
 

@@ -70,7 +70,11 @@ NO_OLD_CHECKPOINT = Assumption(
     "the training goes on from no checkpoint that was made before the change",
     observe("restored", "the training's start"),
 )
-RECENT_TORCH = Assumption("recent-torch", "it runs with torch 2.5 or newer", observe("torch", "the run"))
+RECENT_TORCH = Assumption(
+    "recent-torch",
+    "it runs with torch 2.5 or newer, whatever the project's requirements ask for",
+    observe("torch", "the run"),
+)
 OLDER_TORCH = Assumption("older-torch", "it runs with torch older than 2.8", observe("old torch", "the run"))
 SAME_ITEMS = Assumption(
     "same-items",

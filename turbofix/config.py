@@ -307,8 +307,8 @@ def installed_capability() -> tuple[int, int] | None:
 def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | None:
     """The oldest version of a package that the project's own requirements allow; None where they set no lower bound.
 
-    Looked for in pyproject.toml and ``requirements*.txt`` from ``folder`` up to ``root``; the nearest that names it
-    holds.
+    Looked for in pyproject.toml and the files of ``REQUIREMENTS`` from ``folder`` up to ``root``; the nearest that
+    names it holds.
 
     Raises:
         ConfigError: a pyproject.toml on the way cannot be read.
@@ -322,6 +322,9 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
     return None
 
 
+REQUIREMENTS = ("*requirements*.txt", "*environment*.y*ml")
+
+
 def _requirements(folder: Path, name: str) -> Iterable[str]:
     project = _load_toml(folder / "pyproject.toml")
     if project is not None:
@@ -331,7 +334,7 @@ def _requirements(folder: Path, name: str) -> Iterable[str]:
         version = poetry.get("version") if isinstance(poetry, dict) else poetry
         if isinstance(version, str):
             yield f"{name} {version.replace('^', '>=').replace('~', '>=')}"
-    for file in sorted(folder.glob("requirements*.txt")):
+    for file in sorted(each for pattern in REQUIREMENTS for each in folder.glob(pattern)):
         try:
             yield from file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -339,13 +342,17 @@ def _requirements(folder: Path, name: str) -> Iterable[str]:
 
 
 def lower_bound(requirement: str, name: str = "torch") -> tuple[int, int] | None:
-    """The version that one line of requirements asks for at least, 0 for a commit; None where it asks for none."""
+    """The version that one line of requirements asks for at least, 0 for a commit; None where it asks for none.
+
+    A line of a conda environment (``- pytorch=1.12.1=py3.10``) is one.
+    """
     if re.search(rf"git\+\S*/{name}(\.git)?@", requirement):
         return (0, 0)
-    match = re.match(rf"\s*{name}\s*(?:\[[^]]*\])?\s*(?![\w.-])([^;#]*)", requirement, re.IGNORECASE)
+    called = rf"\s*(?:-\s+)?['\"]?(?:py(?=torch))?{name}"
+    match = re.match(rf"{called}\s*(?:\[[^]]*\])?\s*(?![\w.-])([^;#]*)", requirement, re.IGNORECASE)
     if match is None:
         return None
-    bounds = re.findall(r"(?:>=|===?|~=|>)\s*v?(\d+)(?:\.(\d+))?", match[1])
+    bounds = re.findall(r"(?:>=|(?<![<>!~=])={1,3}|~=|>)\s*v?(\d+)(?:\.(\d+))?", match[1])
     return max(((int(major), int(minor or 0)) for major, minor in bounds), default=None)
 
 

@@ -12,7 +12,7 @@ from turbofix.program.values import External, Made, members
 _DTYPES = frozenset(f"torch.{name}" for name in ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128"))
 _MAKERS = frozenset(("torch.complex", "torch.polar", "torch.view_as_complex"))
 _REAL = frozenset(("view_as_real", "abs", "angle", "real", "imag"))
-_PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _DEEPEST = 6
 
 
@@ -25,7 +25,7 @@ def _has_complex_weights(analysis: Analysis) -> bool:
     if not any("complex" in each.text or "cfloat" in each.text for each in analysis.execution.modules.values()):
         return False
     for event in analysis.facts.events:
-        given = event.node.args[:1] if event.name in _PARAMETERS and isinstance(event.node, ast.Call) else []
+        given = event.node.args[:1] if event.name in PARAMETERS and isinstance(event.node, ast.Call) else []
         if given and _is_complex(analysis, given[0], event):
             return True
         if event.kind == "make" and event.arguments is not None and "dtype" in event.arguments.keywords:

@@ -18,6 +18,7 @@ from typing import Literal
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import kept, once_per_node
+from turbofix.program.complexes import PARAMETERS
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Formula
@@ -375,7 +376,7 @@ class _Reader:
         if made is None or not isinstance(made.node, ast.Call) or len(made.node.args) != 1 or made.node.keywords:
             return None
         inner = made.node.args[0]
-        if self._qualname(made.node.func, made.module) not in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+        if self._qualname(made.node.func, made.module) not in PARAMETERS:
             return None
         if not isinstance(inner, ast.Call) or len(inner.args) != 1 or inner.keywords:
             return None

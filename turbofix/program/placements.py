@@ -22,6 +22,7 @@ from turbofix.program.values import (
     Computed,
     Const,
     External,
+    Function,
     Made,
     Opaque,
     Option,
@@ -301,10 +302,15 @@ class Devices:
             for condition in reversed(conditions):
                 if condition.test is not None and self.is_device_test(condition):
                     site = self.facts.places.site(condition.test, frame.module)
-                    here = index == len(frames) - 1
+                    here = index == len(frames) - 1 and not self._calls(condition)
                     test = self._test_text(condition, frame) if here else None
                     return replace(placement, where="conditional", test=test, tests=(site,))
         return placement
+
+    def _calls(self, condition: Condition) -> bool:
+        """Whether a test calls a function of the program, which may do more than to answer."""
+        named = (self.facts.evaluate(each, condition.frames) for each in loads(condition.test or ast.Pass()))
+        return any(isinstance(member, Function) for value in named for member in members(value))
 
     def _test_text(self, condition: Condition, frame: Frame) -> str:
         assert condition.test is not None
@@ -416,6 +422,8 @@ def _tells_gpu(value: Value) -> bool:
         )
     if isinstance(value, Option):
         return _names_gpu(value.name)
+    if isinstance(value, Function):
+        return _says_available(value.node)
     return isinstance(value, Made) and value.kind == "device"
 
 
@@ -430,7 +438,7 @@ def _names_gpu(name: str) -> bool:
     return any(word in name.lower() for word in ("cuda", "gpu", "device"))
 
 
-def _says_available(node: ast.expr) -> bool:
+def _says_available(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Attribute) and each.attr == "is_available" for each in walk(node))
 
 

@@ -15,6 +15,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, everything, once_per_node, parents_in
+from turbofix.program.complexes import PARAMETERS
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -295,12 +296,19 @@ class _Search:
         text = None
         if module is not self.entry:
             scope = self.places.scope(node, module)
-            own = parameters(scope) if isinstance(scope, FUNCTIONS) else []
-            cls = self.places.parent(scope, module)
-            of_model = own and isinstance(cls, ast.ClassDef) and _name(scope) != "__init__"
-            text = f"next({own[0].arg}.parameters()).device" if of_model else self._beside_model(scope, module)
+            own = self._of_method(node, module) if _name(scope) != "__init__" else None
+            text = f"next({own}.parameters()).device" if own else self._beside_model(scope, module)
+        if isinstance(node, ast.Call) and node.args and any(each.name in PARAMETERS for each in self.facts.at(node)):
+            node = node.args[0]  # what a copy of a parameter gives is none
         site = self.places.site(node, module)
         self.moves[site] = Moved(site, text)
+
+    def _of_method(self, node: ast.AST, module: ModuleFile | None = None) -> str | None:
+        """What the method around a node calls its object."""
+        scope = self.places.scope(node, module or self.entry)
+        own = parameters(scope) if isinstance(scope, FUNCTIONS) else []
+        of_class = own and isinstance(self.places.parent(scope, module or self.entry), ast.ClassDef)
+        return own[0].arg if of_class else None
 
     def _names_in(self, node: ast.AST, module: ModuleFile) -> None:
         """Note where the tensors are made that a loop or function reads by names from outside."""
@@ -396,7 +404,8 @@ class _Search:
             frames = self.frames.get(id(self.places.scope(write, self.entry)), ())
             while isinstance(target, (ast.Attribute, ast.Subscript)) and frames:
                 target = target.value
-                if ast.unparse(target) != "self" and any(map(_is_layer, members(self.facts.evaluate(target, frames)))):
+                own = dotted(target) == self._of_method(write)  # what an object holds from the start moves with it
+                if not own and any(map(_is_layer, members(self.facts.evaluate(target, frames)))):
                     value = self.facts.evaluate(write.value, frames)
                     if any(isinstance(each, Tensor) or _is_layer(each) for each in members(value)):
                         self._move(write.value, self.entry)
