@@ -23,11 +23,12 @@ Use instead
     A transform that is built for each item is kept by its arguments (``functools.lru_cache``). Where a part of an item
     is random (a crop), what comes before it is kept: a function of the project, or the expression that reads the file.
     Worker processes that end with each epoch would forget: then the loader makes the items once in the main process
-    (see ``preload-dataset``), or gets ``persistent_workers=True``. Graphs of PyTorch Geometric are listed first.
+    (see ``preload-dataset``), or gets ``persistent_workers=True``. Graphs of PyTorch Geometric are listed first, where
+    all of them take less than two gigabytes.
 
 When refused
     - Where an item draws random numbers: put what comes before them into a function of its own.
-    - Where the collate function, or the code behind the reading, changes an item in place: let it copy first.
+    - Where the code behind the reading changes what was read in place: let it copy first.
     - Where the dataset changes with its items, or while the program trains, or several kinds may be read.
     - Where the function has a decorator already, or a transform is built of what changes from item to item.
 
@@ -55,7 +56,7 @@ from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Trai
 from turbofix.records import dataclass
 
 from ._loaders import node_of, put_above, site_of, whole
-from ._once import put_remembered, take_whole
+from ._once import put_listed, put_remembered, take_whole
 
 codemod = Codemod(
     __name__,
@@ -84,6 +85,14 @@ class Kept:
 
     same: SameItems
     staying: tuple[tuple[Site, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A loader that reads graphs, and all such loaders."""
+
+    site: Site
+    all: tuple[Site, ...]
 
 
 @codemod.find
@@ -140,17 +149,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )
-    for loader in program.loaders:
-        graphs, name = loader.dataset, loader.dataset.qualname or ""
-        made = "transform" in graphs.work and not graphs.random and not graphs.on_device and loader.role != "unused"
-        if name.startswith("torch_geometric.datasets.") and made and not loader.built_in_loop:
-            message = (
-                f"`{name.rpartition('.')[2]}` transforms the same graphs in every epoch; memory has to hold them all"
-            )
-            seen = of_loader(program, loader, "batch_size")
-            yield codemod.finding(
-                loader.site, message, plan=loader, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
-            )
+    graphs = [each for each in program.loaders if transforms_graphs(each)]
+    for loader in graphs:
+        message = f"`{(loader.dataset.qualname or '').rpartition('.')[2]}` transforms the same graphs in every epoch"
+        seen, made = of_loader(program, loader, "batch_size"), Graphs(loader.site, tuple(each.site for each in graphs))
+        yield codemod.finding(loader.site, message, plan=made, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME)
     for built in program.built_again:
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
@@ -158,6 +161,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(built.call, message, built.why_not, evidence=seen)
         else:
             yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
+
+
+def transforms_graphs(loader: Loader) -> bool:
+    """Whether a loader reads graphs of PyTorch Geometric, which are transformed for each item."""
+    data = loader.dataset
+    made = "transform" in data.work and not data.random and not data.on_device and loader.role != "unused"
+    return made and (data.qualname or "").startswith("torch_geometric.datasets.") and not loader.built_in_loop
 
 
 def loses_workers(loader: Loader) -> bool:
@@ -185,17 +195,17 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         for each in plan:
             take_whole(each, edit)
         return
-    if isinstance(plan, Loader):
+    if isinstance(plan, Graphs):
         call = node_of(edit, plan.site)
         assert isinstance(call, ast.Call)
         data = next(
             (each.value for each in call.keywords if each.arg == "dataset"), call.args[0] if call.args else None
         )
-        if not isinstance(data, (ast.Name, ast.Attribute)):
-            raise Refuse("which data it reads is no name: make a list of them once, before the loop")
-        index = edit.free_name("index", plan.site)
-        items = f"[{ast.unparse(data)}[{index}] for {index} in range(len({ast.unparse(data)}))]"
-        edit.replace(site_of(data, plan.site.path, whole(edit, plan.site)), items)
+        if data is None:
+            raise Refuse("which data it reads is not written there: make a list of them once, before the loop")
+        first = min(each for each in plan.all if each.path == plan.site.path)
+        helper, site = put_listed(edit, first), site_of(data, plan.site.path, whole(edit, plan.site))
+        edit.replace(site, f"{helper}({edit.text(site)})")
         return
     assert isinstance(plan, Kept)
     kept, plan = plan, plan.same

@@ -519,6 +519,9 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         )
     if said := reason_beside(workers):
         return said
+    whole = any(each.loader == loader.site and each.why_not is None and not each.heavy for each in program.preloads)
+    if whole and {*data.work} <= {"compute", "numpy"} and "." not in (data.qualname or "."):
+        return "its samples lie in memory: make them once, and take whole batches of them, instead (`preload-dataset`)"
     if data.on_device or loader.collate_on_device:
         return "its dataset or collate_fn uses the GPU, which worker processes must not"
     if data.kind == "iterable" and not data.worker_aware:

@@ -24,7 +24,7 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
 
 
 class Photos(Dataset):
-    def __init__(self, paths, transform):  # cache-preprocessing
+    def __init__(self, paths, transform):
         self.images, self.paths = [], []
         self.transform = transform
         for path in paths:
@@ -267,7 +267,7 @@ class Loss(nn.Module):
 
 
 def show(loader, model):
-    images = next(iter(loader))  # hoist-loader
+    images = next(iter(loader))
     print(model(images))
 
 

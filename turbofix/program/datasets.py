@@ -194,7 +194,6 @@ def dataset_of(analysis: Analysis, *values: Value | None) -> Dataset:
             first.sparse or other.sparse,
             first.shared or other.shared,
             tuple(dict.fromkeys((*first.later, *other.later))),
-            tuple(dict.fromkeys((*first.counted_by, *other.counted_by))),
             first.table and other.table,
         )
     return first
@@ -230,16 +229,7 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
     if value.qualname == "torch.utils.data.TensorDataset":
         tensors = [each for one in passed for each in flatten(one) if isinstance(each, Tensor)]
         on_device = any(each.device in ("cuda", "conditional") for each in tensors)
-        asking = lengths(analysis)
-        length = asking.of_data(value)
-        return Dataset(
-            "tensors",
-            site,
-            value.qualname,
-            on_device,
-            length=length,
-            counted_by=tuple(asking.options) if length else (),
-        )
+        return Dataset("tensors", site, value.qualname, on_device, length=lengths(analysis).of_data(value))
     if value.qualname in _WRAPPERS:
         inner = value.inner or (passed[0] if passed else None)
         found = [
@@ -258,7 +248,6 @@ def _made(analysis: Analysis, value: Made, depth: int) -> Dataset:
                 worker_aware=all(each.worker_aware for each in found),
                 work=_ordered({kind for each in found for kind in each.work}),
                 length=None,
-                counted_by=(),
                 unpicklable=next((each.unpicklable for each in found if each.unpicklable), None),
                 stateful=next((each.stateful for each in found if each.stateful), None),
                 generator=next((each.generator for each in found if each.generator), None),
@@ -392,8 +381,6 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
     kind = "iterable" if iterable else "map" if get_item is not None or bases else "unknown"
     if kind == "map" and not work.kinds and not work.random and get_item is not None and _only_indexes(get_item, value):
         kind = "tensors"
-    asking = lengths(analysis)
-    length = asking.of_data(value)
     return Dataset(
         kind,  # type: ignore[arg-type]
         site,
@@ -402,14 +389,13 @@ def _instance(analysis: Analysis, value: Instance) -> Dataset:
         work.random,
         work.worker_aware,
         _ordered(work.kinds),
-        length,
+        lengths(analysis).of_data(value),
         work.unpicklable,
         _stateful(analysis, value) or work.doubt,
         None if work.worker_aware else work.generator,  # who asks which worker it is may need the same draws in all
         work.sparse,
         _shared_file(work),
         set_later(analysis, work.globals, work.classes),
-        tuple(asking.options) if length is not None else (),
         kind == "map" and get_item is not None and _cuts_from_table(analysis, get_item, value),
     )
 

@@ -130,16 +130,15 @@ def samples_of(analysis: Analysis, loader: Made) -> int | None:
     """How many samples a loader's data hold: all of what it is given, or the part of it that its argument names."""
     data = loader.arguments.get("dataset", 0)
     known = samples(analysis, data.value) if data is not None else None
-    return known if known is not None else written_samples(analysis, loader)[0]
+    return known if known is not None else written_samples(analysis, loader)
 
 
-def written_samples(analysis: Analysis, loader: Made) -> tuple[int | None, tuple[str, ...]]:
-    """How many samples the expression stands for that a loader is given, and the options whose defaults say so."""
+def written_samples(analysis: Analysis, loader: Made) -> int | None:
+    """How many samples the expression stands for that a loader is given."""
     data = loader.arguments.get("dataset", 0)
     asking = lengths(analysis)
     place = asking.where_made(loader)
-    size = asking.of(data.node, place) if data is not None and data.node is not None and place is not None else None
-    return (size, tuple(asking.options)) if size is not None else (None, ())
+    return asking.of(data.node, place) if data is not None and data.node is not None and place is not None else None
 
 
 def samples(analysis: Analysis, value: Value) -> int | None:

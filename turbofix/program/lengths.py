@@ -12,14 +12,13 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, argument_for, attribute, settled, settled_name
 from turbofix.program.names import default_of, dotted, parameters
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.values import Bound, Function, Instance, Made, Option, Value, flatten, join_all, members
+from turbofix.program.values import Bound, Function, Instance, Made, Value, join_all, members
 from turbofix.records import dataclass
 
 _DEPTH = 24
@@ -39,14 +38,9 @@ _ROUNDING: dict[str, Callable[[float], float]] = {
     "math.floor": math.floor,
     "math.ceil": math.ceil,
 }
-_DRAWING = {
-    **dict.fromkeys(("integers", "randint", "normal", "uniform"), 2),
-    **dict.fromkeys(("random", "random_sample", "standard_normal", "rand", "randn", "permutation"), 0),
-}
 _SHAPED = {
     **{f"torch.{name}": 0 for name in ("empty", "zeros", "ones", "rand", "randn", "randperm", "full")},
     **{f"numpy.{name}": 0 for name in ("empty", "zeros", "ones", "full")},
-    **{f"numpy.random.{name}": position for name, position in _DRAWING.items()},
     "torch.randint": 2,
 }
 """Where a function is given the shape of the array that it makes."""
@@ -87,14 +81,10 @@ class Place:
 
 @dataclass(eq=False)
 class Lengths:
-    """Follows expressions. ``of_library`` says how long a data set is that a library made by itself.
-
-    ``options`` are those whose defaults an answer rests on.
-    """
+    """Follows expressions. ``of_library`` says how long a data set is that a library made by itself."""
 
     analysis: Analysis
     of_library: Callable[[Made], int | None]
-    options: dict[str, None] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
 
     def where_made(self, value: Made | Instance) -> Place | None:
@@ -176,7 +166,6 @@ class Lengths:
         value = self._value(node, place)
         known = settled(value)
         if isinstance(known, (int, float)) and not isinstance(known, bool):
-            self.options.update((each.name, None) for each in flatten(value, 0) if isinstance(each, Option))
             return known
         followed = self._followed(node, place)
         return self.number(*followed, depth - 1) if followed is not None else None
@@ -202,31 +191,9 @@ class Lengths:
         if followed is None:
             return known
         value, there = followed
-        if isinstance(value, ast.List) and not value.elts:
-            return self._filled(value, there, depth)
         if isinstance(value, ast.List) and any(f"{dotted(node)}{end}" in there.module.text for end in _GROWING):
             return None
         return self.of(value, there, depth - 1)
-
-    def _filled(self, empty: ast.List, place: Place, depth: int) -> int | None:
-        """How often the only ``append`` to a list is executed that begins empty."""
-        places = self.analysis.facts.places
-        names = [dotted(each) for each in getattr(places.statement(empty, place.module), "targets", ())]
-        fills = [each for each in walk(place.scope) if isinstance(each, ast.Attribute) and dotted(each.value) in names]
-        if [each.attr for each in fills] != ["append"]:
-            return None
-        count = 1
-        for above in places.ancestors(fills[0], place.module):
-            if above is place.scope:
-                return count
-            if isinstance(above, ast.For):
-                rounds = self.of(above.iter, place, depth - 1)
-                if rounds is None:
-                    return None
-                count *= rounds
-            elif not isinstance(above, (ast.Expr, ast.Call, ast.With)):
-                return None
-        return None
 
     def _part(self, node: ast.Subscript, place: Place, depth: int) -> int | None:
         """A slice; of an array perhaps one of several dimensions."""
@@ -246,8 +213,6 @@ class Lengths:
             return None
         name = self._offered(node.func, place) or ""
         first = node.args[0] if node.args else None
-        if isinstance(node.func, ast.Attribute) and not name and node.func.attr in _DRAWING:
-            name = f"numpy.random.{node.func.attr}"  # of a generator
         if name in _SHAPED:
             shape = _argument(node, "size", _SHAPED[name]) or _argument(node, "shape", _SHAPED[name])
             if name == "torch.randint" and not isinstance(shape, (ast.Tuple, ast.List)):
@@ -262,9 +227,6 @@ class Lengths:
         if name == "torch.utils.data.Subset":
             first = _argument(node, "indices", 1)
             return self.of(first, place, depth - 1) if first is not None else None
-        if name == "builtins.zip":
-            counts = [self.of(each, place, depth - 1) for each in node.args]
-            return min((each for each in counts if each is not None), default=None)
         if name in _AS_LONG and first is not None:
             return self.of(first, place, depth - 1)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _AS_LONG_METHODS:
@@ -318,22 +280,14 @@ class Lengths:
         )
 
     def _set_once(self, written: list[ast.AST], place: Place, name: str) -> tuple[ast.expr, Place] | None:
-        """What the only statement sets it to; a part of data that is split in two by its share."""
+        """What the only statement sets it to."""
         setting = [each for each in written if isinstance(each, (ast.Assign, ast.AnnAssign)) and _sets(each, name)]
         others = [each for each in written if each not in setting and not _fills(each)]
         only = setting[0] if len(setting) == 1 and not others else None
         if only is None or only.value is None:
             return None
         target = only.targets[0] if isinstance(only, ast.Assign) else only.target
-        if dotted(target) == name:
-            return only.value, place
-        call, names = only.value, [dotted(each) for each in getattr(target, "elts", ())]
-        if isinstance(call, ast.Call) and self._offered(call.func, place) == "torch.utils.data.random_split":
-            shares = _argument(call, "lengths", 1)
-            if isinstance(shares, (ast.List, ast.Tuple)) and len(shares.elts) == len(names) and name in names:
-                counted = ast.Call(ast.Name("range", ast.Load()), [shares.elts[names.index(name)]], [])
-                return ast.fix_missing_locations(ast.copy_location(counted, call)), place
-        return None
+        return (only.value, place) if dotted(target) == name else None
 
     def _is_own(self, node: ast.Attribute, place: Place) -> bool:
         """Whether it is an attribute of the object whose method it stands in."""

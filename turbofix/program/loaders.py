@@ -120,8 +120,7 @@ def _loader(analysis: Analysis, events: list[Event]) -> Loader:
     else:
         data = dataset_of(analysis, *_datasets(all_arguments, order))
     if data.length is None and len(all_arguments) == 1:
-        length, options = written_samples(analysis, made)
-        data = replace(data, length=length, counted_by=options)
+        data = replace(data, length=written_samples(analysis, made))
     if not data.on_device and _is_moved(analysis, _datasets(all_arguments, order), event.order):
         data = replace(data, on_device=True)
     if made.qualname.endswith(".splits"):  # it is given several data sets, not one of so many items

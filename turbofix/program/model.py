@@ -153,8 +153,7 @@ class Dataset:
     """What a loader reads.
 
     ``tensors``: tensors in memory (TensorDataset, a list of tensors); items cost nothing. ``map``: ``__getitem__``.
-    ``iterable``: ``IterableDataset``. ``length`` in samples where it is known, by the defaults of the options that
-    ``counted_by`` names.
+    ``iterable``: ``IterableDataset``. ``length`` in samples where it is known, by the defaults of options.
     """
 
     kind: Literal["tensors", "map", "iterable", "unknown"]
@@ -171,7 +170,6 @@ class Dataset:
     sparse: str | None = None  # what makes sparse tensors of its items, or for them
     shared: str | None = None  # the open file of a module that its items are read from
     later: tuple[SetLater, ...] = ()  # the globals that it reads and that a spawned worker does not know
-    counted_by: tuple[str, ...] = ()
     table: bool = False  # it reads tables or arrays as a whole when it is made, and cuts its items out of them
 
 

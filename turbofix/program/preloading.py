@@ -179,6 +179,7 @@ def _could(loader: Loader) -> bool:
         and loader.subclass is None
         and loader.dataset.kind in ("tensors", "map")
         and loader.dataset.generator is None
+        and loader.dataset.shared is None  # it is read from a file that stays open
         and (loader.again or not loader.built_in_loop or loader.role != "evaluation")
         and not loader.first_only
         and loader.cut.state == "absent"

@@ -12,7 +12,7 @@ from turbofix.program.answers import every, once_per_node, parents_in
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Kept
-from turbofix.program.names import dotted, reads_of, walk_here
+from turbofix.program.names import reads_of, walk_here
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
 from turbofix.program.written import Found, Written, calls_by_name, function_of, last, meaning, written_of
@@ -146,18 +146,6 @@ def loader_of_epoch(written: Written) -> Found:
                     yield call, module
 
 
-def loader_for_one(written: Written) -> Found:
-    """``next(iter(loader))`` in a training's loop."""
-    for module in written.modules:
-        for call in calls_by_name(module.tree).get("next", ()):
-            inner = call.args[0] if call.args else None
-            begun = isinstance(inner, ast.Call) and last(inner) == "iter" and len(inner.args) == 1
-            if not (begun and "load" in (dotted(inner.args[0]) or "").lower()):  # type: ignore[union-attr]
-                continue
-            if written.where(call, module) in ("step", "interval") or _epoch(call, written, module) is not None:
-                yield call, module
-
-
 # --- transforms -----------------------------------------------------------------------------------------------------
 
 _FILTERS = frozenset(
@@ -235,7 +223,6 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
     each.__name__: each
     for each in (
         loader_of_epoch,
-        loader_for_one,
         made_on_host,
     )
 }

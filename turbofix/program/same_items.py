@@ -29,7 +29,6 @@ from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
 from turbofix.program.values import (
-    Bound,
     Class,
     External,
     Function,
@@ -119,12 +118,10 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
         own = instances.get(key, [None])
         random = (each for each in own if len(own) > 1 and _work(analysis, method, each).draws is not None)
         same = _of_class(analysis, cls, method, next(random, own[0]), sites)
-        reasons = (*(_collate_changes(analysis, data) for data, _, _ in mine), *(_taken_and_changed(cls, instances)))
-        changing = next((why for why in reasons if why is not None), None)
         if same is not None:
-            why = same.why_not or (None if same.part else changing)
             chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
-            found.append(replace(same, why_not=why or chosen))
+            found.append(replace(same, why_not=same.why_not or chosen))
+    found += _collated(analysis, loaders)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -198,12 +195,27 @@ def _of_class(
     if work.draws is None:
         change = _counts(work.functions) or (changes_later(analysis, instance) if instance is not None else None)
         return replace(same, why_not=change or _is_decorated(method))
+    part = _by_part(analysis, same, work, instance)
+    if part is not None:
+        return part
+    reads = tuple(_reads(analysis, work, method, instance))
+    if reads:
+        return replace(same, reads=reads, why_not=_counts(work.functions))
+    if {*work.kinds} == {"items"}:
+        return None  # a random transform of what lies in memory
+    why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
+    return replace(same, why_not=why)
+
+
+def _by_part(analysis: Analysis, same: SameItems, work: _Work, instance: Instance | None) -> SameItems | None:
+    """The items, where a function that makes a part of them reads or takes apart the same for the same arguments."""
+    places = analysis.facts.places
     for part in work.functions[1:]:
         own = _work(analysis, part, instance)
         if own.loads and keeps(part.node):
             return replace(same, site=places.site(part.node, part.module), cached=True)
-        call = _call_of(part, work.functions)
-        if own.draws is None and own.loads and call is not None and isinstance(part.node, ast.FunctionDef):
+        call, makes = _call_of(part, work.functions), own.loads or "texts" in own.kinds
+        if own.draws is None and makes and call is not None and isinstance(part.node, ast.FunctionDef):
             caller, node = call
             change = _counts(own.functions) or _is_decorated(part) or _changes_result(caller, node)
             change = change or _no_key(analysis, part)
@@ -216,11 +228,25 @@ def _of_class(
                 part=part.node.name,
                 why_not=change,
             )
-    reads = tuple(_reads(analysis, work, method, instance))
-    if reads:
-        return replace(same, reads=reads, why_not=_counts(work.functions))
-    why = f"`{work.draws}` draws random numbers for each item: put what comes before it into a function of its own"
-    return replace(same, why_not=why)
+    return None
+
+
+def _collated(analysis: Analysis, loaders: tuple[Loader, ...]) -> Iterator[SameItems]:
+    """What collate functions of the project read or take apart for each item, by a function of its own."""
+    used = {each.site for each in loaders if each.role != "unused"}
+    reading: dict[int, tuple[Function, list[Site]]] = {}
+    for event in analysis.facts.of("make"):
+        site = analysis.facts.site(event)
+        passed = event.arguments.get("collate_fn", 7) if event.arguments is not None and site in used else None
+        for each in members(passed.value) if passed is not None else ():
+            if isinstance(each, Function) and isinstance(each.node, ast.FunctionDef):
+                reading.setdefault(id(each.node), (each, []))[1].append(site)
+    for each, sites in reading.values():
+        place = analysis.facts.places.site(each.node, each.module)
+        same = SameItems(place, place, tuple(dict.fromkeys(sites)), each.name, place, ("texts",))
+        found = _by_part(analysis, same, _work(analysis, each, None), None)
+        if found is not None:
+            yield found
 
 
 _KEYS = words("items keys values get dim size numpy")
@@ -261,7 +287,7 @@ def _made_before(analysis: Analysis, cls: Class, method: Function, instance: Ins
     """A class that makes all of its items when it is built, and only takes one of them in ``__getitem__``."""
     init = cls.names.get("__init__")
     takes = any(isinstance(each, ast.Subscript) for each in walk(method.node))
-    if not isinstance(init, Function) or not takes:
+    if not isinstance(init, Function) or not takes or making(analysis, method, instance).kinds:
         return None
     work = _work(analysis, init, instance)
     heavy = [each for each in work.kinds.values() if not _READY.search(dotted(getattr(each, "func", None)) or "")]
@@ -501,53 +527,6 @@ def _changes_result(caller: Function, call: ast.expr) -> str | None:
         name = dotted(changed) if changed is not None else None
         if name in names:
             return f"line {each.lineno} changes `{name}` in place"  # type: ignore[attr-defined]
-    return None
-
-
-def _taken_and_changed(cls: Class, instances: dict[int, list[Instance]]) -> Iterator[str]:
-    """Why items do not stay as they are that another data set takes: ``picture, label = self.photos[index]``."""
-    for taker in (each for own in instances.values() for each in own):
-        method = taker.cls.find("__getitem__")
-        for node in walk(method.node) if isinstance(method, Function) else ():
-            if isinstance(node, ast.Subscript) and isinstance(method, Function):
-                held = taker.attributes.get((dotted(node.value) or "").removeprefix("self."))
-                why = _changes_result(method, node) if any(each.cls is cls for each in datasets_in(held)) else None
-                if why is not None:
-                    yield f"{why}, which `{taker.cls.node.name}` takes from it"
-
-
-def _collate_changes(analysis: Analysis, data: Instance) -> str | None:
-    """Why a collate function of the project does not leave the items as they are."""
-    for event in analysis.facts.of("make"):
-        given = event.arguments
-        if given is None or (passed := given.get("dataset", 0)) is None or data not in [*datasets_in(passed.value)]:
-            continue
-        collate = given.get("collate_fn", 7)
-        for each in members(collate.value) if collate is not None else ():
-            call = each.cls.find("__call__") if isinstance(each, Instance) else each
-            function = call.function if isinstance(call, Bound) else call
-            if isinstance(function, Function) and (line := _changes_given(function.node)) is not None:
-                return f"line {line} of the collate function changes the items in place"
-    return None
-
-
-@once_per_node
-def _changes_given(function: ast.AST) -> int | None:
-    """The line on which a function changes what it is given, or an item of it, in place."""
-    given = {each.arg for each in parameters(function)} - {"self"}
-    for each in walk(function):
-        over = each.iter if isinstance(each, (ast.For, ast.comprehension)) else None
-        if over is not None and given & {one.id for one in walk(over) if isinstance(one, ast.Name)}:
-            target = each.target if isinstance(each, (ast.For, ast.comprehension)) else over
-            given |= {one.id for one in walk(target) if isinstance(one, ast.Name)}
-    for each in walk(function):
-        changed = each.value if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load) else None
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _CHANGING:
-            changed = each.func.value
-        while isinstance(changed, ast.Subscript):
-            changed = changed.value
-        if isinstance(changed, ast.Name) and changed.id in given:
-            return each.lineno  # type: ignore[attr-defined,no-any-return]
     return None
 
 

@@ -26,7 +26,7 @@ from turbofix.program.values import Class, Const, External, Function, Instance, 
 _CLASSES = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 """What tells a trainer of transformers how to train."""
 
-_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer")
 _STARTS = tuple(f"{name}.train" for name in _TRAINERS)
 
 _SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
