@@ -172,6 +172,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         assumes = (
             *((ON_GPU,) if on_gpu(training) is None else ()),
             *(() if known else (CONVOLVED_ALIKE,)),
+            *((PICTURES,) if all(map(is_unknown, convolving)) else ()),
             *((LONG_ENOUGH,) if thin else ()),
         )
         worth = Worth.SMALL if thin else Worth.SOME

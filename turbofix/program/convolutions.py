@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.facts import constants
+from turbofix.program.libraries import is_named_as_convolutional
 from turbofix.program.model import Convolution
 from turbofix.program.products import is_convolutional, names_of
 from turbofix.program.values import Const, Made, Option, members
@@ -42,7 +43,7 @@ def convolutions_of(parts: Sequence[Made], bases: Iterable[str]) -> tuple[Convol
             found[Convolution(part.qualname, dims, whole=True)] = None
         elif _VIDEO.fullmatch(part.qualname):
             found[Convolution(part.qualname, 3, whole=True)] = None
-        elif part.qualname in _OF_CHOICE and not names_of(part):
+        elif is_named_as_convolutional(part.qualname) or (part.qualname in _OF_CHOICE and not names_of(part)):
             found[Convolution(part.qualname, 2, whole=True, unknown=True)] = None
     for base in bases:
         layer = _LAYER.fullmatch(base)

@@ -511,6 +511,7 @@ _RENAMED_PACKAGES = {
 }
 _FLATTENED = (
     ("torch.nn.modules.", "torch.nn."),
+    *((f"torchvision.models.{kind}.",) * 2 for kind in ("detection", "optical_flow", "segmentation", "video")),
     ("torchvision.models.", "torchvision.models."),
     ("torchvision.datasets.", "torchvision.datasets."),
     ("transformers.models.", "transformers."),
@@ -774,7 +775,21 @@ def kind_of(qualname: str) -> str | None:
             if not kind or (which == "Upper" and not (member[:1].isupper() or member == "*")):
                 return None
             return "criterion" if kind == "module" and member.endswith("Loss") else kind
-    return None
+    return "module" if is_named_as_convolutional(qualname) else None
+
+
+_ARCHITECTURE = re.compile(
+    r"\w+(\.\w+)*\.((Wide|SE)?(Dense|Efficient|Google|Mnas|Mobile|Reg|Res|Shuffle|Squeeze)_?Net|Inception|ResNe[sx]t|VGG"
+    r"|DeepLab|(Nested|Attention|R2|Attn)?_?U_?Net)(?!\w*(Block|Config|Data|Encoder|Layer|Loss|Score|Transform|Weights))\w*",
+    re.IGNORECASE,
+)
+
+
+def is_named_as_convolutional(qualname: str) -> bool:
+    """Whether a library's class has the name of an architecture of convolutions."""
+    class_like = qualname.rpartition(".")[2][:1].isupper()
+    others = qualname.startswith(("torch.", "tensorflow.", "keras.", "jax.", "flax.", "monai.", "transformers."))
+    return class_like and not others and _ARCHITECTURE.fullmatch(qualname) is not None
 
 
 def _transformers_kind(package: str, member: str) -> str | None:

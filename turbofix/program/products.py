@@ -350,7 +350,7 @@ def names_of(part: Made) -> list[str]:
         return [] if package or not name else [name.lower()]
     passed = part.arguments.get("model_name" if part.qualname.startswith("timm") else "name", 0)
     named = list(constants(passed.value)) if passed is not None else []
-    return [each.lower() for each in named if isinstance(each, str)] if all(isinstance(e, str) for e in named) else []
+    return [str(each).lower() for each in named] if all(isinstance(each, str) and each for each in named) else []
 
 
 def _is_wide(part: Made, library: str) -> bool:
