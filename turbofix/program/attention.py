@@ -36,6 +36,7 @@ _FLATTENING = frozenset(("view", "reshape", "flatten"))
 """What makes positions, which come last, of a picture's rows and columns."""
 
 _CASTS = words("float half double bfloat16 to type_as type contiguous clone")
+_MODULES = words("torch F nn functional einops")
 _PRODUCTS = words("matmul bmm einsum baddbmm")
 _FAR = -1e4
 """From here on down a fill is minus infinity wherever a query sees a key: its exponential is 0 in float32."""
@@ -147,6 +148,7 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
         for cls in each.cls.mro()
         if hasattr(cls, "node")
     }
+    made |= {frame.function.node for frame in analysis.execution.frames.values() if frame.function}
     against: list[str | None] = []
     for module in analysis.execution.modules.values():
         if "oftmax" not in module.text:
@@ -301,12 +303,7 @@ class _Reading:
 
     def _is_function(self, func: ast.expr) -> bool:
         """Whether ``torch.x`` or ``F.x`` is called, and not a method."""
-        return isinstance(func, ast.Name) or (dotted(func) or "").partition(".")[0] in (
-            "torch",
-            "F",
-            "nn",
-            "functional",
-        )
+        return isinstance(func, ast.Name) or (dotted(func) or "").partition(".")[0] in _MODULES
 
     def _called(self, node: ast.AST, *names: str) -> list[ast.expr] | None:
         """The operands of a call by one of these names, the object of a method first."""
@@ -860,7 +857,7 @@ class _Reading:
             raise _OtherError
         first, second = (given[1], given[2]) if queries is one else (given[2], given[1])
         self.moved += [(at, first), (at, second)]
-        self._letters_out = out
+        self._letters_out = out if "." not in out else None
         query = _turned(self._operand(first), queries, [*batch, i, *width])
         return query, _turned(self._operand(second), keys, [*batch, j, *width])
 
@@ -1024,7 +1021,8 @@ class _Reading:
         if end is None:
             raise _OtherError
         for at, node in self.moved:
-            names = {each.id for each in walk(node) if isinstance(each, ast.Name)} if at >= 0 else set()
+            kinds = {each.value for each in walk(node) if isinstance(each, ast.Attribute) and each.attr == "dtype"}
+            names = {each.id for each in {*walk(node)} - kinds if isinstance(each, ast.Name)} if at >= 0 else set()
             between = [each for each in self.block[at + 1 : end] if each not in self.removed]
             if names & (stored(between) | self.names | _changed_in_place(between)):
                 raise _OtherError
