@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from turbofix.edits import Refuse
@@ -23,6 +23,7 @@ from ._precision import (
     models_of,
     version,
 )
+from ._scaler import holds
 
 VOLTA, AMPERE = (7, 0), (8, 0)
 AUTOCAST_SINCE = (1, 10)  # torch.autocast
@@ -93,8 +94,8 @@ def is_tiny(model: Model) -> bool:
     return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
 
 
-def refuse_program(program: TrainingProgram, here: Path) -> None:
-    """Raise Refuse for what the whole program does."""
+def refuse_program(program: TrainingProgram, here: Path, around: Sequence[Site] | None = None) -> None:
+    """Raise Refuse for what the whole program does. ``around``: where another mixed precision would be in the way."""
     if program.target.torch < AUTOCAST_SINCE:
         older = version(program.target.torch)
         raise Refuse(f"the project serves torch {older}; torch.autocast came with torch {version(AUTOCAST_SINCE)}")
@@ -105,7 +106,8 @@ def refuse_program(program: TrainingProgram, here: Path) -> None:
     if program.libraries & QUANTIZERS:
         raise Refuse("the model is quantized, and what it is calibrated on would be rounded to 16 bits first")
     for part in program.precision:
-        if part.kind in PARTS and not part.disabled:
+        within = around is None or any(holds(each, part.site) for each in around)
+        if part.kind in PARTS and not part.disabled and within:
             what = f"{PARTS[part.kind]}, {part.site.line_from(here)}"
             raise Refuse(f"the script has mixed precision of its own already ({what}), but not here")
 

@@ -148,6 +148,7 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         half = half if not narrow else "16" if first else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
+        sure = sure and not is_sharded(training)
         assumes = (
             *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
@@ -190,8 +191,8 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         return reason
     if program.target.capability < AMPERE:
         return 'before Ampere there is only "16-mixed", which not every module bears'
-    if is_sharded(training):
-        return "a strategy or plugin of the trainer may have a precision of its own"
+    if "recision" in (training.argument("plugins").text or ""):
+        return "a plugin of the trainer has a precision of its own"
     fused = [each for each in program.optimizers if not is_off(each.argument("fused"))]
     clips = not is_off(training.argument("gradient_clip_val")) or (module is not None and module.hands_clipping)
     if fused and clips:

@@ -315,7 +315,10 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
 
     Raises Refuse with the reason where it is not safe.
     """
-    refuse_program(program, step.loop.site.path)
+    around = [step.loop.site, *(each.function for each in step.forwards if each.function is not None)]
+    if step.scaler_updates:
+        around += [part.site for part in program.precision if part.kind == "scaler"]
+    refuse_program(program, step.loop.site.path, around)
     refuse_step(program, step, half)
     wraps: list[Wrap] = []
     sure = is_sure(program, step) and (half == "bfloat16" or program.target.capability < AMPERE)
