@@ -46,6 +46,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
@@ -68,6 +69,7 @@ codemod = Codemod(
     worth=Worth.HIGH,
 )
 
+SAME_FILES = replace(SAME_ITEMS, sentence="the files that are read do not change while it trains")
 
 DOES = {
     "sound": "prepares the same sounds",
@@ -133,9 +135,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
             plan = Kept(same, tuple(map(staying, stay)))
             risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
-            yield codemod.finding(
-                same.site, message, plan=plan, evidence=seen, assumes=(SAME_ITEMS,), risk=risk, worth=worth
-            )
+            assumes = (SAME_FILES if same.reads else SAME_ITEMS,)
+            yield codemod.finding(same.site, message, plan=plan, evidence=seen, assumes=assumes, risk=risk, worth=worth)
     for site, preload in preloads.items():
         loader = program.loader(site)
         data = (loader.dataset.qualname or "") if loader is not None else ""

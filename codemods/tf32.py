@@ -39,7 +39,7 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, WIDE_ENOUGH, Assumption
@@ -202,10 +202,11 @@ def is_little(model: Model, batch: int | None) -> bool:
     return plain and convolves(model) and has_none(replace(model.products, complete=True), batch)
 
 
-def slow(models: Iterable[Model]) -> str:
+def slow(models: Collection[Model]) -> str:
     """What is slow."""
+    own = [each for each in models if not each.layers_complete or each.layers & MATMULS]
     return (
-        f"the float32 matrix products of {called(models)} run without the tensor cores: "
+        f"the float32 matrix products of {called(own or models)} run without the tensor cores: "
         "torch keeps full precision unless told otherwise"
     )
 

@@ -143,6 +143,15 @@ def test_refuses_with_the_reason(case: Case) -> None:
         assert text in reason
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"), [("cropped", "files that are read do not change"), ("pictures", "is made the same each time")]
+)
+def test_what_is_kept_is_what_must_stay_as_it_is(name: str, kept: str) -> None:
+    path = FIXTURES / "cache_preprocessing" / f"{name}.in.py"
+    found = rewrite(Case(CODEMODS["cache-preprocessing"], "in", path), texts_of(path)).report.findings
+    assert kept in found[0].assumes[0].sentence
+
+
 def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:
     text = "a = 1  # \x0c is no newline\nf(a)\n"
     start = text.index("f(a)")

@@ -193,7 +193,7 @@ class Codemod:
         purpose = for_speed and self.group in FOR_SPEED
         found = risk or self.risk, gain or self.gain
         open_ones = tuple(dict.fromkeys(assumes))
-        undeclared = [each.name for each in open_ones if each not in self.assumes]
+        undeclared = {each.name for each in open_ones} - {each.name for each in self.assumes}
         if undeclared:
             raise ValueError(f"{self.module} does not declare that it assumes {', '.join(undeclared)}")
         return Finding(

@@ -149,7 +149,8 @@ def _compiling(
     placed = [each for each in (last,) if each.kind == "transfer"] or set_up.moves_of(values)
     place = analysis.devices.of_transfer(placed[-1]) if placed else model.device
     under = _tests_above(analysis, statement, last)
-    if statement is None or text is None or len(under) > 1 or (under and under[0] not in place.tests):
+    wrapped = under and any(id(each) in set_up.wraps for each in values)  # perhaps only where there are several GPUs
+    if statement is None or text is None or len(under) > 1 or wrapped or (under and under[0] not in place.tests):
         return _before_training(analysis, Compiling(hazard=hazard, barred=barred), model, forwards)
     after = analysis.facts.places.site(statement, last.module)
     moved = analysis.facts.site(placed[-1]) if placed else None

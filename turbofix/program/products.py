@@ -71,6 +71,9 @@ FAMILIES = (
 )
 """Names of convolutional networks that end in one thin linear layer, as torchvision and timm have them."""
 
+_SEGMENTING, _ATTENDING = "segmentation_models_pytorch.", "DPT|MAnet|PAN|Segformer|UPerNet"
+"""Networks whose products are their encoder's, and those of them that have products of their own."""
+
 _WITH_CLASSIFIER = ("densenet", "efficientnet", "mnasnet", "mobilenet", "segmentation.", "squeezenet")
 """Those of them whose last layers torchvision calls ``classifier``; those of the others are its ``fc``."""
 
@@ -345,12 +348,25 @@ def _of_a_kind(part: Made, whole: bool) -> list[Product]:
 
 def names_of(part: Made) -> list[str]:
     """The names of a ready-made network of timm or torchvision that a call can make; none where they are not known."""
+    if part.qualname.startswith(_SEGMENTING) and not re.search(_ATTENDING, part.qualname):
+        return _encoders(part)
     package, _, name = part.qualname.partition("torchvision.models.")
     if part.qualname not in ("timm.create_model", "torchvision.models.get_model"):
         return [] if package or not name else [name.lower()]
     passed = part.arguments.get("model_name" if part.qualname.startswith("timm") else "name", 0)
     named = list(constants(passed.value)) if passed is not None else []
     return [str(each).lower() for each in named] if all(isinstance(each, str) and each for each in named) else []
+
+
+def _encoders(part: Made) -> list[str]:
+    """The convolutional networks with which one of segmentation_models_pytorch may begin."""
+    by_name = part.qualname.endswith(".create_model")
+    kind, encoder = part.arguments.get("arch", 0), part.arguments.get("encoder_name", 1 if by_name else 0)
+    kinds = " ".join(map(str, constants(kind.value))) if kind is not None else ""
+    if by_name and (not kinds or re.search(_ATTENDING, kinds, re.IGNORECASE)):
+        return []
+    named = list(constants(encoder.value)) if encoder is not None else ["resnet34"]
+    return [re.sub("^(timm-|tu-|se_)", "", str(each).lower()) for each in named]
 
 
 def _is_wide(part: Made, library: str) -> bool:

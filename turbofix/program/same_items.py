@@ -24,7 +24,7 @@ from turbofix.program.datasets import (
     keeps,
     making,
 )
-from turbofix.program.libraries import words
+from turbofix.program.libraries import BARS, words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
@@ -42,7 +42,7 @@ from turbofix.program.values import (
 )
 from turbofix.records import dataclass
 
-_WRAPPERS = ("torch.utils.data.Subset", "torch.utils.data.random_split", "torch.utils.data.ConcatDataset")
+_WRAPPERS = BARS | {f"torch.utils.data.{name}" for name in ("Subset", "random_split", "ConcatDataset")}
 _HEAVY = {
     "sound": words("librosa. torchaudio. soundfile. wfdb. scipy.io.wavfile. scipy.signal. python_speech_features."),
     "pictures": words("PIL. cv2. skimage. imageio. tifffile. torchvision. albumentations."),
@@ -112,7 +112,7 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
             for data, loader, chosen in reading
             if any(isinstance(base, Class) and base.node is cls.node for base in data.cls.mro())
         ]
-        if mine and all(loader.role == "unused" for _, loader, _ in mine):
+        if all(loader.role == "unused" for _, loader, _ in mine) if mine else _is_read_once(analysis, cls):
             continue
         sites = tuple(dict.fromkeys(loader.site for _, loader, _ in mine))
         own = instances.get(key, [None])
@@ -124,6 +124,18 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
     found += _collated(analysis, loaders)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
+
+
+def _is_read_once(analysis: Analysis, cls: Class) -> bool:
+    """Whether data are read by loops of the program's own, and by none that runs again and again."""
+    facts = analysis.facts
+    reading = {
+        id(each.node): each
+        for each in analysis.execution.loops
+        if any(data.cls.node is cls.node for data in datasets_in(each.iterated))
+    }
+    around = [facts.loops(event)[0] for node in reading.values() for event in facts.events_in(node.node)]
+    return bool(around) and all(id(each.node) in reading for each in around)
 
 
 _CHOSEN = (

@@ -8,6 +8,7 @@ So have pictures whose last transform but those that keep a size cuts or scales 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -82,7 +83,7 @@ _DRAWN = frozenset(("randint", "randrange", "choice", "choices", "uniform", "ran
 def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: Value | None) -> Sizes:
     """Whether a loader with these arguments, which reads ``value``, gives batches of one size (but for the last)."""
     own = _own_collate(passed.get("collate_fn"))
-    if own is not None and PADS in own:
+    if own is not None and (PADS in own or own.endswith(RAGGED)):
         return Sizes("varies", own, partly=own.endswith(BESIDES))
     if own is not None:
         return Sizes("unknown", f"{own} puts its batches together, and may make them as long as what is in them")
@@ -112,6 +113,8 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
 
 
 PADS, BESIDES = " pads each batch to its own longest sample", ", and stacks others"
+RAGGED = " puts samples of many lengths behind each other"
+_NOTED = re.compile(r"\bcumsum\(|\bappend\((\w+\.(size\(|shape\b|numel\()|len\()")
 
 
 def _own_collate(passed: Passed | None) -> str | None:
@@ -130,6 +133,8 @@ def _own_collate(passed: Passed | None) -> str | None:
             }
             if called & {"stack", "default_collate"} and called <= _PLAIN:
                 continue
+            if called & {"cat", "concatenate", "hstack"} and _NOTED.search(ast.unparse(function.node)):
+                return f"`{function.node.name}`{RAGGED}"
             pads = PADS + (BESIDES if called & {"stack", "default_collate"} else "") if "pad_sequence" in called else ""
             return f"`{function.node.name}`{pads}"
         return "a `collate_fn`"
