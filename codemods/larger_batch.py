@@ -164,9 +164,10 @@ def accumulates(program: TrainingProgram) -> bool:
 def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: int) -> tuple[int, int]:
     """Up to which size the batches of a loader are small, and what they become."""
     models = models_of(program, steps)
-    layers = [layer for model in models for layer in model.layers]
-    if any(layer.endswith("Conv3d") for layer in layers) or any(map(is_detector, models)):
-        return 0, 0  # a few volumes, or whole photographs, fill the memory
+    layers, work = [layer for model in models for layer in model.layers], loader.dataset.work
+    as_they_are = size == 1 and "decode" in work and "transform" not in work
+    if as_they_are or any(layer.endswith("Conv3d") for layer in layers) or any(map(is_detector, models)):
+        return 0, 0  # a few volumes, or a whole photograph, fill the memory
     if loader.role == "evaluation":
         return (TINY, max(NARROW, size * 8)) if is_read_again(program, loader) else (0, 0)
     if loader.role not in ("training", "both"):

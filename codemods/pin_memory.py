@@ -194,7 +194,7 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
     if (loader.subclass or "").startswith("torchtext."):
         return None  # no loader of torch's, and there is nothing that it could be passed
     if (made := sparse(loader)) is not None:
-        return f"its batches hold sparse tensors ({made}), which older versions of torch cannot pin"
+        return f"its batches may hold sparse tensors ({made}), which older versions of torch cannot pin"
     if (loader.subclass is not None or loader.batch == "object") and not gives_graphs(loader):
         return "its batches are objects of a class of their own, which are pinned only if it has a pin_memory method"
     if pin.state == "absent" and not (loader.spelled_out or loader.site in program.told_by):

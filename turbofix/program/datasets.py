@@ -81,11 +81,7 @@ _OPENED = frozenset(
     )
 )
 """What gives an open file or database, which another process can neither be sent nor safely share."""
-_SPARSE = (
-    "torch.sparse_", "torch.sparse.FloatTensor", "torch.sparse.DoubleTensor", "torch.sparse.LongTensor",
-    "torch.sparse.IntTensor", "torch.sparse.HalfTensor", "torch.sparse.spdiags", "torch_sparse.SparseTensor",
-)  # fmt: skip
-_TO_SPARSE = words("to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc")
+_SPARSE = re.compile(r"[\w.]*\b(?:to_sparse|sparse_\w+_tensor|sparse\.\w+Tensor|SparseTensor)\b")
 """What makes a sparse tensor."""
 GENERATORS = words(
     """
@@ -802,57 +798,11 @@ def _own_object(function: Function, instance: Instance | None) -> str | None:
 
 
 def _makes_sparse(work: Work, function: Function, instance: Instance | None) -> str | None:
-    """What makes a sparse tensor in a function, or is one that its object holds; not where it is made dense at once."""
-    facts, receiver = work.analysis.facts, _own_object(function, instance)
-    known: dict[str, bool] = {}  # the attributes of its object
-    for node in _calls_and_attributes(function.node):
-        found = False
-        if isinstance(node, ast.Call):
-            found = _is_to_sparse(node) or any(
-                isinstance(each, External) and each.qualname.startswith(_SPARSE)
-                for each in work.callee(dotted(node.func) or "", function, instance)
-            )
-        elif receiver is not None and instance is not None:
-            if node.attr not in known:
-                held = flatten(instance.attributes.get(node.attr), 1)
-                made = [each.origin.node for each in held if isinstance(each, Tensor) and each.origin is not None]
-                known[node.attr] = any(
-                    _is_to_sparse(each) or any(event.name.startswith(_SPARSE) for event in facts.at(each))
-                    for each in made
-                )
-            found = known[node.attr]
-        if found and not _is_made_dense(work, node, function):
-            return f"`{ast.unparse(node)}` on line {getattr(node, 'lineno', 0)}"
-    return None
-
-
-@once_per_node
-def _calls_and_attributes(function: ast.AST) -> tuple[ast.Call | ast.Attribute, ...]:
-    """The calls in a function and the attributes of its first parameter, in the order of ``walk``."""
-    own = frozenset(_attributes_in(function))
-    return tuple(each for each in walk(function) if isinstance(each, ast.Call) or each in own)
-
-
-def _is_to_sparse(node: ast.AST) -> bool:
-    """``x.to_sparse()``, ``x.to_sparse_csr()``."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TO_SPARSE
-
-
-def _is_made_dense(work: Work, node: ast.AST, function: Function) -> bool:
-    """Whether all that is done with a sparse tensor, or the name that it gets, is to make it dense."""
-    places = work.analysis.facts.places
-    parent = places.parent(node, function.module)
-    if isinstance(parent, ast.Attribute):
-        return parent.attr == "to_dense"
-    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1 or not isinstance(parent.targets[0], ast.Name):
-        return False
-    name = parent.targets[0].id
-    reads = [
-        places.parent(each, function.module)
-        for each in walk(function.node)
-        if isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load)
-    ]
-    return all(isinstance(each, ast.Attribute) and each.attr == "to_dense" for each in reads)
+    """What makes a sparse tensor in a function, or in the class of its object; not where one is made dense there."""
+    own = instance.cls if instance is not None and _own_object(function, instance) is not None else function
+    text = work.analysis.facts.places.text(own.node, own.module) if "parse" in own.module.text else ""
+    found = _SPARSE.search(text)
+    return f"`{found[0]}`" if found is not None and ".to_dense(" not in text else None
 
 
 def _drawn_from(work: Work, function: Function, instance: Instance | None) -> str | None:
