@@ -1,4 +1,4 @@
-"""Call torch's own GELU, SiLU, norms, log-softmax, log-sigmoid and indexing instead of writing them out.
+"""Call torch's own GELU, SiLU, norms, softmax, cross-entropy and indexing instead of writing them out.
 
 Why slow
     Each operation of a formula reads a whole tensor from memory, writes another one, and keeps it for the backward
@@ -17,8 +17,9 @@ Use instead
             return F.gelu(x, approximate="tanh")
 
     A formula is known by what it computes, not by its spelling: it is worked out for some numbers and compared with
-    torch's definition. So ``x * torch.sigmoid(x)`` is ``F.silu(x)``, and a norm that is written out is ``F.layer_norm``
-    or ``F.rms_norm``. Modules and their parameters stay, so checkpoints load as before.
+    torch's definition. So ``x * torch.sigmoid(x)`` is ``F.silu(x)``, a norm that is written out is ``F.layer_norm`` or
+    ``F.rms_norm``, and ``-log_probs[range(n), labels].mean()`` is ``F.cross_entropy``, which takes labels of type
+    ``long`` only. Modules and their parameters stay, so checkpoints load as before.
 
     A layer norm that divides by the deviation of n - 1, or adds ``eps`` to the deviation, gets a factor or ``eps **
     2``. They differ in the last digits, and more only where a row hardly varies.
@@ -27,8 +28,8 @@ Use instead
     starts])``), norms of parameters or gradients (``torch._foreach_norm``), equal numbers (``torch.full``).
 
 When refused
-    Nothing is said of formulas that are used piece by piece or run over another dimension than the last, and where all
-    models are compiled: the compiler fuses formulas itself. It is refused
+    Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where
+    all models are compiled (but for a cross-entropy): the compiler fuses formulas itself. It is refused
 
     - for a layer norm of n - 1 that has no weight, which could take the factor;
     - for an RMS norm before torch 2.9, which has the first kernel for it.
@@ -57,7 +58,7 @@ codemod = Codemod(
     __name__,
     group="compute",
     risk=Risk.EQUIVALENT,
-    known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax", "logsigmoid"),
+    known_as=("fused LayerNorm", "GELU", "SiLU", "RMSNorm", "log_softmax", "cross_entropy"),
     assumes=(READ_WHOLE, SAME_FORMULA, RECENT_TORCH),
 )
 
@@ -68,7 +69,9 @@ NAMES = {
     "gelu_tanh": "GELU (by tanh)",
     "silu": "SiLU",
     "rms_norm": "RMS norm",
+    "softmax": "softmax",
     "log_softmax": "log-softmax",
+    "cross_entropy": "cross-entropy",
     "logsigmoid": "log-sigmoid",
 }
 
@@ -83,9 +86,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(
             each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
         )
-    if program.models and all(model.compiled is not None for model in program.models):
-        return
+    compiled = program.models and all(model.compiled is not None for model in program.models)
     for formula in program.formulas:
+        if compiled and formula.target is None:
+            continue
         name = NAMES.get(formula.kind, "layer norm")
         message = f"this {name} is written out: each of its operations goes through memory, forward and backward"
         reason = why_not(program, formula)
@@ -94,8 +98,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         near = "nearly what" if formula.kind in OUTSIDE else "what"
         seen = Evidence(f"for any numbers it gives {near} torch's function gives, of `{formula.input}`", formula.site)
-        assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE else ()
-        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,), assumes=assumes)
+        assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE or formula.target is not None else ()
+        worth = Worth.SOME if formula.target is not None else None
+        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,), assumes=assumes, worth=worth)
 
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:
@@ -124,6 +129,18 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     arguments = [formula.input]
     if formula.kind == "gelu_tanh":
         arguments.append(f"approximate={edit.quoted('tanh', formula.site)}")
+    elif formula.target is not None:
+        told = [formula.input, formula.target]
+        if formula.many:
+            whole = formula.reduction == "none"
+            told = (
+                [f"{told[0]}.movedim(-1, 1)", told[1]]
+                if whole
+                else [f"{told[0]}.flatten(0, -2)", f"{told[1]}.flatten()"]
+            )
+        arguments = told
+        if formula.reduction != "mean":
+            arguments.append(f"reduction={edit.quoted(formula.reduction or '', formula.site)}")
     elif formula.dim is not None:
         arguments.append(f"dim={formula.dim}")
     elif norm:

@@ -1,4 +1,4 @@
-"""Formulas that torch has one kernel for: GELU, SiLU, layer norm, RMS norm, the logarithm of a softmax or sigmoid.
+"""Formulas that torch has one kernel for: GELU, SiLU, norms, softmax, cross-entropy, the logarithm of a sigmoid.
 
 A formula is recognised by what it computes, not by how it is spelled: it is worked out for a few rows of numbers, with
 numbers for its parameters that make every difference show (an ``eps`` of about a third, inside or outside of the root),
@@ -10,14 +10,17 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import kept, once_per_node
+from turbofix.program.arrays import Array, OtherError, combined, gathered, number, picked, reduced, shaped, squeezed
 from turbofix.program.complexes import PARAMETERS
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
@@ -38,10 +41,9 @@ from turbofix.program.values import (
     members,
 )
 from turbofix.program.wording import Wording
-from turbofix.records import dataclass
 
 _MENTIONS = (
-    Wording((".04471", ".rsqrt", "softmax", "sigmoid", "exp(-", ".mean(-1", "torch.mean")),
+    Wording((".04471", ".rsqrt", "softmax", "sigmoid", "exp(", "logsumexp", ".mean(-1", "torch.mean")),
     Wording(("erf",), re.compile(r"erf\b")),
     Wording((".var",), re.compile(r"\.var\b")),
     Wording((".std",), re.compile(r"\.std\b")),
@@ -49,26 +51,18 @@ _MENTIONS = (
 )
 """Each is looked for by itself, as a text with such a word is searched for one pattern in a tenth of the time."""
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))
-_WIDTH = 7
+_SHAPE = (2, 3, 7)
+"""Of what formulas are worked out for; of its last two dimensions alone, too."""
 _NEAR = 1e-6
 """How far numbers may be apart, relatively: constants are often written with eight digits (0.79788456)."""
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 
-class _OtherError(Exception):
-    """It is no such formula."""
-
-
-@dataclass(frozen=True)
-class _Column:
-    """One number for each row, its dimension kept."""
-
-    value: float
-
-
-_Number = float | list[float] | _Column
-_Symbols = dict[str, _Number]
+_Symbols = dict[str, Array]
+_Worked = list[tuple[_Symbols, Array]]
+_Reduce = Callable[[list[float]], float]
+_FAILS = (OtherError, ArithmeticError, ValueError, LookupError)
 
 
 _Kinds = dict[tuple[ast.ClassDef, str], "str | None"]
@@ -149,6 +143,8 @@ class _Reader:
         self.block: Sequence[ast.stmt] = ()
         self.at = 0
         self.used: dict[int, ast.stmt] = {}
+        self.follows = False  # into functions of the project
+        self.met = False  # such a function
 
     def formulas(self) -> Iterator[Formula]:
         """The formulas of the function, the largest of those that hold one another."""
@@ -183,7 +179,7 @@ class _Reader:
     def _in(self, node: ast.expr, block: Sequence[ast.stmt], index: int) -> Iterator[tuple[Formula, set[int]]]:
         """The formula that an expression is, or those in it."""
         self.block, self.at = block, index
-        if isinstance(node, (ast.BinOp, ast.Call)):
+        if isinstance(node, (ast.BinOp, ast.Call, ast.UnaryOp)):
             found = self._formula(node)
             if found is not None:
                 yield found, set(self.used)
@@ -196,24 +192,17 @@ class _Reader:
 
     def _formula(self, node: ast.expr) -> Formula | None:
         found = self._log_of(node)
-        if found is not None:
-            return found
-        leaves = self._leaves(node)
-        if leaves is None:
-            return None
-        plain, rows, numbers = leaves
-        small = self._small(node)
-        if len(small) + len(numbers) > 1:
-            return None
-        numbers = numbers or small
-        for input_ in plain:
-            others = [each for each in plain if each != input_]
-            if others:
-                continue
-            found = self._judged(node, input_, rows, numbers)
-            if found is not None:
+        for self.follows in (False, True) if found is None else ():
+            self.met = False
+            leaves = self._leaves(node)
+            small = self._small(node)
+            if isinstance(node, ast.Call) and (self._operation(node) or ("",))[0] == "own":
+                return None  # it is looked at by itself
+            if leaves is not None and len(small) + len(leaves[2]) <= 1:
+                found = self._judged(node, leaves[0], leaves[1], leaves[2] or small)
+            if found is not None or not self.met:
                 return found
-        return None
+        return found
 
     # --- what it is made of -------------------------------------------------------------------------------------------
 
@@ -239,7 +228,7 @@ class _Reader:
                 return True
             if isinstance(each, ast.Attribute):
                 name = dotted(each)
-                if name is None:
+                if name is None or each.attr == "shape":
                     return visit(each.value, at, depth - 1)
                 if self._constant(each) is not None:
                     return True
@@ -249,11 +238,11 @@ class _Reader:
                 (rows if kind == "row" else numbers)[name] = None
                 return True
             if isinstance(each, ast.Call):
-                parts: list[ast.AST] = [*each.args, *(word.value for word in each.keywords)]
+                parts: list[ast.AST] = [*each.args, *(word.value for word in each.keywords if word.arg != "device")]
                 if isinstance(each.func, ast.Attribute) and self._qualname(each.func) is None:
                     parts.append(each.func.value)
-                return all(visit(part, at, depth - 1) for part in parts)
-            if isinstance(each, (ast.BinOp, ast.UnaryOp, ast.Constant)):
+                return self._operation(each) is not None and all(visit(part, at, depth - 1) for part in parts)
+            if isinstance(each, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Subscript, ast.Tuple, ast.List)):
                 return all(
                     visit(part, at, depth - 1) for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)
                 )
@@ -261,7 +250,7 @@ class _Reader:
 
         whole = visit(node, self.at, 24)
         visit = None  # type: ignore[assignment]  # it holds itself
-        if not whole or len(plain) != 1 or len(rows) > 2 or len(numbers) > 1:
+        if not whole or not 1 <= len(plain) <= 2 or len(rows) > 2 or len(numbers) > 1:
             return None
         if not self._serves_nothing_else(node):
             return None
@@ -274,17 +263,27 @@ class _Reader:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name) and target.id == name:
-                    worth = isinstance(statement.value, (ast.BinOp, ast.Call, ast.Constant))
-                    if not worth or self._is_opaque(statement.value):
-                        return None
-                    return index, statement.value
+                    return (index, statement.value) if self._is_worked_out(statement.value) else None
             if any(written == name for written, _ in stores(statement)):
                 return None
         return None
 
-    def _is_opaque(self, value: ast.expr) -> bool:
-        """Whether a call is no part of a formula: what it gives is a tensor of its own."""
-        return isinstance(value, ast.Call) and self._operation(value) is None
+    def _is_worked_out(self, value: ast.expr) -> bool:
+        """Whether it is part of a formula, and no tensor of its own."""
+        if isinstance(value, ast.Call):
+            return self._operation(value) is not None
+        if isinstance(value, ast.Subscript):  # of a size, of a maximum and its place, or by arrays
+            sized = isinstance(value.value, ast.Attribute) and value.value.attr == "shape"
+            return sized or self._is_maximum(value) or isinstance(value.slice, ast.Tuple)
+        return isinstance(value, (ast.BinOp, ast.Constant, ast.UnaryOp)) or self._is_maximum(value)
+
+    def _is_maximum(self, node: ast.expr) -> bool:
+        """``x.max(1)[0]``, ``x.max(1).values``."""
+        first = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        if not first and not (isinstance(node, ast.Attribute) and node.attr == "values"):
+            return False
+        of = node.value  # type: ignore[attr-defined]
+        return isinstance(of, ast.Call) and (self._operation(of) or ("",))[0] == "max"
 
     def _is_changed(self, name: str, at: int) -> bool:
         """Whether a name means something else at the formula than where it was read."""
@@ -319,7 +318,9 @@ class _Reader:
             end: tuple[int, int] | None = None
             for later in self.block[index + 1 :]:
                 into = later.targets if isinstance(later, ast.Assign) else ()
-                if any(isinstance(e, ast.Name) and e.id == target.id for each in into for e in targets(each)):
+                if isinstance(later, ast.Return) or any(
+                    isinstance(e, ast.Name) and e.id == target.id for each in into for e in targets(each)
+                ):
                     end = (later.end_lineno or later.lineno, later.end_col_offset or 0)
                     break
             for each in walk(self.function):
@@ -403,47 +404,24 @@ class _Reader:
 
     # --- what it computes ---------------------------------------------------------------------------------------------
 
-    def _judged(self, node: ast.expr, input_: str, rows: list[str], numbers: list[str]) -> Formula | None:
+    def _judged(self, node: ast.expr, plain: list[str], rows: list[str], numbers: list[str]) -> Formula | None:
         """Which of torch's formulas gives the same numbers."""
-        draws = [_drawn(seed, input_, rows, numbers) for seed in (1, 2, 3)]
-        try:
-            results = [self._row(self._work_out(node, self.at, symbols)) for symbols in draws]
-        except (_OtherError, ArithmeticError, ValueError, IndexError):
+        x = plain[0]
+        if plain[1:]:
+            other = plain[1]
+            return None if rows or numbers else self._of_two(node, x, other) or self._of_two(node, other, x)
+        if self._is_read_once(node, x):
             return None
-        reads = sum(isinstance(each, ast.Name) and each.id == input_ for each in walk(node))
-        reads += sum(
-            isinstance(each, ast.Name) and each.id == input_ for used in self.used.values() for each in walk(used)
-        )
-        if reads < 2:
-            return None
-
-        def agrees(formula: Callable[[_Symbols], list[float]]) -> bool:
-            return all(
-                all(
-                    math.isclose(a, b, rel_tol=_NEAR, abs_tol=_NEAR)
-                    for a, b in zip(result, formula(symbols), strict=True)
-                )
-                for result, symbols in zip(results, draws, strict=True)
-            )
-
-        def inputs(symbols: _Symbols) -> list[float]:
-            value = symbols[input_]
-            assert isinstance(value, list)
-            return value
-
+        worked = self._worked(node, [_drawn(seed, rank, x, rows, numbers) for seed, rank in ((1, 3), (2, 3), (3, 2))])
         if not rows and not numbers:
             for kind, activated in _ACTIVATIONS.items():
-                if agrees(lambda symbols, each=activated: [each(x) for x in inputs(symbols)]):  # type: ignore[misc]
-                    return self._said(node, kind, input_)
+                if _is_same(worked, lambda s, f=activated: combined(f, s[x])):  # type: ignore[misc]
+                    return self._said(node, kind, x)
+            for (kind, along), dim in itertools.product(_ALONG.items(), (-1, 1)):
+                if _is_same(worked, lambda s, f=along, d=dim: f(s[x], d)):  # type: ignore[misc]
+                    return self._said(node, kind, x, dim=str(dim))
         if not numbers:
             return None
-        eps = numbers[0]
-
-        def number(symbols: _Symbols) -> float:
-            value = symbols[eps]
-            assert isinstance(value, float)
-            return value
-
         choices: list[tuple[str | None, str | None]] = [(None, None)] if not rows else []
         choices += [(one, None) for one in rows] if len(rows) == 1 else []
         choices += [(one, other) for one, other in itertools.permutations(rows, 2)]
@@ -452,19 +430,49 @@ class _Reader:
                 if kind == "rms_norm" and bias is not None:
                     continue
 
-                def formula(
-                    symbols: _Symbols, w: str | None = weight, b: str | None = bias, n: _Norm = normed
-                ) -> list[float]:
-                    scaled = n(inputs(symbols), number(symbols))
-                    if w is not None:
-                        scaled = [x * y for x, y in zip(scaled, self._row(symbols[w]), strict=True)]
-                    if b is not None:
-                        scaled = [x + y for x, y in zip(scaled, self._row(symbols[b]), strict=True)]
-                    return scaled
+                def formula(s: _Symbols, w: str | None = weight, b: str | None = bias, n: _Norm = normed) -> Array:
+                    scaled = n(s[x], s[numbers[0]])
+                    scaled = combined(operator.mul, scaled, s[w]) if w is not None else scaled
+                    return combined(operator.add, scaled, s[b]) if b is not None else scaled
 
-                if agrees(formula):
-                    return self._said(node, kind, input_, weight, bias, eps)
+                if _is_same(worked, formula):
+                    return self._said(node, kind, x, weight=weight, bias=bias, eps=numbers[0])
         return None
+
+    def _of_two(self, node: ast.expr, x: str, other: str) -> Formula | None:
+        """A cross-entropy of logits and labels, or a softmax over a dimension that a name tells."""
+
+        def cases(rank: int, *given: Array) -> list[_Symbols]:
+            return [_drawn(seed, rank, x, [], []) | {other: each} for seed, each in enumerate(given)]
+
+        def entropy(s: _Symbols, reduce: _Reduce | None) -> Array:
+            found = combined(operator.neg, gathered(_log_softmax(s[x], -1), -1, squeezed(s[other], -1, more=True)))
+            found = squeezed(found, -1, more=False)
+            return reduced(reduce, found, None, keep=False) if reduce is not None else found
+
+        few, many = (self._worked(node, cases(rank, _labels(rank, 2), _labels(rank, 3))) for rank in (2, 3))
+        for reduction, reduce in _REDUCED.items():
+            torchs = partial(entropy, reduce=reduce)
+            if _is_same(few, torchs):
+                all_ranks = _is_same(many, torchs)
+                return self._said(node, "cross_entropy", x, target=other, reduction=reduction, many=all_ranks)
+        along = self._worked(node, [*cases(3, *map(number, (0, 1, -1))), *cases(2, number(1))])
+        for kind, function in _ALONG.items() if not self._is_read_once(node, x) else ():
+            if _is_same(along, lambda s, f=function: f(s[x], s[other][()])):  # type: ignore[misc]
+                return self._said(node, kind, x, dim=other)
+        return None
+
+    def _is_read_once(self, node: ast.expr, name: str) -> bool:
+        """Whether a formula reads its input once, as torch's function does."""
+        taken = (part for each in (node, *self.used.values()) for part in walk(each))
+        return sum(isinstance(each, ast.Name) and each.id == name for each in taken) < 2
+
+    def _worked(self, node: ast.expr, cases: list[_Symbols]) -> _Worked:
+        """What an expression gives for given numbers; nothing where it fails."""
+        try:
+            return [(each, self._work_out(node, self.at, each)) for each in cases]
+        except _FAILS:
+            return []
 
     def _small(self, node: ast.expr) -> list[str]:
         """The small literals in a formula, which stand for an ``eps``: their place in it must show in the numbers."""
@@ -474,24 +482,9 @@ class _Reader:
             dict.fromkeys(self.places.text(each, self.module) for each in found if 0 < float(str(each.value)) < 0.01)
         )
 
-    def _said(  # noqa: PLR0913
-        self,
-        node: ast.expr,
-        kind: str,
-        input_: str,
-        weight: str | None = None,
-        bias: str | None = None,
-        eps: str | None = None,
-    ) -> Formula:
-        return Formula(
-            self.places.site(node, self.module),
-            kind,  # type: ignore[arg-type]
-            input_,
-            weight,
-            bias,
-            eps,
-            removed=tuple(self.places.site(self.used[index], self.module) for index in sorted(self.used)),
-        )
+    def _said(self, node: ast.expr, kind: str, input_: str, **given: Any) -> Formula:
+        removed = tuple(self.places.site(self.used[index], self.module) for index in sorted(self.used))
+        return Formula(self.places.site(node, self.module), kind, input_, removed=removed, **given)  # type: ignore[arg-type]
 
     def _log_of(self, node: ast.expr) -> Formula | None:
         """``torch.log(F.softmax(x, dim=1))``, or of a sigmoid, straight."""
@@ -524,35 +517,45 @@ class _Reader:
         told = text(dim, self.module) if dim is not None else None
         return Formula(self.places.site(node, self.module), kind, text(of, self.module), dim=told)
 
-    def _row(self, value: _Number) -> list[float]:
-        if isinstance(value, list):
-            return value
-        raise _OtherError
-
-    def _work_out(self, node: ast.expr, at: int, symbols: _Symbols) -> _Number:
+    def _work_out(self, node: ast.expr, at: int, symbols: _Symbols) -> Array:
         """The value of an expression for given numbers."""
         if isinstance(node, ast.Constant):
-            if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-                return symbols.get(self.places.text(node, self.module), float(node.value))
-            raise _OtherError
+            if isinstance(node.value, (int, float)):
+                return symbols.get(self.places.text(node, self.module), number(node.value))
+            raise OtherError
         if isinstance(node, ast.Name):
             found = self._definition(node.id, at)
             if found is not None:
                 return self._work_out(found[1], found[0], symbols)
             return symbols[node.id]
+        if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == 1:
+            return self._work_out(node.elts[0], at, symbols)
+        if self._is_maximum(node):
+            return self._work_out(node.value, at, symbols)  # type: ignore[attr-defined]
+        if isinstance(node, ast.Subscript):
+            return self._item(node, at, symbols)
         if isinstance(node, ast.Attribute):
             constant = self._constant(node)
-            return constant if constant is not None else symbols[dotted(node) or ""]
+            return number(constant) if constant is not None else symbols[dotted(node) or ""]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return _both(lambda a, b: a * b, -1.0, self._work_out(node.operand, at, symbols))
+            return combined(operator.neg, self._work_out(node.operand, at, symbols))
         if isinstance(node, ast.BinOp):
             operation = _OPERATORS.get(type(node.op))
             if operation is None:
-                raise _OtherError
-            return _both(operation, self._work_out(node.left, at, symbols), self._work_out(node.right, at, symbols))
+                raise OtherError
+            return combined(operation, *(self._work_out(each, at, symbols) for each in (node.left, node.right)))
         if isinstance(node, ast.Call):
             return self._call(node, at, symbols)
-        raise _OtherError
+        raise OtherError
+
+    def _item(self, node: ast.Subscript, at: int, symbols: _Symbols) -> Array:
+        """``x.shape[0]``, ``x[rows, labels]``."""
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            of, place = self._work_out(node.value.value, at, symbols), self._work_out(node.slice, at, symbols)
+            return number(of.shape[int(place[()])])
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        of = self._work_out(node.value, at, symbols)
+        return picked(of, [self._work_out(each, at, symbols) for each in indices])
 
     def _constant(self, node: ast.Attribute) -> float | None:
         return math.pi if self._qualname(node) in ("math.pi", "numpy.pi", "torch.pi") else None
@@ -562,68 +565,60 @@ class _Reader:
         if any(isinstance(each, ast.Starred) for each in node.args):
             return None
         keywords = {each.arg: each.value for each in node.keywords}
-        name = self._qualname(node.func)
+        name, last, operands = self._qualname(node.func), "", list(node.args)
         if name is not None:
             owner, _, last = name.rpartition(".")
-            known = owner in _MODULES and (last in _ELEMENTWISE or last in _REDUCTIONS or last in _BINARY)
-            return (last, list(node.args), keywords) if known else None
-        if isinstance(node.func, ast.Attribute):
-            last = node.func.attr
-            if last in _ELEMENTWISE or last in _REDUCTIONS or last in _BINARY:
-                return last, [node.func.value, *node.args], keywords
-        return None
+            last = last if owner in _MODULES else ""
+            if last in ("max", "softmax", "log_softmax") and "input" in keywords:
+                operands.insert(0, keywords.pop("input"))
+        elif isinstance(node.func, ast.Name):
+            last = node.func.id if node.func.id in ("range", "len") else ""
+            if self._own(node) is not None:
+                self.met, last = True, "own" if self.follows else ""
+        elif isinstance(node.func, ast.Attribute):
+            last, operands = node.func.attr, [node.func.value, *operands]
+        known = last in _ELEMENTWISE or last in _TAKING or last == "own"
+        return (last, operands, keywords) if known else None
 
-    def _call(self, node: ast.Call, at: int, symbols: _Symbols) -> _Number:
+    def _own(self, node: ast.Call) -> Function | None:
+        """A function of the project that only computes, line by line."""
+        found = list(members(self.module.scope.names.get(dotted(node.func) or "")))
+        own = found[0] if len(found) == 1 and isinstance(found[0], Function) else None
+        if own is None or not isinstance(own.node, ast.FunctionDef) or own.node is self.function:
+            return None
+        (*lines, last) = own.node.body
+        told = isinstance(lines[0].value, ast.Constant) if lines and isinstance(lines[0], ast.Expr) else False
+        plain = all(isinstance(e, ast.Assign) and isinstance(e.targets[0], ast.Name) for e in lines[told:])
+        return own if plain and isinstance(last, ast.Return) and last.value is not None else None
+
+    def _call(self, node: ast.Call, at: int, symbols: _Symbols) -> Array:
         found = self._operation(node)
         if found is None:
-            raise _OtherError
+            raise OtherError
         name, operands, keywords = found
-        if not operands:
-            raise _OtherError
-        first = self._work_out(operands[0], at, symbols)
-        if not isinstance(first, float) and (self._qualname(node.func) or "").startswith(("math.", "numpy.")):
-            raise _OtherError  # of numbers, or arrays
-        if name in _REDUCTIONS:
-            return self._reduced(name, first, operands[1:], keywords)
-        if keywords:
-            raise _OtherError
-        if name in _BINARY and len(operands) == 2:
-            return _both(_BINARY[name], first, self._work_out(operands[1], at, symbols))
-        if name in _ELEMENTWISE and len(operands) == 1:
-            return _each(_ELEMENTWISE[name], first)
-        raise _OtherError
-
-    def _reduced(
-        self, name: str, value: _Number, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]
-    ) -> _Number:
-        """A mean or a deviation over the last dimension, which is kept."""
-        names = ("dim", "keepdim") if name == "mean" else ("dim", "unbiased", "keepdim")
-        given: dict[str | None, ast.expr] = dict(zip(names, arguments, strict=False))
-        given.update(keywords)
-        dim = given.pop("dim", None)
-        if isinstance(dim, (ast.Tuple, ast.List)) and len(dim.elts) == 1:
-            dim = dim.elts[0]
-        last = isinstance(dim, ast.UnaryOp) and isinstance(dim.op, ast.USub) and isinstance(dim.operand, ast.Constant)
-        if not last or not isinstance(dim, ast.UnaryOp) or getattr(dim.operand, "value", None) != 1:
-            raise _OtherError
-        keep = given.pop("keepdim", None)
-        if not isinstance(keep, ast.Constant) or keep.value is not True:
-            raise _OtherError
-        missing = 1
-        unbiased, correction = given.pop("unbiased", None), given.pop("correction", None)
-        for literal in (unbiased, correction):
-            if literal is not None:
-                if not isinstance(literal, ast.Constant) or not isinstance(literal.value, (bool, int)):
-                    raise _OtherError
-                missing = int(literal.value)
-        if given:
-            raise _OtherError
-        row = self._row(value)
-        mean = sum(row) / len(row)
-        if name == "mean":
-            return _Column(mean)
-        variance = sum((each - mean) ** 2 for each in row) / (len(row) - missing)
-        return _Column(variance if name == "var" else math.sqrt(variance))
+        keywords.pop("device", None)
+        values = [self._work_out(each, at, symbols) for each in operands]
+        given = {word: self._work_out(each, at, symbols) for word, each in keywords.items()}
+        own = self._own(node) if name == "own" else None
+        if own is not None:
+            assert isinstance(own.node, ast.FunctionDef)
+            taken = own.node.args
+            listed = [each.arg for each in (*taken.posonlyargs, *taken.args)]
+            inner = _Reader(self.analysis, own.node, own.module, self.kinds)
+            inner.block, inner.at, returned = own.node.body, len(own.node.body) - 1, own.node.body[-1]
+            assert isinstance(returned, ast.Return) and returned.value is not None
+            usual = zip(reversed(listed), reversed(taken.defaults), strict=False)
+            told = {word: inner._work_out(each, 0, {}) for word, each in usual}
+            told |= dict(zip(listed, values, strict=False)) | given  # type: ignore[arg-type]
+            return inner._work_out(returned.value, inner.at, told)
+        if values and values[0].shape and (self._qualname(node.func) or "").startswith(("math.", "numpy.")):
+            raise OtherError  # of numbers, or arrays
+        if name in _ELEMENTWISE and not given:
+            return combined(_ELEMENTWISE[name], *values)
+        if name in ("view", "reshape"):
+            return shaped(values[0], [each[()] for each in values[1:]])
+        names = _TAKING[name].split()
+        return _taken(name, values[0], given | dict(zip(names, values[1:], strict=False)))
 
     def _qualname(self, node: ast.expr, module: ModuleFile | None = None) -> str | None:
         """The qualified name of a library's function; None for a method or anything else."""
@@ -675,43 +670,86 @@ def _is_told_number(cls: ast.ClassDef, attribute: str) -> bool:
     return attribute in _numbers_told(cls)
 
 
-def _drawn(seed: int, input_: str, rows: list[str], numbers: list[str]) -> _Symbols:
+def _taken(name: str, of: Array, given: dict[str | None, Array]) -> Array:
+    """What a function of a row, or of places, gives."""
+    numbers = {word: each[()] for word, each in given.items() if word != "index"}
+    dim = numbers.get("dim")
+    if name in ("range", "arange"):
+        return Array((int(of[()]),), [float(each) for each in range(int(of[()]))])
+    if name == "gather" and dim is not None:
+        return gathered(of, dim, given["index"])
+    if name in ("unsqueeze", "squeeze"):
+        return squeezed(of, dim, more=name == "unsqueeze")
+    if name in ("size", "len"):
+        return number(of.shape[int(dim or 0)])
+    if name in _ALONG and dim is not None:
+        return _ALONG[name](of, dim)
+    if name == "max" and "other" in given:
+        raise OtherError
+    missing = numbers.get("correction", numbers.get("unbiased", 1))
+
+    def variance(row: list[float]) -> float:
+        return sum((each - _mean(row)) ** 2 for each in row) / (len(row) - missing)
+
+    known: dict[str, _Reduce] = {"sum": math.fsum, "mean": _mean, "max": max, "amax": max, "logsumexp": _logsumexp}
+    known |= {"var": variance, "std": lambda row: math.sqrt(variance(row))}
+    return reduced(known[name], of, dim, keep=bool(numbers.get("keepdim")))
+
+
+def _mean(row: list[float]) -> float:
+    return math.fsum(row) / len(row)
+
+
+def _logsumexp(row: list[float]) -> float:
+    return math.log(sum(map(math.exp, row)))
+
+
+def _log_softmax(x: Array, dim: float) -> Array:
+    return combined(operator.sub, x, reduced(_logsumexp, x, dim, keep=True))
+
+
+def _softmax(x: Array, dim: float) -> Array:
+    return combined(math.exp, _log_softmax(x, dim))
+
+
+_ALONG: dict[str, Callable[[Array, float], Array]] = {"softmax": _softmax, "log_softmax": _log_softmax}
+_REDUCED: dict[str, _Reduce | None] = {"mean": _mean, "sum": math.fsum, "none": None}
+
+
+def _labels(rank: int, step: int) -> Array:
+    shape = _SHAPE[-rank:-1]
+    return Array(shape, [float(step * at % _SHAPE[-1]) for at in range(math.prod(shape))])
+
+
+def _is_same(worked: _Worked, formula: Callable[[_Symbols], Array]) -> bool:
+    """Whether a formula gives the same numbers."""
+    for symbols, one in worked:
+        try:
+            other = formula(symbols)
+        except _FAILS:
+            return False
+        pairs = zip(one.numbers, other.numbers, strict=False)
+        if one.shape != other.shape or not all(math.isclose(*each, rel_tol=_NEAR, abs_tol=_NEAR) for each in pairs):
+            return False
+    return bool(worked)
+
+
+def _drawn(seed: int, rank: int, input_: str, rows: list[str], numbers: list[str]) -> _Symbols:
     """Numbers for what a formula is made of."""
     source = random.Random(seed)
-    found: _Symbols = {input_: [source.uniform(-3, 3) for _ in range(_WIDTH)]}
-    for each in rows:
-        found[each] = [source.uniform(0.5, 2) for _ in range(_WIDTH)]
-    for each in numbers:
-        found[each] = source.uniform(0.2, 0.5)
-    return found
 
+    def drawn(low: float, high: float, shape: tuple[int, ...]) -> Array:
+        return Array(shape, [source.uniform(low, high) for _ in range(math.prod(shape))])
 
-def _both(operation: Callable[[float, float], float], one: _Number, other: _Number) -> _Number:
-    if not isinstance(one, list) and not isinstance(other, list):
-        column = isinstance(one, _Column) or isinstance(other, _Column)
-        result = operation(_number(one), _number(other))
-        return _Column(result) if column else result
-    left = one if isinstance(one, list) else [_number(one)] * _WIDTH
-    right = other if isinstance(other, list) else [_number(other)] * _WIDTH
-    return [operation(a, b) for a, b in zip(left, right, strict=True)]
-
-
-def _each(operation: Callable[[float], float], value: _Number) -> _Number:
-    if isinstance(value, list):
-        return [operation(each) for each in value]
-    return _Column(operation(value.value)) if isinstance(value, _Column) else operation(value)
-
-
-def _number(value: _Number) -> float:
-    if isinstance(value, list):
-        raise _OtherError
-    return value.value if isinstance(value, _Column) else value
+    found = {input_: drawn(-3, 3, _SHAPE[-rank:])}
+    found |= {each: drawn(0.5, 2, _SHAPE[-1:]) for each in rows}
+    return found | {each: drawn(0.2, 0.5, ()) for each in numbers}
 
 
 def _power(base: float, exponent: float) -> float:
     result = base**exponent
     if isinstance(result, complex):
-        raise _OtherError
+        raise OtherError
     return float(result)
 
 
@@ -732,22 +770,22 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-_Norm = Callable[[list[float], float], list[float]]
+_Norm = Callable[[Array, Array], Array]
 
 
 def _norm(missing: int, *, outside: bool) -> _Norm:
-    def normed(row: list[float], eps: float) -> list[float]:
-        mean = sum(row) / len(row)
-        variance = sum((each - mean) ** 2 for each in row) / (len(row) - missing)
-        by = math.sqrt(variance) + eps if outside else math.sqrt(variance + eps)
-        return [(each - mean) / by for each in row]
+    def normed(x: Array, eps: Array) -> Array:
+        given: dict[str | None, Array] = {"dim": number(-1), "keepdim": number(1), "correction": number(missing)}
+        variance = _taken("var", x, given)
+        by = combined(lambda v, e: math.sqrt(v) + e if outside else math.sqrt(v + e), variance, eps)
+        return combined(lambda a, mean, b: (a - mean) / b, x, _taken("mean", x, given), by)
 
     return normed
 
 
-def _rms(row: list[float], eps: float) -> list[float]:
-    by = math.sqrt(sum(each * each for each in row) / len(row) + eps)
-    return [each / by for each in row]
+def _rms(x: Array, eps: Array) -> Array:
+    squares = reduced(lambda row: _mean([each * each for each in row]), x, -1, keep=True)
+    return combined(lambda a, square, e: a / math.sqrt(square + e), x, squares, eps)
 
 
 _NORMS: dict[str, _Norm] = {
@@ -766,16 +804,23 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: _power,
 }
 
-_BINARY: dict[str, Callable[[float, float], float]] = {"pow": _power}
-
-_ELEMENTWISE: dict[str, Callable[[float], float]] = {
+_ELEMENTWISE: dict[str, Callable[..., float]] = {
+    "pow": _power,
     "tanh": math.tanh,
     "erf": math.erf,
     "exp": math.exp,
+    "log": math.log,
+    "neg": operator.neg,
     "sigmoid": _sigmoid,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x),
     "square": lambda x: x * x,
 }
-
-_REDUCTIONS = frozenset(("mean", "var", "std"))
+_TAKING = {
+    **dict.fromkeys(("mean", "sum", "max", "amax", "logsumexp"), "dim keepdim"),
+    **dict.fromkeys(("var", "std"), "dim unbiased keepdim"),
+    **dict.fromkeys(("softmax", "log_softmax", "unsqueeze", "squeeze", "size"), "dim"),
+    **dict.fromkeys(("range", "arange", "len", "view", "reshape"), ""),
+    "gather": "dim index",
+}
+"""What else is worked out, and what it takes behind the tensor."""

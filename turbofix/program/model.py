@@ -1589,7 +1589,8 @@ class Formula:
     """A formula that is written out, and that torch has a function for, by what it computes.
 
     ``input`` is the source of what it is computed of; ``weight``, ``bias`` and ``eps`` those of a norm over the last
-    dimension, ``dim`` that of a softmax. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
+    dimension, ``dim`` that of a softmax. The logits of a cross-entropy (with ``target`` and ``reduction``) may have
+    ``many`` dimensions before the last. Of the norms, ``unbiased`` divides by n - 1, ``outside`` adds ``eps`` to the
     deviation, and ``unbiased_outside`` does both. ``removed`` are the statements that only lead to it.
     """
 
@@ -1603,14 +1604,19 @@ class Formula:
         "unbiased",
         "unbiased_outside",
         "outside",
+        "softmax",
         "log_softmax",
         "logsigmoid",
+        "cross_entropy",
     ]
     input: str
+    target: str | None = None
     weight: str | None = None
     bias: str | None = None
     eps: str | None = None
     dim: str | None = None
+    many: bool = False
+    reduction: str | None = None
     removed: tuple[Site, ...] = ()
 
 
