@@ -32,7 +32,7 @@ def carried(pages: Pages, loop: BatchLoop, sync: Sync, entry: Path) -> Deferral:
     page = pages(sync.site)
     read = page.node(sync.site)
     base = stripped(read)
-    if base is None:
+    if base is None or (sync.how in ("cpu", "numpy") and not sync.scalar):
         raise Refuse("more than one number is read, or in an unusual way")
     if (line := page.line_of_all_names(page.scope(read))) is not None:
         raise Refuse(f"line {line} may read it by its name, among all that there are")

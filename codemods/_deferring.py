@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
-import string
 from dataclasses import field
 
 from turbofix.edits import Refuse
 from turbofix.nodes import walk
 from turbofix.program.accumulators import given, literal
 from turbofix.program.model import Accumulator, Sync
-from turbofix.program.names import dotted, stores, targets, walk_here
+from turbofix.program.names import dotted, stores, walk_here
 from turbofix.program.sites import LOOPS
 from turbofix.records import dataclass
 
@@ -24,7 +22,6 @@ OWN_STORAGE = frozenset({"mean", "sum", "norm", "std", "var", "prod"})
 COUNTS = frozenset({"count", "n", "num"})
 HOST_METHODS = frozenset({"size", "numel", "dim", "item", "__len__"})
 HOST_ATTRIBUTES = frozenset({"shape", "batch_size", "ndim"})
-TRUNCATED_FORMAT = re.compile(r"%[-+ #0]*[\d.*]*[srdiaxXoc]")
 
 
 @dataclass
@@ -74,9 +71,9 @@ def deferred_sum(  # noqa: PLR0913
         raise Refuse(f"`{total.text}` is not a plain sum")
     scope = page.owner(total.text, update)
     kind = summed_as(page, total, scope, number_of(pages, page, sync, read))
-    plan = Deferral()
+    plan = Deferral(likely=page.text(read).endswith("numpy()"))  # which is printed in fewer digits
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
-    refuse_operands(page, update, inside, node, kind)
+    refuse_operands(page, update, inside, node, kind, plan)
     plan.rounded = any(isinstance(each, ast.Div) for each in walk(update.value))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
@@ -158,10 +155,10 @@ def names_in_update(  # noqa: PLR0913
     return found
 
 
-def refuse_operands(
-    page: Page, update: ast.AugAssign | ast.Call, inside: list[ast.AST], loop: ast.AST, kind: Number
+def refuse_operands(  # noqa: PLR0913
+    page: Page, update: ast.AugAssign | ast.Call, inside: list[ast.AST], loop: ast.AST, kind: Number, plan: Deferral
 ) -> None:
-    """Raise ``Refuse`` unless the update takes the read, or its product with plain numbers."""
+    """Raise ``Refuse`` unless the update takes the read, or its product with what is likely to be a plain number."""
     for node in inside:
         child = node
         for each in page.above(node):
@@ -174,59 +171,29 @@ def refuse_operands(
                 raise Refuse(f"line {update.lineno} does more with the number than to sum it")
             other = each.right if each.left is child else each.left
             if not any(page.holds(other, one) for one in inside):
-                refuse_unless_number(page, other, loop)
+                plan.likely = plan.likely or not is_number(page, other, loop)
                 if kind == "int":
                     raise Refuse(f"line {update.lineno} adds more than a plain count")
             child = each
 
 
-def refuse_unless_number(page: Page, node: ast.AST, loop: ast.AST, depth: int = 4) -> None:
-    """Raise ``Refuse`` where an operand may be a tensor, which would change the type of the sum."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return
+def is_number(page: Page, node: ast.AST | None, loop: ast.AST, depth: int = 4) -> bool:
+    """Whether an operand is surely no tensor, which would change the type of the sum."""
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        for child in (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,):
-            refuse_unless_number(page, child, loop, depth)
-        return
+        parts = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,)
+        return all(is_number(page, each, loop, depth) for each in parts)
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Name) and node.func.id in ("len", "int", "float"):
-            return
-        if isinstance(node.func, ast.Attribute) and node.func.attr in HOST_METHODS:
-            return
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-        return
+        called = dotted(node.func) or ""
+        return called in ("len", "int", "float") or getattr(node.func, "attr", "") in HOST_METHODS
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     if isinstance(node, ast.Attribute):
         top = (dotted(node) or "").partition(".")[0]
-        if node.attr in HOST_ATTRIBUTES or (top and top not in {name for name, _ in stores(loop)}):
-            return
-    if isinstance(node, ast.Name) and depth > 0:
-        scope = page.scope(node)
-        writes = page.writes(node.id, scope)
-        if not writes:
-            return  # a parameter, or a constant of the module
-        for write in writes:
-            refuse_unless_number(page, written_value(write, node.id), loop, depth - 1)
-        return
-    raise Refuse(f"what `{page.text(node)}` is, by which the number is multiplied, is not known")
-
-
-def written_value(write: ast.AST, name: str) -> ast.AST:
-    """The expression that a statement gives to a name. Raises ``Refuse``."""
-    if isinstance(write, ast.Assign) and len(write.targets) == 1:
-        if (value := given(write, name)) is not None:
-            return value
-        if isinstance(write.targets[0], ast.Tuple):
-            source = write.value.func if isinstance(write.value, ast.Call) else write.value
-            if isinstance(source, ast.Attribute) and source.attr in ("shape", "size"):
-                return ast.Constant(0)
-    if isinstance(write, ast.AugAssign):
-        return write.value
-    if isinstance(write, (ast.For, ast.AsyncFor)) and isinstance(write.iter, ast.Call):
-        called = write.iter.func.id if isinstance(write.iter.func, ast.Name) else None
-        first = next(targets(write.target))
-        if called == "range" or (called == "enumerate" and dotted(first) == name):
-            return ast.Constant(0)
-    raise Refuse(f"what `{name}` is, by which the number is multiplied, is not known")
+        return node.attr in HOST_ATTRIBUTES or bool(top and top not in {name for name, _ in stores(loop)})
+    if isinstance(node, ast.Name) and depth > 0:  # without writes it is a parameter, or a constant of the module
+        writes = page.writes(node.id, page.scope(node))
+        return all(is_number(page, given(each, node.id), loop, depth - 1) for each in writes)
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
 def check_writes(page: Page, loop: BatchLoop, total: Accumulator, scope: ast.AST, node: ast.AST) -> None:
@@ -442,21 +409,20 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
         raise Refuse("the meter is fed in another loop or function")
     if number_of(pages, page, sync, read, likely=True) != "float":
         raise Refuse("the meter counts in whole numbers")
-    refuse_operands(page, call, [read], node, "float")
     meter = call.func.value.id
     scope = page.maker(meter, call)
     base = stripped(read)
     known = sync.of == "loss" or (base is not None and kind_of(page, base, Results(pages, dict(sync.results))))
-    plan = Deferral(kept_on_device(page, loop, sync, read, "float"), likely=not known)
+    plan = Deferral(kept_on_device(page, loop, sync, read, "float"), likely=not (known and sync.meter.computes_only))
+    refuse_operands(page, call, [read], node, "float", plan)
     for each in page.reads(meter, scope):
         attribute = page.parent(each)
         if attribute is call.func or page.holds(call, each):
             continue
         if not isinstance(attribute, ast.Attribute):
-            at_times = page.is_seldom(each, node, call) or not page.holds(node, each)
-            if at_times and (is_filled_in(page, each) or is_printed(page, each)):
-                continue
-            refuse_unless_display(page, each, node, scope, sync)
+            if page.holds(node, each) and not page.is_seldom(each, node, call):
+                raise Refuse(f"line {each.lineno} hands `{meter}` on {loop_words(loop)}")
+            plan.likely = True
             continue
         above = page.parent(attribute)
         if isinstance(above, ast.Call) and above.func is attribute:
@@ -471,108 +437,8 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
             plan.too_early = plan.too_early or each.lineno
         if not isinstance(attribute.ctx, ast.Load):
             raise Refuse(f"line {each.lineno} sets `{meter}.{attribute.attr}`")
-        if not is_formatted(page, attribute):
-            plan.actions.append(replacing(page.site(attribute), f"float({meter}.{attribute.attr})"))
+        plan.actions.append(replacing(page.site(attribute), f"float({meter}.{attribute.attr})"))
     return plan
-
-
-def is_filled_in(page: Page, node: ast.AST) -> bool:
-    """Whether a meter goes into ``"{loss.avg:.3f}".format(loss=losses)``, each value with a format of its own."""
-    keyword = page.parent(node)
-    call = page.parent(keyword) if isinstance(keyword, ast.keyword) else None
-    if not (isinstance(keyword, ast.keyword) and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
-        return False
-    text = call.func.value
-    if call.func.attr != "format" or not isinstance(text, ast.Constant) or not isinstance(text.value, str):
-        return False
-    for _, name, form, conversion in string.Formatter().parse(text.value):
-        parts = (name or "").split(".")
-        if parts[0] != keyword.arg or (len(parts) == 2 and parts[1] in COUNTS):
-            continue
-        if len(parts) != 2 or not form or form.endswith("d") or conversion:
-            return False
-    return True
-
-
-def is_printed(page: Page, node: ast.AST) -> bool:
-    """Whether a meter is printed as a whole, ``print(step, losses)``: its ``__str__`` is known to be harmless."""
-    above = page.parent(node)
-    if isinstance(above, ast.FormattedValue) and above.format_spec is None:
-        text = page.parent(above)
-        above = page.parent(text) if text is not None else None
-    statement = page.statement(node)
-    return (
-        isinstance(above, ast.Call)
-        and isinstance(above.func, ast.Name)
-        and above.func.id == "print"
-        and isinstance(statement, ast.Expr)
-        and statement.value is above
-    )
-
-
-def refuse_unless_display(
-    page: Page, read: ast.Name | ast.Attribute, loop: ast.AST, scope: ast.AST, sync: Sync
-) -> None:
-    """Raise ``Refuse`` unless a meter is handed to an object that only prints it: ``Display([losses, accuracy])``."""
-    reason = Refuse(f"line {read.lineno} hands `{page.text(read)}` on to other code")
-    holder = page.parent(read)
-    call = page.parent(holder) if isinstance(holder, (ast.List, ast.Tuple)) else holder
-    statement = page.statement(read)
-    if not (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and isinstance(statement, ast.Assign)
-        and statement.value is call
-        and isinstance(statement.targets[0], ast.Name)
-        and not page.holds(loop, statement)
-        and sync.meter is not None
-        and sync.meter.cls is not None
-        and sync.meter.cls.path == sync.site.path
-    ):
-        raise reason
-    members = walk(page.node(sync.meter.cls))
-    known = {each.name for each in members if isinstance(each, ast.FunctionDef)} - sync.meter.harmful
-    made = [each for each in page.module.tree.body if isinstance(each, ast.ClassDef) and each.name == call.func.id]
-    if len(made) != 1 or not only_prints(made[0], frozenset(known)):
-        raise reason
-    for each in page.reads(statement.targets[0].id, scope):
-        if page.holds(loop, each) and not page.is_seldom(each, loop, page.node(sync.site)):
-            raise Refuse(f"line {each.lineno} shows it in every step")
-
-
-def only_prints(cls: ast.ClassDef, methods: frozenset[str]) -> bool:
-    """Whether a class does nothing with what it is given but to print it and to call the given methods."""
-    own = {each.name for each in cls.body if isinstance(each, ast.FunctionDef)}
-    allowed = own | methods | {"str", "print", "len", "join", "append", "format"}
-    for node in walk(cls):
-        if isinstance(node, (ast.Compare, ast.AugAssign)) and not is_text(node):
-            return False
-        if isinstance(node, ast.Call):
-            used = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-        elif isinstance(node, ast.Attribute) and not (dotted(node) or "").startswith("self."):
-            used = node.attr
-        else:
-            continue
-        if used not in allowed:
-            return False
-    return True
-
-
-def is_text(node: ast.Compare | ast.AugAssign) -> bool:
-    """Whether an augmented assignment only makes a list longer."""
-    return isinstance(node, ast.AugAssign) and isinstance(node.value, (ast.ListComp, ast.List))
-
-
-def is_formatted(page: Page, node: ast.AST) -> bool:
-    """Whether a value is written with a format that takes a tensor for its number (``%.4f``, ``{:.3f}``)."""
-    parent = page.parent(node)
-    if isinstance(parent, ast.FormattedValue):
-        return parent.format_spec is not None and parent.conversion == -1
-    if isinstance(parent, ast.Tuple):
-        parent = page.parent(parent)
-    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Mod) and isinstance(parent.left, ast.Constant):
-        return not TRUNCATED_FORMAT.search(str(parent.left.value))
-    return False
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

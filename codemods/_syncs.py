@@ -134,13 +134,13 @@ def why_it_stays(sync: Sync) -> str | None:
         return "the number is used for more than a sum or a message"
     if sync.plain and sync.use != "shown":
         return f"`{one_line(sync.of_text)}` may be a plain number, which has no tensor's methods"
-    if sync.use in ("summed", "meter") and sync.how in ("cpu", "numpy"):
+    if sync.use in ("summed", "meter") and sync.how in ("cpu", "numpy") and not sync.scalar:
         return "the tensor is copied to the host whole"
     if sync.use == "summed" and (sync.accumulator is None or not sync.accumulator.simple):
         reason = sync.accumulator.why_not_simple if sync.accumulator is not None else "where it is summed is not known"
         name = sync.accumulator.text if sync.accumulator is not None else "the sum"
         return f"`{name}` cannot become a tensor: {reason}"
-    if sync.use == "meter" and (sync.meter is None or not sync.meter.computes_only):
+    if sync.use == "meter" and (sync.meter is None or sync.meter.computes_only is None):
         return "the object that takes the value does more with it than a tensor survives"
     if sync.picked is not None:
         where = sync.picked.line_from(sync.site.path)

@@ -417,7 +417,7 @@ def stripped(read: ast.AST) -> ast.expr | None:
     if (
         isinstance(inner, ast.Call)
         and isinstance(inner.func, ast.Attribute)
-        and inner.func.attr in ("item", "tolist")
+        and inner.func.attr in ("item", "tolist", "numpy")
         and not inner.args
         and not inner.keywords
     ):
@@ -431,9 +431,7 @@ def without_copies(node: ast.AST) -> ast.expr | None:
         if isinstance(node, ast.Attribute) and node.attr == "data":
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not (node.args or node.keywords):
-            if node.func.attr == "numpy":
-                return None
-            if node.func.attr not in ("detach", "cpu"):
+            if node.func.attr not in ("detach", "cpu", "numpy"):
                 return node
             node = node.func.value
         else:

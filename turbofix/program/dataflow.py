@@ -373,6 +373,8 @@ class _Following:
     def _looked_into(self, attribute: ast.Attribute) -> list[Place]:
         """``value.attribute`` and ``value.method()``."""
         call = self.flow.facts.places.parent(attribute, self.frame.module)
+        if attribute.attr == "item" and isinstance(call, ast.Call) and self._is(attribute.value, Host):
+            return [(self.frame, call)]  # of an array of one number
         self.plain = self.plain and attribute.attr in _TAKING and self._is(attribute.value, Mapping)
         if not isinstance(call, ast.Call) or call.func is not attribute:
             reads = isinstance(attribute.ctx, ast.Load) and self._may_be((self.frame, attribute))

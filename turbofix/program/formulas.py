@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -484,38 +484,24 @@ class _Reader:
 
     def _said(self, node: ast.expr, kind: str, input_: str, **given: Any) -> Formula:
         removed = tuple(self.places.site(self.used[index], self.module) for index in sorted(self.used))
-        return Formula(self.places.site(node, self.module), kind, input_, removed=removed, **given)  # type: ignore[arg-type]
+        return Formula(self.places.site(node, self.module), kind, input_, removed=removed, **given)
 
     def _log_of(self, node: ast.expr) -> Formula | None:
         """``torch.log(F.softmax(x, dim=1))``, or of a sigmoid, straight."""
-        if not isinstance(node, ast.Call) or node.keywords:
+        outer = self._operation(node) if isinstance(node, ast.Call) else None
+        if outer is None or outer[0] != "log" or outer[2] or not isinstance(outer[1][0], ast.Call):
             return None
-        inner: ast.expr | None = None
-        if self._qualname(node.func) == "torch.log" and len(node.args) == 1:
-            inner = node.args[0]
-        elif isinstance(node.func, ast.Attribute) and node.func.attr == "log" and not node.args:
-            inner = node.func.value
-        if not isinstance(inner, ast.Call):
+        inner = outer[1][0]
+        name, (of, *told), given = self._operation(inner) or ("", [inner], {})
+        kind = {"softmax": "log_softmax", "sigmoid": "logsigmoid", "expit": "logsigmoid"}.get(name)
+        if self._qualname(inner.func) is None and {each.name for each in self.facts.at(inner)} != {f"Tensor.{name}"}:
             return None
-        given = {each.arg: each.value for each in inner.keywords}
-        arguments = list(inner.args)
-        package, _, name = (self._qualname(inner.func) or "").rpartition(".")
-        if package in ("torch", "torch.nn.functional", "torch.special"):
-            of = given.pop("input", None) or (arguments.pop(0) if arguments else None)
-        elif isinstance(inner.func, ast.Attribute):
-            of, name = inner.func.value, inner.func.attr
-            if {each.name for each in self.facts.at(inner)} != {f"Tensor.{name}"}:
-                return None
-        else:
-            return None
-        kind = _LOGARITHMS.get(name)
-        dim = given.pop("dim", None) or (arguments.pop(0) if arguments else None)
-        if kind is None or of is None or (dim is None) is (kind == "log_softmax") or arguments or given:
+        dim = given.pop("dim", None) or (told.pop(0) if told else None)
+        if kind is None or (dim is None) is (kind == "log_softmax") or told or given:
             return None
         self.used = {}
         text = self.places.text
-        told = text(dim, self.module) if dim is not None else None
-        return Formula(self.places.site(node, self.module), kind, text(of, self.module), dim=told)
+        return self._said(node, kind, text(of, self.module), dim=text(dim, self.module) if dim is not None else None)
 
     def _work_out(self, node: ast.expr, at: int, symbols: _Symbols) -> Array:
         """The value of an expression for given numbers."""
@@ -569,7 +555,7 @@ class _Reader:
         if name is not None:
             owner, _, last = name.rpartition(".")
             last = last if owner in _MODULES else ""
-            if last in ("max", "softmax", "log_softmax") and "input" in keywords:
+            if "input" in keywords:
                 operands.insert(0, keywords.pop("input"))
         elif isinstance(node.func, ast.Name):
             last = node.func.id if node.func.id in ("range", "len") else ""
@@ -758,12 +744,6 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x * _sigmoid(x),
 }
-_LOGARITHMS: dict[str, Literal["log_softmax", "logsigmoid"]] = {
-    "softmax": "log_softmax",
-    "sigmoid": "logsigmoid",
-    "expit": "logsigmoid",
-}
-"""What the logarithm of what such a function gives is."""
 
 
 def _sigmoid(x: float) -> float:
@@ -812,6 +792,7 @@ _ELEMENTWISE: dict[str, Callable[..., float]] = {
     "log": math.log,
     "neg": operator.neg,
     "sigmoid": _sigmoid,
+    "expit": _sigmoid,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x),
     "square": lambda x: x * x,

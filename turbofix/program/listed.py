@@ -45,9 +45,10 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
 
 
 def _indexed(analysis: Analysis) -> Iterator[Listed]:
-    """``x[range(n), labels]``: numbers of the host, one by one, that a tensor is indexed with."""
+    """``x[range(n), labels]``, ``x[torch.arange(n), labels]``: numbers of the host that a tensor is indexed with."""
     for module in analysis.execution.modules.values():
-        ranged = [each for each in every(ast.Subscript, module.tree) if "range(" in module.text and _ranges(each)]
+        subscripts = every(ast.Subscript, module.tree) if "range(" in module.text else ()
+        ranged = [each for each in subscripts if _ranges(each, module)]
         for node in ranged:
             places, text = analysis.facts.places, dotted(node.value)
             seen = [each for each in analysis.execution.frames.items() if node.value in each[1].values]
@@ -57,18 +58,24 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
             if text is None or not looped or not held or not all(isinstance(each, Tensor) for each in held):
                 continue
             device = {each.device for each in held if isinstance(each, Tensor)}
-            for call in _ranges(node) if device != {"cpu"} else ():
-                numbers = ", ".join(_text(analysis, each, module) for each in call.args)
-                message = f"the numbers of a range are copied from the host one by one, to index `{text}`"
+            for call in _ranges(node, module) if device != {"cpu"} else ():
+                numbers = ", ".join(_text(analysis, each, module) for each in (*call.args, *call.keywords))
+                made = [each for _, frame in seen for each in members(frame.values.get(call))]
+                if any(getattr(each, "device", "cpu") != "cpu" for each in made):
+                    continue
+                how = (
+                    "copied from the host one by one" if dotted(call.func) == "range" else "made on the host and copied"
+                )
+                message = f"the numbers of a range are {how}, to index `{text}`"
                 told = f"{{torch.arange}}({numbers}, device={text}.device)"
                 yield Listed(places.site(call, module), message, told, unplaced="unknown" in device, on_device=True)
 
 
-def _ranges(node: ast.Subscript) -> list[ast.Call]:
-    """The ranges among several indices."""
+def _ranges(node: ast.Subscript, module: ModuleFile) -> list[ast.Call]:
+    """The ranges among several indices that are told no device."""
     indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
-    calls = [each for each in indices if isinstance(each, ast.Call) and not each.keywords]
-    found = [each for each in calls if dotted(each.func) == "range"]
+    calls = [each for each in indices if isinstance(each, ast.Call) and "device" not in [e.arg for e in each.keywords]]
+    found = [e for e in calls if dotted(e.func) == "range" or meaning(e.func, module.tree) == "torch.arange"]
     return found if len(found) < len(indices) and not any(isinstance(each, ast.Slice) for each in indices) else []
 
 

@@ -5,30 +5,17 @@ from __future__ import annotations
 import ast
 
 from turbofix.nodes import walk
+from turbofix.program.libraries import words
 from turbofix.program.names import dotted, parameters, targets
 from turbofix.program.values import Class, Function
 
-_SURVIVED = {
-    "format",
-    "len",
-    "abs",
-    "sum",
-    "super",
-    "tensor",
-    "as_tensor",
-    "isinstance",
-    "hasattr",
-    "keys",
-    "values",
-    "items",
-}
+_SURVIVED = words("format len abs sum super tensor as_tensor isinstance hasattr keys values items")
 
 
-def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
-    """The methods of a class that a tensor does not survive, where ``call`` gives one to an object of it.
+def computes_only(cls: Class, call: ast.Call) -> bool | None:
+    """Whether a class does only what a tensor survives with what ``call`` gives to an object of it.
 
-    None where that call itself does more with it than arithmetic, assignment and formatting. Methods that Python calls
-    by itself (``__str__``) count as called.
+    None where that call itself does more with it than arithmetic, assignment and formatting.
     """
     name = call.func.attr if isinstance(call.func, ast.Attribute) else "__call__"
     method = cls.find(name)
@@ -52,12 +39,9 @@ def harmful_methods(cls: Class, call: ast.Call) -> frozenset[str] | None:
                                 if text is None:
                                     return None  # stored in a container
                                 (attributes if "." in text else own).add(text)
-    if _changes_what_is_kept(methods, attributes):
+    if _changes_what_is_kept(methods, attributes) or not _harmless(method, tainted, attributes):
         return None
-    bad = {each.name for each in methods if not _harmless(each, tainted if each is method else set(), attributes)}
-    if name in bad or any(each.startswith("__") for each in bad):
-        return None
-    return frozenset(bad)
+    return all(_harmless(each, set(), attributes) for each in methods if each is not method)
 
 
 def _changes_what_is_kept(methods: list[Function], attributes: set[str]) -> bool:

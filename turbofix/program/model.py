@@ -530,15 +530,12 @@ class Accumulator:
 class Meter:
     """An object of a project class that takes a value in every step: ``losses.update(loss.item(), n)``.
 
-    ``computes_only``: its class does nothing with the value but arithmetic and formatting that a tensor survives.
+    ``computes_only``: its class does nothing with the value but arithmetic and formatting that a tensor survives; None
+    where the call itself does more.
     """
 
     call: Site
-    cls: Site | None
-    computes_only: bool
-    harmful: frozenset[str] = (
-        frozenset()
-    )  # other methods of the class that a tensor does not survive, if they are called
+    computes_only: bool | None
 
 
 @dataclass(frozen=True)
@@ -1595,20 +1592,7 @@ class Formula:
     """
 
     site: Site
-    kind: Literal[
-        "gelu",
-        "gelu_tanh",
-        "silu",
-        "layer_norm",
-        "rms_norm",
-        "unbiased",
-        "unbiased_outside",
-        "outside",
-        "softmax",
-        "log_softmax",
-        "logsigmoid",
-        "cross_entropy",
-    ]
+    kind: str  # as torch.nn.functional calls it, or how a norm differs
     input: str
     target: str | None = None
     weight: str | None = None

@@ -13,14 +13,14 @@ from turbofix.nodes import walk
 from turbofix.program.accumulators import accumulator_of
 from turbofix.program.acts import is_module_class, keeps_graph, stepper, wider
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, once_per_node
+from turbofix.program.answers import once_per_node
 from turbofix.program.arguments import argument_of
 from turbofix.program.dataflow import Use
 from turbofix.program.events import Event, Passed
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.guards import Condition, modulo_of
-from turbofix.program.meters import harmful_methods
+from turbofix.program.meters import computes_only
 from turbofix.program.model import ALWAYS, Accumulator, Argument, Guard, Look, Meter, Placement, Show, Sync
 from turbofix.program.names import dotted, loaded, targets, walk_here
 from turbofix.program.owners import is_owner
@@ -247,8 +247,11 @@ def _steps(analysis: Analysis, events: list[Event], loop: ast.AST) -> list[Condi
 
 
 def _site(analysis: Analysis, node: ast.AST, module: ModuleFile) -> Site:
-    """Where a tensor is read: all of ``float(loss.item())``."""
+    """Where a tensor is read: all of ``float(loss.item())``, of ``loss.numpy().item()``."""
     above = analysis.facts.places.parent(node, module)
+    call = analysis.facts.places.parent(above, module) if isinstance(above, ast.Attribute) else None
+    if isinstance(above, ast.Attribute) and above.attr == "item" and isinstance(call, ast.Call):
+        return _site(analysis, call, module)
     if isinstance(above, ast.Call) and dotted(above.func) == "float" and above.args == [node]:
         return _site(analysis, above, module)
     return analysis.facts.places.site(node, module)
@@ -417,13 +420,7 @@ def _sync(  # noqa: PLR0913
     meter = None
     if use == "meter":
         call, instance = next(each for each in map(_taken_by, uses) if each is not None)
-        harmful = harmful_methods(instance.cls, call)
-        meter = Meter(
-            places.site(call, event.module),
-            places.site(instance.cls.node, instance.cls.module),
-            harmful is not None and not harmful & _methods_called(analysis),
-            harmful or frozenset(),
-        )
+        meter = Meter(places.site(call, event.module), computes_only(instance.cls, call))
     looks = tuple(_looks(analysis, event, loop)) if event.name in _NUMBERS and use not in _SETTLED else ()
     return Sync(
         site=site,
@@ -684,20 +681,6 @@ def _returned_by(function: ast.FunctionDef) -> tuple[ast.expr, ...]:
     yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in walk(function))
     values = tuple(each.value for each in returns if each.value is not None)
     return values if len(values) == len(returns) and not yields else ()
-
-
-def _methods_called(analysis: Analysis) -> set[str]:
-    """The names of methods that the program calls, on whatever object."""
-    return {name for module in analysis.execution.modules.values() for name in _methods_called_in(module.tree)}
-
-
-@once_per_node
-def _methods_called_in(tree: ast.Module) -> frozenset[str]:
-    return frozenset(
-        node.func.attr
-        for node in by_type(tree).get(ast.Call, ())
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    )
 
 
 def _use(uses: list[Use], event: Event) -> str:
