@@ -18,9 +18,9 @@ Use instead
         torch._foreach_mul_(averages, 0.999)
         torch._foreach_add_(averages, weights, alpha=1 - 0.999)
 
-    ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_`` and ``clamp_`` (of gradients, too) have a call of
-    their own. Where it gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still does:
-    somebody may hold the old ones. What the loop runs over stays as it is written, so the order is the same.
+    ``lerp_`` (and ``kept.sub_((1 - d) * (kept - p))``), ``copy_``, ``clamp_`` and ``mul_`` (of gradients, too) have a
+    call of their own. Where it gives the weights other memory (``kept.data = ...``, ``state[name] = ...``), it still
+    does: somebody may hold the old ones. What the loop runs over stays as it is written, so the order is the same.
 
 When refused
     Nothing is said of loops outside of training steps. It is refused
@@ -29,7 +29,7 @@ When refused
     - where the decay is a tensor: make it a number;
     - where a sum is put into what a ``state_dict()`` or buffers hold: a counter there is a whole number;
     - for ``AveragedModel`` with a function that takes one weight;
-    - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies and ``lerp_``).
+    - before torch 1.9 (averages), 2.0 (bounds), 2.1 (copies, ``mul_``, ``lerp_``).
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
@@ -62,7 +62,7 @@ codemod = Codemod(
     assumes=(READ_WHOLE, ON_GPU, SAME_FORMULA, RECENT_TORCH),
 )
 
-SINCE = {"averaged": (1, 9), "copied": (2, 1), "clamped": (2, 0)}
+SINCE = {"averaged": (1, 9), "copied": (2, 1), "clamped": (2, 0), "scaled": (2, 1)}
 """The first torch with what an average, a copy and bounds are written by; with ``lerp_``, as for a copy."""
 LONG = 85
 """Pairs that are longer are written in two lines."""
@@ -77,7 +77,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     if goes is None:
         return
     for each in program.averagings:
-        what = "clamped" if any(each.bounds) else "averaged" if each.weight is not None else "copied"
+        what = "averaged" if each.weight is not None else "copied"
+        if each.done:
+            what = "scaled" if each.done[0][0] == "mul_" else "clamped"
         message = f"the {kind_of(each)} are {what} one parameter at a time, by kernels of their own for each"
         seen = (Evidence("the loop over parameters", each.loop),)
         why, since = each.why_not, SINCE["copied" if what == "averaged" and each.scale is None else what]
@@ -93,6 +95,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 def kind_of(averaging: Averaging) -> str:
     """What the tensors are, in a word."""
+    if averaging.done and "." not in averaging.base:
+        return "tensors"
     return "gradients" if "grad" in averaging.base.split(".") else "weights"
 
 
@@ -111,10 +115,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     def call(name: str) -> str:
         return edit.name(f"torch._foreach_{name}", at)
 
-    if any(plan.bounds):
-        lines = [f"{others} = [{plan.base} for {plan.target} in {plan.iterated}{asked}]"]
-        ends = zip(("clamp_min_", "clamp_max_"), plan.bounds, strict=True)
-        lines += [f"{call(name)}({others}, {bound})" for name, bound in ends if bound is not None]
+    if plan.done:
+        each = f"{plan.base} for {plan.target} in " if asked or plan.base != plan.target else "*"
+        lines = [f"{others} = [{each}{plan.iterated}{asked}]"]
+        lines += [f"{call(name)}({others}, {number})" for name, number in plan.done]
         edit.replace_lines(at, at, *lines)
         return
     if plan.plain is not None and not asked:

@@ -36,7 +36,7 @@ _PLAIN = (Const, Option, Computed, Host)
 class Formula:
     """``base`` becomes ``base * scale + other * weight``; by ``lerp_``, no scale; a plain copy, neither.
 
-    Where there are ``bounds``, it is kept within them, and ``other`` is ``base``.
+    Where something is ``done`` to it, by a method and a number (``mul_``, ``clamp_min_``), ``other`` is ``base``.
     """
 
     base: ast.expr
@@ -45,7 +45,7 @@ class Formula:
     weight: ast.expr | None = None
     renewed: bool = False
     summed: bool = False  # in another tensor, that may have another type
-    bounds: tuple[ast.expr | None, ast.expr | None] = (None, None)
+    done: tuple[tuple[str, ast.expr], ...] = ()
 
 
 def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ...]:
@@ -74,11 +74,12 @@ def averagings(analysis: Analysis, steps: Iterable[Step]) -> tuple[Averaging, ..
             found[site] = read
     for event in facts.of("iterate") if training else ():
         loop = event.node
-        if not isinstance(loop, ast.For) or loop.orelse or not _is_renewal(_tested(loop)[1][-1]):
+        last = _tested(loop)[1][-1] if isinstance(loop, ast.For) and not loop.orelse else None
+        if not isinstance(loop, ast.For) or last is None or not (_is_renewal(last) or isinstance(last, ast.AugAssign)):
             continue
         gone_through = [each for each in flatten(event.receiver) if isinstance(each, Tensor)]
-        named = isinstance(_tested(loop)[1][-1].targets[0], ast.Subscript)  # type: ignore[attr-defined]
-        if not named and not (gone_through and all("param" in each.roles for each in gone_through)):
+        named = isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Subscript)
+        if not named and not (gone_through and all(each.roles & {"param", "grad"} for each in gone_through)):
             continue
         if not {facts.places.site(each.node, each.module) for each in facts.loops(event)} & training:
             continue
@@ -105,7 +106,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
     formula = _formula(body, own)
     if formula is None:
         return None
-    numbers = [each for each in (formula.scale, formula.weight, *formula.bounds) if each is not None]
+    numbers = [each for each in (formula.scale, formula.weight, *(by for _, by in formula.done)) if each is not None]
     pure = (test is None or _is_test(test)) and all(
         not any(isinstance(node, (ast.Call, ast.Await, ast.NamedExpr)) for node in walk(each)) for each in numbers
     )
@@ -134,7 +135,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
                 continue
             values = members(facts.evaluate(name, frames))
             known = [isinstance(value, _PLAIN) or (isinstance(value, Unknown) and value.number) for value in values]
-            if any(isinstance(value, Tensor) for value in values):
+            if any(isinstance(value, Tensor) for value in values) and not formula.done:
                 why = f"whether `{text(name)}` is a plain number is not known"
             unsure = unsure or not values or not all(known)
     kinds = set(_sources(analysis, loop, formula, frames))
@@ -161,7 +162,7 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         renewed=formula.renewed,
         test=text(test) if test is not None else None,
         rest=ast.unparse(rest[0]) if rest else None,
-        bounds=tuple(text(each) if each is not None else None for each in formula.bounds),  # type: ignore[arg-type]
+        done=tuple((method, text(each)) for method, each in formula.done),
         unsure=unsure,
         why_not=why,
     )
@@ -413,6 +414,9 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
     """What the statements of such a loop compute."""
     if len(body) == 1 and isinstance(body[0], ast.Assign):
         return _renewed(body[0], own)
+    only = body[0] if len(body) == 1 else None
+    if isinstance(only, ast.AugAssign) and isinstance(only.op, ast.Mult):
+        return Formula(only.target, only.target, done=(("mul_", only.value),))
     calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
     if len(calls) != len(body) or not 1 <= len(calls) <= 2:
         return None
@@ -442,7 +446,11 @@ def _formula(body: list[ast.stmt], own: set[str]) -> Formula | None:
             each.arg or "": each.value for each in first.keywords
         }
         known = given.keys() <= {"min", "max"} and given
-        return Formula(clamped[0], clamped[0], bounds=(given.get("min"), given.get("max"))) if known else None
+        bounds = tuple((f"clamp_{end}_", given[end]) for end in ("min", "max") if end in given)
+        return Formula(clamped[0], clamped[0], done=bounds) if known else None
+    scaled = _method(first, "mul_")
+    if scaled is not None and len(first.args) == 1 and not first.keywords:
+        return Formula(scaled[0], scaled[0], done=(("mul_", first.args[0]),))
     copied = _method(first, "copy_")
     if copied is None or len(first.args) != 1 or first.keywords:
         return None

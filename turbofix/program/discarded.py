@@ -27,7 +27,7 @@ from turbofix.program.objects import parameter_owners
 from turbofix.program.regions import loss_expression, no_grad
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.tensors import tensors_in
-from turbofix.program.values import Instance, Made, Value, members
+from turbofix.program.values import Const, Instance, Made, Option, Value, flatten, members
 from turbofix.program.values import Sequence as Values
 from turbofix.records import dataclass
 
@@ -262,6 +262,7 @@ class _Way:
             forwards = [each for each in self.analysis.facts.at(node) if each.kind == "forward"]
             receivers = [one for each in forwards for one in members(each.receiver)]
             models = [each for each in receivers if isinstance(each, (Instance, Made)) and is_model(each)]
+            models = models if any(map(_may_learn, models)) else []
             if models and any(map(no_grad, forwards)):
                 return
             if models:
@@ -299,6 +300,15 @@ class _Way:
     def _is_made(self, statement: ast.Assign) -> bool:
         function = self.places.function(statement, self.module)
         return function is None or function.name == "__init__"
+
+
+def _may_learn(model: Value) -> bool:
+    """Whether a module may have weights: a transform of torchaudio has none, nor has what holds but such."""
+    if not isinstance(model, Instance) or model.base is not None:
+        return not (isinstance(model, Made) and model.qualname.startswith("torchaudio.transforms."))
+    held = [each for one in model.attributes.values() for each in flatten(one, 2)]
+    known = all(isinstance(each, (Const, Option, Made, Instance)) for each in held)
+    return not held or not known or any(_may_learn(each) for each in held if isinstance(each, (Made, Instance)))
 
 
 @once_per_node

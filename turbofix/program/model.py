@@ -1435,7 +1435,7 @@ class Averaging:
     All are source texts, valid in the loop. Without ``scale`` it is ``lerp_``, without ``weight`` a copy. ``plain``:
     the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
     memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to all that
-    do not pass; what has ``bounds`` is kept within them. ``unsure``: what it goes through may be
+    do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
     something else. ``why_not`` is what may be no weight.
     """
 
@@ -1450,7 +1450,7 @@ class Averaging:
     renewed: bool = False
     test: str | None = None
     rest: str | None = None
-    bounds: tuple[str | None, str | None] = (None, None)
+    done: tuple[tuple[str, str], ...] = ()
     unsure: bool = False
     why_not: str | None = None
 
