@@ -107,18 +107,6 @@ _SMALL = re.compile(
 )
 """Words in the names of checkpoints that are narrow, most of them for tests."""
 
-_WIDTHS = frozenset(
-    (
-        *("d_model", "dim", "embed_dim", "emb_dim", "hidden_dim", "hidden_size", "n_embd", "projection_dim"),
-        *("attention_head_dim", "block_out_channels", "cross_attention_dim", "num_attention_heads"),
-        *("embed_dims", "hidden_sizes", "text_config", "vision_config", "n_head", "num_heads"),
-    )
-)
-"""What says in a configuration how wide a network is."""
-
-_WIDE = 256
-"""The width from which on a transformer of a library is known for large products."""
-
 QUANTIZED = ("load_in_4bit", "load_in_8bit", "quantization_config")
 
 _FULL = ("torch.float32", "torch.float")
@@ -371,22 +359,15 @@ def _encoders(part: Made) -> list[str]:
 
 def _is_wide(part: Made, library: str) -> bool:
     """Whether a network of transformers or diffusers is known to be wide, and made in float32."""
-    package, _, last = part.qualname.rpartition(".")
-    call = last if last in ("from_config", "from_pretrained") else ""
-    cls = package.rpartition(".")[2] if call else last
-    if library == "transformers" and cls.startswith(_SMALL_CLASSES):
-        return False
+    package, _, call = part.qualname.rpartition(".")
+    cls = package.rpartition(".")[2]
+    if call != "from_pretrained" or (library == "transformers" and cls.startswith(_SMALL_CLASSES)):
+        return False  # (a configuration may make it narrow)
     if library == "diffusers" and "Transformer" not in cls and not cls.startswith(("UNet2DCondition", "ControlNet")):
         return False
     if any(name in part.arguments.keywords for name in QUANTIZED) or not _is_in_float32(part.arguments):
         return False
-    if call == "from_pretrained":
-        return _is_of_usual_size(part.arguments)
-    if library == "diffusers":
-        return not call and _has_default_widths(part)
-    passed = part.arguments.get("config", 0)
-    given = list(members(passed.value)) if passed is not None else []
-    return bool(given) and all(isinstance(each, Made) and _is_usual(each) for each in given)
+    return _is_of_usual_size(part.arguments)
 
 
 def _is_in_float32(arguments: Arguments) -> bool:
@@ -399,14 +380,6 @@ def _is_in_float32(arguments: Arguments) -> bool:
     )
 
 
-def _is_usual(config: Made) -> bool:
-    """Whether a configuration is of a checkpoint of the usual size, or has the widths that it has by default."""
-    last = config.qualname.rpartition(".")[2]
-    if last == "from_pretrained":
-        return _is_of_usual_size(config.arguments) and _has_default_widths(config)
-    return last.endswith("Config") and not config.arguments.positions and _has_default_widths(config)
-
-
 def _is_of_usual_size(arguments: Arguments) -> bool:
     """Whether nothing says that a checkpoint is one of the narrow ones."""
     passed = arguments.get("pretrained_model_name_or_path", 0)
@@ -414,21 +387,6 @@ def _is_of_usual_size(arguments: Arguments) -> bool:
         isinstance(name, str) and _SMALL.search(name)
         for name in (constants(passed.value) if passed is not None else ())
     )
-
-
-def _has_default_widths(made: Made) -> bool:
-    """Whether no width is given, or only ones that are known to be wide."""
-    if made.arguments.open or made.arguments.star:
-        return False
-    given = [(name, passed.value) for name, passed in made.arguments.keywords.items() if name in _WIDTHS]
-    given += [(name, value) for name, value in made.attributes.items() if name in _WIDTHS]
-    for name, value in given:
-        found = _range(Passed(value))
-        if "head" in name and found is not None:
-            continue  # it divides the width
-        if found is None or found[0] < _WIDE:
-            return False
-    return True
 
 
 def is_convolutional(part: Made) -> bool:
