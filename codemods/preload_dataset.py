@@ -26,8 +26,8 @@ Use instead
 When refused
     It speaks of data in memory that are read in several epochs: a ``TensorDataset``, torchvision's small sets, a class
     of the script whose items read no files and draw nothing by chance (files and texts: see ``cache-preprocessing``).
-    It is refused where the data change while the program trains, where a loader is built anew in every round, where its
-    ``collate_fn`` does more than to stack, and where the program reads the data from the loader (``loader.dataset``).
+    It is refused where the data change while the program trains, where a loader is built anew in every round (but of
+    rows of tensors), where its ``collate_fn`` does more than to stack, and where the program reads ``loader.dataset``.
 
 Risk
     exact: the same batches in the same order, of the same bits. Equivalent where workers stayed for all passes

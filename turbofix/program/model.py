@@ -894,7 +894,8 @@ class Preload:
 
     ``helper`` is a statement of its file in front of which a function can be defined. ``on_device``: all that reads its
     batches uses them on the GPU. ``certain``: its items are known to stay as they are. ``heavy``: it takes long to make
-    them, because they are read, decoded, resized or tokenised.
+    them, because they are read, decoded, resized or tokenised. ``rows``: it is built anew in every round, of data that
+    give rows of several tensors, by a slice as well.
     """
 
     loader: Site
@@ -903,6 +904,7 @@ class Preload:
     certain: bool
     heavy: bool = False
     why_not: str | None = None
+    rows: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from turbofix.program.lasting import samples
 from turbofix.program.libraries import words
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import CutByHand, Framework, Loader, Preload, Step
-from turbofix.program.names import dotted, loads, targets
+from turbofix.program.names import dotted, loads, parameters, targets
 from turbofix.program.same_items import datasets_in, names_random
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.values import Bound, Function, Instance, Iterated, Made, Opaque, Tensor, Value, flatten, members
@@ -62,14 +62,18 @@ def preloads(
         passed = event.arguments.get("dataset", 0) if event.arguments is not None else None
         if loader is None or passed is None or loader.site in found or not _is_plain(analysis, loader, passed.value):
             continue
-        change = _change(analysis, passed.value)
+        change, anew = _change(analysis, passed.value), loader.built_in_loop and not loader.again
+        rows = anew and loader.collate == "default" and all(map(_gives_rows, members(passed.value)))
         found[loader.site] = Preload(
             loader.site,
             place_of_helper(analysis, event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
             heavy=bool(_HEAVY & {*loader.dataset.work}) or any(_resizing(passed.value)),
-            why_not=_too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
+            why_not="it is built anew in every round: build it once, before the loop, if its data stay the same"
+            if anew and not rows
+            else _too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
+            rows=rows,
         )
     if steps and not any(known[site].role in ("training", "both") for site in found):
         return ()
@@ -207,6 +211,18 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
     return not loader.dataset.random and (loader.dataset.kind == "tensors" or published)
 
 
+def _gives_rows(value: Value) -> bool:
+    """Whether data are a ``TensorDataset``, or a class whose items are nothing but rows of several tensors."""
+    method = value.cls.find("__getitem__") if isinstance(value, Instance) else None
+    if not isinstance(method, Function) or isinstance(method.node, ast.Lambda):
+        return isinstance(value, Made) and value.qualname == TENSORS
+    *first, last = method.node.body
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+        return False
+    index, plain = parameters(method.node)[-1].arg, all(isinstance(each, ast.Expr) for each in first)
+    return plain and all(isinstance(each, ast.Subscript) and dotted(each.slice) == index for each in last.value.elts)
+
+
 def _resizing(value: Value | None, depth: int = 5) -> Iterator[Made]:
     """The transforms of a library's data that resize each picture."""
     for each in flatten(value, 3) if depth else ():
@@ -258,8 +274,6 @@ def _on_device(analysis: Analysis, loader: Loader, reading: dict[Site, list[Even
 
 def _why_not(analysis: Analysis, loader: Loader, event: Event, change: str) -> str | None:
     """Why whole batches of items that are made once would not be the same, or nothing would be gained."""
-    if loader.built_in_loop and not loader.again:
-        return "it is built anew in every round: build it once, before the loop"
     if loader.dataset.stateful is not None:
         return loader.dataset.stateful
     if re.search("is changed in place|shuffle", change):
