@@ -37,9 +37,8 @@ def turned_on(argument: Argument, value: str = THERE) -> TurnedOn | None:
     site, wanted = argument.edit_at or argument.flag, argument.wanted
     if wanted is not None and not isinstance(wanted, bool):
         value = f'"{wanted}"' if isinstance(wanted, str) else repr(wanted)
-    if site is None or (argument.option is None and wanted is None):
-        return None
-    return TurnedOn(site, said(argument), value)
+    named = argument.option is not None or (argument.values == (False,) and site != argument.site)
+    return TurnedOn(site, said(argument), value) if site is not None and (named or wanted is not None) else None
 
 
 def off_by_default(plan: TurnedOn) -> Evidence:

@@ -67,7 +67,7 @@ from turbofix.program.model import (
 )
 from turbofix.records import dataclass
 
-from ._loaders import whole
+from ._loaders import reason_beside, whole
 from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
     SIMPLE,
@@ -235,21 +235,21 @@ def judged(part: Scaler | None, site: Site, what: str, right: str) -> Finding | 
         open_switch = part is not None and part.enabled.state in ("unknown", "computed", "may")
         where = f", where `{part.enabled.text}` says so" if part is not None and open_switch else ""
         return codemod.in_place(site, right + where)
-    if part.enabled.option is not None:
+    off, option = part.enabled, part.enabled.option
+    message = f"the forward pass runs in float32: {what} is there, and switched off"
+    if option is not None:
         message = "the forward pass runs in float32 unless an option is passed"
-        decides = Evidence(f"`{part.enabled.text}` decides", part.enabled.site)
-        seen = (decides, Evidence(f"`{part.enabled.option}` is off by default", part.enabled.edit_at))
-        plan = turned_on(part.enabled) if part.kind == "autocast" and part.enabled.values == (False,) else None
-        if plan is not None:
-            assumes = (OPTION_DEFAULT, LEARNS_IN_16_BITS)
-            return codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes)
-        reason = f"{what} is there and {said(part.enabled)} turns it on: pass it"
-        return codemod.refuse(site, message, reason, evidence=seen)
-    return codemod.refuse(
-        site,
-        f"the forward pass runs in float32: {what} is there, and switched off",
-        f"`{part.enabled.text}` turns it on: set that instead",
+    seen = (
+        Evidence(f"`{off.text}` decides", off.site),
+        Evidence(f"`{option or 'this'}` is off by default", off.edit_at),
     )
+    plan = turned_on(off) if part.kind == "autocast" and off.values == (False,) else None
+    if plan is not None and reason_beside(off) is None:
+        assumes = (OPTION_DEFAULT, LEARNS_IN_16_BITS) if option is not None else (LEARNS_IN_16_BITS,)
+        return codemod.finding(plan.site, message, plan=plan, evidence=seen, assumes=assumes)
+    named = f"{what} is there and {said(off)} turns it on: pass it"
+    reason = named if option is not None else f"`{off.text}` turns it on: set that instead"
+    return codemod.refuse(site, message, reason_beside(off) or reason, evidence=seen)
 
 
 def left_out(program: TrainingProgram) -> Iterator[Finding]:

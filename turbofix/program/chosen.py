@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Event
-from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame
 from turbofix.program.model import Held
 from turbofix.program.placements import OTHERS
@@ -20,7 +19,6 @@ from turbofix.program.switches import stands
 from turbofix.program.values import Computed, Const, Made, Option, Origin, Value, members
 from turbofix.records import dataclass
 
-_DEPTH = 4
 _PLAIN = (ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.Dict, ast.arguments, ast.Return)
 
 
@@ -77,7 +75,7 @@ class _Search:
 
     def _unreached(self, origin: Origin | None) -> list[_Root]:
         """What keeps the program from a literal that names a GPU."""
-        frames = self._there(origin) if origin is not None else ()
+        frames = self.facts.there(origin) if origin is not None else ()
         if origin is None or not frames:
             raise _Unknown
         return self._skipped(origin.node, frames)
@@ -85,7 +83,7 @@ class _Search:
     def _instead(self, origin: Origin, option: str | None) -> _Root:
         """What chooses the CPU: the test of ``"cuda" if use_cuda else "cpu"``, a test that it stands under, else the
         literal."""
-        parent, frames = self.facts.places.parent(origin.node, origin.module), self._there(origin)
+        parent, frames = self.facts.places.parent(origin.node, origin.module), self.facts.there(origin)
         off = self._off(parent.test, True, frames) if isinstance(parent, ast.IfExp) else None
         if off is None and frames:
             around = self.guards.tests_around(origin.node, frames[-1].scope, frames, returns=False)
@@ -103,38 +101,13 @@ class _Search:
                     return [root]
         raise _Unknown
 
-    def _off(self, test: ast.expr | None, holds: bool, frames: tuple[Frame, ...], depth: int = _DEPTH) -> _Root | None:
-        """What makes a test not hold as the program stands, through the names that carry it."""
-        if test is None or depth < 0:
-            return None
-        stand = stands(self.facts, test, frames)
+    def _off(self, test: ast.expr | None, holds: bool, frames: tuple[Frame, ...]) -> _Root | None:
+        """What makes a test not hold as the program stands."""
+        stand = stands(self.facts, test, frames) if test is not None else None
         if stand is not None and stand.origin is not None and bool(stand.value) is not holds:
             named = stand.wanted if isinstance(stand.wanted, str) and stand.wanted != "cpu" else "cuda"
             return _Root(stand.origin, stand.option, named)
-        if isinstance(test, ast.IfExp):  # `True if args.cuda else False`
-            sides = [getattr(side, "value", None) for side in (test.body, test.orelse)]
-            return self._off(test.test, holds is sides[0], frames, depth) if {*sides} == {True, False} else None
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and holds:
-            found = (self._off(each, holds, frames, depth - 1) for each in test.values)
-            return next(filter(None, found), None)
-        written: list[tuple[ast.AST, ModuleFile]] = []
-        if isinstance(test, ast.Name) and frames:
-            module, bindings = frames[-1].module, self.facts.bindings
-            written = [(each, module) for each in bindings.writes(bindings.owner(test.id, test, module), test.id)]
-        elif isinstance(test, ast.Attribute):
-            written = [(each, module) for each, _, module in self.facts.attribute_writes(test.attr)]
-        if len(written) != 1 or not isinstance(written[0][0], ast.Assign):
-            return None
-        return self._off(written[0][0].value, holds, self._there(Origin(*written[0])), depth - 1)
-
-    def _there(self, origin: Origin) -> tuple[Frame, ...]:
-        """The frames in which something that is written is executed, the first time."""
-        scope = self.facts.places.scope(origin.node, origin.module)
-        for frames in map(self.facts.frames, self.facts.events):
-            for index, frame in enumerate(frames):
-                if frame.scope is scope:
-                    return frames[: index + 1]
-        return ()
+        return None
 
     def held(self, root: _Root) -> Held | None:
         """The literal, with what is said of it; None for one that does not stand for the CPU."""

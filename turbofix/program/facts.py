@@ -102,6 +102,7 @@ class Facts:
     _in_functions: dict[frozenset[ast.AST], list[Event]] = field(default_factory=dict)
     _openers: dict[Control, Frame] | None = None
     _levels: dict[Control, Event] | None = None
+    _first: dict[ast.AST, tuple[Frame, ...]] | None = None
     _nodes: dict[int, list[Event]] | None = None
     _recordings: dict[ast.AST, list[Scope]] | None = None
     _attributes: dict[str, list[tuple[ast.AST, ast.AST, ModuleFile]]] | None = None
@@ -221,6 +222,29 @@ class Facts:
                         if frame.opener is not None:
                             self._openers.setdefault(frame.opener, frame)
         return self._openers
+
+    def there(self, origin: Origin) -> tuple[Frame, ...]:
+        """The frames in which something that is written is executed, the first time."""
+        if self._first is None:
+            self._first = {}
+            for frames in map(self.frames, self.levels()):
+                for index, frame in enumerate(frames):
+                    self._first.setdefault(frame.scope, frames[: index + 1])
+        return self._first.get(self.places.scope(origin.node, origin.module), ())
+
+    def defined(self, node: ast.AST | None, frames: tuple[Frame, ...]) -> tuple[ast.expr, tuple[Frame, ...]] | None:
+        """What the one assignment to a name or an attribute of that name gives it, and the frames of that."""
+        written: list[tuple[ast.AST, ModuleFile]] = []
+        if isinstance(node, ast.Name) and frames:
+            module = frames[-1].module
+            writes = self.bindings.writes(self.bindings.owner(node.id, node, module), node.id)
+            written = [(each, module) for each in writes]
+        elif isinstance(node, ast.Attribute):
+            written = [(each, module) for each, _, module in self.attribute_writes(node.attr)]
+        for write, module in written if len(written) == 1 else ():
+            if isinstance(write, ast.Assign):
+                return write.value, self.there(Origin(write, module))
+        return None
 
     def inside(self, event: Event, loop: ast.AST) -> bool:
         """Whether an event happens in an iteration of a loop, through calls too."""

@@ -45,7 +45,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
 from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import as_it_stands, entry_as_it_stands, switch_of
+from turbofix.program.switches import as_it_stands, picked, switch_of, told
 from turbofix.program.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
 from turbofix.program.values import (
     Class,
@@ -977,15 +977,13 @@ def _full_precision(analysis: Analysis, event: Event, made: Made) -> Argument:
     passed = made.arguments.get("dtype")
     if passed is None or not isinstance(passed.node, ast.expr):
         return ABSENT
-    frames = analysis.facts.frames(event)
-    picked = entry_as_it_stands(analysis.facts, passed.node, frames)
-    if picked is None or (dotted(picked[0]) or "").rpartition(".")[2] not in ("float32", "float"):
+    found = picked(analysis.facts, passed.node, analysis.facts.frames(event))
+    if found is None or (dotted(found[0]) or "").rpartition(".")[2] not in ("float32", "float"):
         return ABSENT
-    stand = picked[1]
-    site = analysis.facts.places.site(passed.node, event.module)
-    text = analysis.facts.places.text(passed.node, event.module)
-    default = analysis.facts.origin_site(stand.origin)
-    return Argument("option" if stand.option else "value", (False,), False, site, text, default, stand.option)
+    _, stand, choices = found
+    halves = (key for key, value in choices.items() if (dotted(value) or "").endswith(".bfloat16"))
+    wanted = stand.wanted if True in choices else next(halves, None)
+    return replace(told(analysis, replace(stand, wanted=wanted), passed.node, event.module), values=(False,))
 
 
 def _dtype_text(arguments: Arguments) -> str | None:

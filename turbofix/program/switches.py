@@ -66,7 +66,7 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
         lets = stand is not None and bool(stand.value) == condition.holds
         if lets and found.state == "unknown":
             continue
-        found = _told(analysis, stand, condition.test, inner[-1].module)
+        found = told(analysis, stand, condition.test, inner[-1].module)
         if stand is None:
             found = found if condition.holds else replace(found, text=f"not ({found.text})")
             continue
@@ -95,19 +95,24 @@ def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:
     return frozenset.intersection(*found) if found else frozenset()
 
 
-def entry_as_it_stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...]) -> tuple[ast.expr, Stand] | None:
-    """The entry that ``{"float32": torch.float32, ...}[args.dtype]``, or a name for it, picks as the program stands."""
-    if isinstance(node, ast.Name) and frames:
-        writes = facts.bindings.writes(facts.bindings.owner(node.id, node, frames[-1].module), node.id)
-        (write,) = writes if len(writes) == 1 else (None,)
-        return entry_as_it_stands(facts, write.value, frames) if isinstance(write, ast.Assign) else None
-    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict)):
-        return None
-    key = stands(facts, node.slice, frames)
-    for each, value in zip(node.value.keys, node.value.values, strict=True):
-        if key is not None and isinstance(each, ast.Constant) and each.value == key.value:
-            return value, key
-    return None
+def picked(
+    facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int = 8
+) -> tuple[ast.expr, Stand, dict[object, ast.expr]] | None:
+    """What ``{"float32": torch.float32, ...}[args.dtype]`` or ``a if test else b``, or a name for it, picks as the
+    program stands: by what, and from what else."""
+    choices: dict[object, ast.expr] = {}
+    by: ast.expr = node
+    if isinstance(node, ast.IfExp):
+        by, choices = node.test, {True: node.body, False: node.orelse}
+    elif isinstance(node, ast.Subscript):
+        table = node.value if isinstance(node.value, ast.Dict) else (facts.defined(node.value, frames) or (None,))[0]
+        pairs = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+        by, choices = node.slice, {key.value: value for key, value in pairs if isinstance(key, ast.Constant)}
+    elif depth and (definition := facts.defined(node, frames)) is not None:
+        return picked(facts, *definition, depth - 1)
+    stand = stands(facts, by, frames, depth - 1) if choices else None
+    key = bool(stand.value) if stand is not None and isinstance(node, ast.IfExp) else stand and stand.value
+    return (choices[key], stand, choices) if stand is not None and key in choices else None
 
 
 def _is_main(test: ast.expr) -> bool:
@@ -118,10 +123,10 @@ def _is_main(test: ast.expr) -> bool:
 def as_it_stands(analysis: Analysis, node: ast.expr, event: Event) -> Argument:
     """What an expression in an event's call is as the program stands; absent where that is not known."""
     stand = stands(analysis.facts, node, analysis.facts.frames(event))
-    return _told(analysis, stand, node, event.module) if stand is not None else ABSENT
+    return told(analysis, stand, node, event.module) if stand is not None else ABSENT
 
 
-def _told(analysis: Analysis, stand: Stand | None, node: ast.expr, module: ModuleFile) -> Argument:
+def told(analysis: Analysis, stand: Stand | None, node: ast.expr, module: ModuleFile) -> Argument:
     """What an expression is as the program stands."""
     places = analysis.facts.places
     site, text = places.site(node, module), " ".join(places.text(node, module).split())
@@ -156,11 +161,14 @@ def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int =
         known = [each.value for each in items if each is not None]
         return Stand(tuple(known)) if len(known) == len(items) else None
     found = members(facts.evaluate(node, frames))
-    if len(found) != 1:
-        return None
-    (value,) = found
-    if not isinstance(value, (Const, Option)):
-        return None
+    if isinstance(node, ast.IfExp) and (choice := picked(facts, node, frames, depth)) is not None:
+        chosen, by, _ = choice
+        inner = stands(facts, chosen, frames, depth - 1)
+        return replace(by, value=inner.value) if inner is not None else None
+    if len(found) != 1 or not isinstance(found[0], (Const, Option)):
+        definition = facts.defined(node, frames)
+        return stands(facts, *definition, depth - 1) if definition is not None else None
+    value = found[0]
     option = value.name if isinstance(value, Option) and not value.derived else None
     const = value.default if isinstance(value, Option) and option else value
     if not isinstance(const, Const):
@@ -193,7 +201,8 @@ def _compared(facts: Facts, node: ast.Compare, frames: tuple[Frame, ...], depth:
     except TypeError:
         return None
     told, other = (right, left) if right.option and not left.option else (left, right)
-    wanted = other.value if isinstance(node.ops[0], ast.Eq) and not value else None
+    literal = getattr(told.origin.node, "value", None) if told.origin is not None else None
+    wanted = other.value if isinstance(node.ops[0], ast.Eq) and not value and literal == told.value else None
     return Stand(value, told.option, told.origin, wanted)
 
 
