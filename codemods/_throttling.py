@@ -152,9 +152,9 @@ def setting_of(loop: ast.AST) -> str | None:
 
 
 def refuse_more_than_messages(page: Page, body: list[ast.stmt], shown: list[ast.stmt]) -> None:
-    """Raise ``Refuse`` unless a block holds messages and what is computed for them, and nothing else."""
-    for statement in body:
-        if statement not in shown and not serves_only(page, statement, body):
+    """Raise ``Refuse`` where a block does something beside messages that nothing computed there is needed for."""
+    for statement in (each for top in body for each in walk(top)):
+        if isinstance(statement, (ast.Expr, ast.AugAssign, ast.Return, ast.Break)) and statement not in shown:
             raise Refuse(f"line {statement.lineno} stands beside the messages and does more than to show values")
     for statement in shown:
         outer = statement.value if isinstance(statement, ast.Expr) else None

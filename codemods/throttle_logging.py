@@ -44,17 +44,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
+from turbofix.assumptions import DISPLAY_ONLY, ON_GPU, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.answers import everything
 from turbofix.program.evidence import of_guard, of_loop, of_value
 from turbofix.program.model import Show, Step, Sync, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._deferring import Deferral
-from ._loaders import mend_help
+from ._loaders import mend_help, reason_beside
 from ._pages import Page, page_of, pages_of
 from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
@@ -72,7 +71,7 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import Throttling, guarding, refuse_more_than_messages
+from ._throttling import Throttling, guarding, refuse_more_than_messages, serves_only
 from ._trainers import on_gpu as trains_on_gpu
 
 BAR = "enable_progress_bar"
@@ -98,12 +97,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Default:
-    """The default of the option that says how often messages are shown, their statements, and their tests."""
+    """The number or the option's default that says how often messages are shown, their statements, and their tests."""
 
     place: Site
-    option: str
+    option: str | None
     shown: tuple[Site, ...]
     tests: tuple[Site, ...]
+    assumes: tuple[Assumption, ...]
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if default is not None:
                 if default.place not in told:
                     told.add(default.place)
-                    message = f"the host waits for the GPU {loop_words(loop)} to show values, unless {default.option} "
-                    raised = f"{message}is raised"
-                    yield codemod.finding(default.place, raised, plan=default, evidence=seen, for_speed=timed)
+                    what = default.option or "the interval, which is 1,"
+                    raised = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
+                    yield codemod.finding(
+                        default.place, raised, plan=default, evidence=seen, assumes=default.assumes, for_speed=timed
+                    )
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
             for place, message in places(view, show, often(loop, show, program), refused=reason is not None):
@@ -245,14 +247,10 @@ def is_first(view: Outlook, show: Show, outcome: Deferral | str) -> bool:
 
 
 def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show: Show) -> Default | None:
-    """The default of a command line's option that does nothing but to say how often values are shown, if it is 1."""
+    """The number that does nothing but to say how often values are shown, if it is 1."""
     given = show.interval
-    if given is None or given.edit_at is None or given.option is None or len(given.option.lstrip("-")) == 1:
+    if given is None or given.edit_at is None or given.values != (1,) or waiting.every is None:
         return None
-    if given.state != "option" or given.values != (1,) or given.edit_at.kind != "Constant" or waiting.every is None:
-        return None
-    if given.edit_at.path != program.entry:
-        return None  # other scripts may share the option, and use it for more
     loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
     same = [
         (each, other)
@@ -262,14 +260,24 @@ def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show
     ]
     if not {*given.reads} <= {other.interval.site for _, other in same if other.interval is not None}:
         return None
-    if any(other.kind not in ("print", "progress", "logger") or not other.alone for _, other in same):
+    if not all(other.alone for _, other in same) or reason_beside(given) is not None:
         return None
     tests = {other.guard.tests[-1] for _, other in same}
     under = [sync for each in loops for sync in each.syncs if tests & {*sync.guard.tests}]
     if not under or any(sync.use != "shown" for sync in under):
         return None
     statements = tuple(sorted({other.statement for _, other in same}))
-    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)))
+    page = pages_of(program)
+    only = all(is_only_shown(page(each), each, statements) for each in tests)
+    only = only and all(other.kind in ("print", "progress", "logger") for _, other in same)
+    assumes = () if only and given.edit_at.path == program.entry else (DISPLAY_ONLY,)
+    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)), assumes)
+
+
+def is_only_shown(page: Page, test: Site, shown: tuple[Site, ...]) -> bool:
+    """Whether a test decides over messages, and what is computed for them, alone."""
+    body = getattr(page.parent(page.node(test)), "body", [])
+    return all(page.site(each) in shown or serves_only(page, each, body) for each in body)
 
 
 def often(loop: BatchLoop, show: Show, program: TrainingProgram) -> str:
@@ -333,16 +341,6 @@ def raise_default(edit: Edit, plan: Default) -> None:
         if not isinstance(choice, ast.If) or choice.orelse:
             raise Refuse(f"the test on line {test.line} decides over more than messages")
         shown = [page.node(site) for site in plan.shown if site.path == test.path]
-        refuse_more_than_messages(page, choice.body, [each for each in choice.body if each in shown])
-    for page in dict.fromkeys(page_of(edit, site) for site in (plan.place, *plan.tests)):
-        refuse_other_names(page, plan.option)
+        refuse_more_than_messages(page, choice.body, [each for each in shown if isinstance(each, ast.stmt)])
     edit.replace(plan.place, str(SHORT_INTERVAL))
     mend_help(edit, plan.place, "1", str(SHORT_INTERVAL))
-
-
-def refuse_other_names(page: Page, option: str) -> None:
-    """Raise ``Refuse`` where a text names the option's value, which is then read by that name too."""
-    name = option.lstrip("-").replace("-", "_")
-    for node in everything(page.module.tree):
-        if isinstance(node, ast.Constant) and node.value == name:
-            raise Refuse(f"line {node.lineno} may read the option by its name")

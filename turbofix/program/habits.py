@@ -121,14 +121,27 @@ def habits(analysis: Analysis, steps: Collection[Step]) -> Iterator[InPlace]:
     told: set[tuple[str, Path, int]] = set()
     stay = bool(steps) and all(step.device.where == "cpu" for step in steps)
     anywhere = ("any",) if stay else ("any", "gpu")
-    for habit in (*_executed(analysis, steps, anywhere), *_written(analysis, anywhere)):
+    always = _passed_each_time(analysis, steps)
+    for habit in (*_executed(analysis, steps, anywhere, always), *_written(analysis, anywhere, always)):
         place = habit.codemod, habit.site.path, habit.site.line
         if place not in told:
             told.add(place)
             yield habit
 
 
-def _executed(analysis: Analysis, steps: Collection[Step], anywhere: Collection[str]) -> Iterator[InPlace]:
+def _passed_each_time(analysis: Analysis, steps: Collection[Step]) -> Collection[Site]:
+    """The tests that each step of a training passes: those of its optimizer, and intervals of 1."""
+    guards = [each.guard for step in steps for each in step.shows]
+    guards += [each.guard for step in steps for each in step.chores]
+    found = {test for guard in guards if guard.every == 1 for test in guard.tests}
+    around = (level for event in analysis.facts.of("step") for level in event.control.upwards())
+    ifs = ((level.node.test, level.module) for level in around if isinstance(level.node, ast.If))
+    return found | {analysis.facts.places.site(test, module) for test, module in ifs if module is not None}
+
+
+def _executed(
+    analysis: Analysis, steps: Collection[Step], anywhere: Collection[str], always: Collection[Site]
+) -> Iterator[InPlace]:
     facts = analysis.facts
     loops = {step.loop.site for step in steps}
     outer: set[Site] = set()
@@ -143,7 +156,7 @@ def _executed(analysis: Analysis, steps: Collection[Step], anywhere: Collection[
                 continue
             around = [facts.places.site(record.node, record.module) for record in facts.loops(event)]
             where = "step" if not loops.isdisjoint(around) else "loop" if around and around[-1] in outer else ""
-            where = "interval" if where == "step" and _every_so_often(event) else where
+            where = "interval" if where == "step" and _every_so_often(analysis, event, always) else where
             for row in rows:
                 if row.covers(event, (*anywhere, where or "outside")) and not _is_off(analysis, event.node):
                     node, module = _told_at(event.node, row), event.module
@@ -166,14 +179,14 @@ def _settings(constructed: Collection[Event]) -> Iterator[Event]:
                 yield from (replace(event, name=name, arguments=Arguments(keywords=given)) for name in names)
 
 
-def _written(analysis: Analysis, anywhere: Collection[str]) -> Iterator[InPlace]:
+def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[Site]) -> Iterator[InPlace]:
     """What the text tells of code that was not executed, and by its shape."""
     facts = analysis.facts
     written = written_of(analysis)
     dead = {id(event.node) for event in facts.dead}
     for row in table()["written"]:
         for node, module in SHAPES[row.names[0]](written):
-            if id(node) not in dead:
+            if id(node) not in dead and facts.places.site(getattr(node, "test", node), module) not in always:
                 yield InPlace(row.codemod, facts.places.site(node, module), row.sentence)
     for module in written.modules:
         for call, name, full in named_calls(module.tree):
@@ -241,5 +254,8 @@ _KINDS = {
 """How calls are named that are an event of their own, as far as the text tells."""
 
 
-def _every_so_often(event: Event) -> bool:
-    return any(isinstance(level.node, ast.If) and is_interval(level.node) for level in event.control.upwards())
+def _every_so_often(analysis: Analysis, event: Event, always: Collection[Site]) -> bool:
+    places = analysis.facts.places
+    above = ((level.node, level.module) for level in event.control.upwards())
+    tests = ((node, module) for node, module in above if isinstance(node, ast.If) and module is not None)
+    return any(is_interval(node) and places.site(node.test, module) not in always for node, module in tests)
