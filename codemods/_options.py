@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from turbofix.assumptions import OPTION_DEFAULT, Assumption
+from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
-from turbofix.findings import Evidence, Site
+from turbofix.findings import Evidence, Finding, Refusal, Site
 from turbofix.program.model import Argument
 from turbofix.records import dataclass
 
-from ._loaders import mend_help, node_of
+from ._loaders import mend_help, node_of, reason_beside
 from ._precision import filled, said
 
 THERE = "{torch.cuda.is_available}()"
@@ -37,13 +39,35 @@ def turned_on(argument: Argument, value: str = THERE) -> TurnedOn | None:
     site, wanted = argument.edit_at or argument.flag, argument.wanted
     if wanted is not None and not isinstance(wanted, bool):
         value = f'"{wanted}"' if isinstance(wanted, str) else repr(wanted)
-    named = argument.option is not None or (argument.values == (False,) and site != argument.site)
-    return TurnedOn(site, said(argument), value) if site is not None and (named or wanted is not None) else None
+    if site is None or not (decides(argument) or wanted is not None):
+        return None
+    return TurnedOn(site, said(argument), value)
 
 
-def off_by_default(plan: TurnedOn) -> Evidence:
-    """What turns it on, and does not."""
-    return Evidence(f"{plan.option} is off by default" if plan.is_option else "this is off", plan.site)
+def decides(argument: Argument) -> bool:
+    """Whether an option, or what stands elsewhere than in the call, says what an argument is."""
+    return argument.option is not None or argument.edit_at not in (None, argument.site)
+
+
+def left_off(  # noqa: PLR0913
+    codemod: Codemod,
+    site: Site,
+    slow: str,
+    off: Argument,
+    assumes: tuple[Assumption, ...],
+    value: str = THERE,
+    why_not: str | None = None,
+) -> Finding | Refusal:
+    """What to say of something slow for whose remedy the script has a switch, which is off."""
+    message = f"{slow} unless an option is passed" if off.option else f"{slow}: the script's own switch for it is off"
+    plan, off_at = turned_on(off, value), off.edit_at or off.flag
+    seen = (Evidence(f"`{off.text}` decides", off.site), Evidence(f"{said(off)}: off by default", off_at))
+    reason = why_not or reason_beside(off)
+    if plan is None or reason is not None:
+        return codemod.refuse(site, message, reason or f"the script leaves it to {said(off)}: pass it", evidence=seen)
+    place = site if plan.site.kind == "Call" else plan.site
+    rests = (OPTION_DEFAULT,) if off.option is not None else ()
+    return codemod.finding(place, message, plan=plan, evidence=seen, assumes=(*assumes, *rests))
 
 
 def turn_on(plan: TurnedOn, edit: Edit) -> None:

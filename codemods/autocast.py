@@ -67,8 +67,8 @@ from turbofix.program.model import (
 )
 from turbofix.records import dataclass
 
-from ._loaders import reason_beside, whole
-from ._options import TurnedOn, turn_on, turned_on
+from ._loaders import whole
+from ._options import TurnedOn, left_off, turn_on
 from ._precision import (
     SIMPLE,
     THERE,
@@ -235,21 +235,10 @@ def judged(part: Scaler | None, site: Site, what: str, right: str) -> Finding | 
         open_switch = part is not None and part.enabled.state in ("unknown", "computed", "may")
         where = f", where `{part.enabled.text}` says so" if part is not None and open_switch else ""
         return codemod.in_place(site, right + where)
-    off, option = part.enabled, part.enabled.option
-    message = f"the forward pass runs in float32: {what} is there, and switched off"
-    if option is not None:
-        message = "the forward pass runs in float32 unless an option is passed"
-    seen = (
-        Evidence(f"`{off.text}` decides", off.site),
-        Evidence(f"`{option or 'this'}` is off by default", off.edit_at),
-    )
-    plan = turned_on(off) if part.kind == "autocast" and off.values == (False,) else None
-    if plan is not None and reason_beside(off) is None:
-        assumes = (OPTION_DEFAULT, LEARNS_IN_16_BITS) if option is not None else (LEARNS_IN_16_BITS,)
-        return codemod.finding(plan.site, message, plan=plan, evidence=seen, assumes=assumes)
-    named = f"{what} is there and {said(off)} turns it on: pass it"
-    reason = named if option is not None else f"`{off.text}` turns it on: set that instead"
-    return codemod.refuse(site, message, reason_beside(off) or reason, evidence=seen)
+    off, reason = part.enabled, None
+    if part.kind != "autocast" or off.values != (False,):
+        reason = f"{what} is there and {said(off)} turns it on: pass it"
+    return left_off(codemod, site, "the forward pass runs in float32", off, (LEARNS_IN_16_BITS,), why_not=reason)
 
 
 def left_out(program: TrainingProgram) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ from turbofix.program.evidence import of_loop
 from turbofix.program.model import Argument, Evaluation, Framework, Model, Setting, Step, Training, TrainingProgram
 
 from ._frameworks import LEFT, starts_processes, where
-from ._options import TurnedOn, off_by_default, turn_on, turned_on
+from ._options import TurnedOn, decides, left_off, turn_on
 from ._precision import called, convolves, deterministic, in_use, is_detector, is_unknown, on_a_gpu, requote, said
 from ._sizes import have_one_size, uses, varying
 from ._trainers import Switch, is_off, on_gpu, set_switch
@@ -205,18 +205,13 @@ def of_convolutions(model: Model) -> Evidence:
 def judge(program: TrainingProgram, setting: Setting) -> Finding | InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
-    under = setting.switch if setting.switch.option is not None and not any(setting.switch.values) else None
+    under = setting.switch if setting.switch.off else None
     if turns_on(value) and under is None:
         return codemod.in_place(setting.site, "cuDNN measures the algorithms of convolutions")
-    off = under if turns_on(value) else value if value.option is not None else None
-    if off is not None:
-        plan, asked = turned_on(off, "True"), next(deterministic(program), None)
-        if plan is not None and asked is None:
-            message = f"{CHOSEN} unless an option is passed"
-            assumes, seen = (ON_GPU, CONVOLVED_ALIKE, OPTION_DEFAULT), (off_by_default(plan),)
-            return codemod.finding(setting.site, message, plan=plan, evidence=seen, assumes=assumes)
-        why = f"the script leaves `cudnn.benchmark` to {said(off)}: pass it"
-        return codemod.refuse(setting.site, f"{CHOSEN} unless an option is passed", why)
+    off = under if turns_on(value) else value
+    if off is not None and decides(off):
+        asked = f"the script leaves `cudnn.benchmark` to {said(off)}: pass it" if any(deterministic(program)) else None
+        return left_off(codemod, setting.site, CHOSEN, off, (ON_GPU, CONVOLVED_ALIKE), "True", asked)
     alone = not any(turns_on(each.value) for each in program.setting(SWITCH))
     test = setting.switch.text if alone and may_be_passed_by(setting) else None
     for name, site in deterministic(program):

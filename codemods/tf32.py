@@ -45,15 +45,15 @@ from dataclasses import replace
 from turbofix.assumptions import LEARNS_IN_TF32, ON_GPU, OPTION_DEFAULT, RECENT_TORCH, WIDE_ENOUGH, Assumption
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
-from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
+from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
-from turbofix.program.model import Argument, Framework, Model, Setting, TrainingProgram
+from turbofix.program.model import Framework, Model, Setting, TrainingProgram
 from turbofix.program.products import FAMILIES
 from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
-from ._options import TurnedOn, off_by_default, turn_on, turned_on
+from ._options import TurnedOn, decides, left_off, turn_on
 from ._precision import (
     MATMULS,
     PRODUCTS,
@@ -66,7 +66,6 @@ from ._precision import (
     may_contain,
     on_a_gpu,
     requote,
-    said,
     version,
 )
 from ._trainers import (
@@ -107,6 +106,7 @@ NEW_NEIGHBOURS = (
     "torch.backends.cudnn.conv.fp32_precision",
     "torch.backends.cudnn.rnn.fp32_precision",
 )
+SLOW = "float32 matrix products run without the tensor cores"
 FAST = (True, "high", "medium", "tf32")
 
 SOLVING_LIBRARIES = frozenset(("gpytorch", "botorch", "linear_operator", "torchdiffeq", "torchsde", "torchdyn"))
@@ -291,31 +291,21 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         yield codemod.finding(training.site, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
-def left_off(site: Site, option: Argument) -> Finding | Refusal:
-    """What to say of an option that is off."""
-    message = "float32 matrix products run without the tensor cores unless an option is passed"
-    plan = turned_on(option, "True")
-    if plan is None:
-        return codemod.refuse(site, message, f"the script leaves it to {said(option)}: pass it")
-    assumes, seen = (ON_GPU, WIDE_ENOUGH, OPTION_DEFAULT), (off_by_default(plan),)
-    return codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes)
-
-
 def judge(setting: Setting) -> Finding | InPlace | Refusal:
     """What to say of a switch that the script sets itself."""
     value = setting.value
-    under = setting.switch if setting.switch.option is not None and not any(setting.switch.values) else None
-    if under is not None:
-        return left_off(setting.site, under)
+    if setting.switch.off and decides(setting.switch):
+        return left_off(codemod, setting.site, SLOW, setting.switch, (ON_GPU, WIDE_ENOUGH), "True")
     if value.known and all(each in FAST for each in value.values) and setting.guard.kind in ("always", "rank"):
         return codemod.in_place(setting.site, "matrix products may use TF32")
     if any(each in FAST for each in value.values):
         return codemod.in_place(setting.site, "matrix products may use TF32, where the script's own test says so")
-    if value.option is not None:
-        return left_off(setting.site, value)
+    if decides(value):
+        wanted = '"high"' if any(isinstance(each, str) for each in value.values) else "True"
+        return left_off(codemod, setting.site, SLOW, value, (ON_GPU, WIDE_ENOUGH), wanted)
     return codemod.refuse(
         setting.site,
-        "float32 matrix products run without the tensor cores",
+        SLOW,
         f"the script sets {setting.name.removeprefix('torch.')} itself, on purpose as it seems",
     )
 
