@@ -25,11 +25,6 @@ class TurnedOn:
     option: str
     value: str = THERE
 
-    @property
-    def is_option(self) -> bool:
-        """Whether the user of the script may say otherwise."""
-        return self.option.startswith("the option")
-
 
 def turned_on(argument: Argument, value: str = THERE) -> TurnedOn | None:
     """How what decides is turned on: a flag or a literal; None where that was not seen.
@@ -89,6 +84,6 @@ def turn_on(plan: TurnedOn, edit: Edit) -> None:
     action = given.get("action")
     adds = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
     if not adds or not isinstance(action, ast.Constant) or action.value != "store_true" or "default" in given:
-        raise Refuse(f"the script leaves it to {plan.option}: {'pass it' if plan.is_option else 'turn it on there'}")
+        raise Refuse(f"the script leaves it to {plan.option}: pass it, or turn it on there")
     edit.argument(site, "action", edit.name("argparse.BooleanOptionalAction", site))
     edit.argument(site, "default", value)

@@ -231,7 +231,7 @@ def already_there(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 
 def judged(part: Scaler | None, site: Site, what: str, right: str) -> Finding | Refusal | InPlace:
     """What to say of mixed precision that is there: it is in force, or it is switched off and by what."""
-    if part is None or not part.off:
+    if part is None or not part.enabled.off:
         open_switch = part is not None and part.enabled.state in ("unknown", "computed", "may")
         where = f", where `{part.enabled.text}` says so" if part is not None and open_switch else ""
         return codemod.in_place(site, right + where)
@@ -243,11 +243,11 @@ def judged(part: Scaler | None, site: Site, what: str, right: str) -> Finding | 
 
 def left_out(program: TrainingProgram) -> Iterator[Finding]:
     """Calls of models that stand beside the autocast of a training: of frozen ones, or in its evaluations."""
-    scaled = any(part.kind == "scaler" and not part.off for part in program.precision)
+    scaled = any(part.kind == "scaler" and not part.enabled.off for part in program.precision)
     told: set[Site] = set()
     for step in program.steps:
         part = program.part(autocast_of(program, step))
-        if part is None or part.kind != "autocast" or part.off or worth_of(program, step) is None:
+        if part is None or part.kind != "autocast" or part.enabled.off or worth_of(program, step) is None:
             continue
         if part.enabled.option is not None and part.enabled.values != (True,):
             continue  # whoever starts it decides
@@ -282,7 +282,7 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
 
 def uncovered(program: TrainingProgram, loop: Step | Evaluation, region: Region) -> Wrap | None:
     """The statements of a region that call a model and hold no autocast, where others do."""
-    places = [part.site for part in program.precision if part.kind == "autocast" and not part.off]
+    places = [part.site for part in program.precision if part.kind == "autocast" and not part.enabled.off]
     calling = tuple(dict.fromkeys((region.first, *region.calling)))  # a frozen model may be called in front of them
     left = tuple(each for each in calling if not any(holds(each, place) for place in places))
     if not left or len(left) == len(calling) or region.outputs is None or region.blockers:

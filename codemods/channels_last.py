@@ -224,7 +224,7 @@ def in_16_bits(program: TrainingProgram, step: Step) -> bool:
     """Whether a step computes under an autocast that is not switched off, whoever starts the script."""
     site = autocast_of(program, step)
     part = program.part(site)
-    return site is not None and part is not None and part.kind == "autocast" and not part.off
+    return site is not None and part is not None and part.kind == "autocast" and not part.enabled.off
 
 
 def works(model: Model) -> bool:

@@ -182,7 +182,7 @@ def why_not(program: TrainingProgram, step: Step) -> str | None:
         return "the parameters of FSDP are pieces: its model has a clip_grad_norm_ of its own"
     if any(act.guard.tests != update.guard.tests or act.function != update.function for act in step.unscales):
         return f"gradients are unscaled under another condition than the step (line {step.unscales[0].site.line})"
-    if any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
+    if any(part.kind in ("apex", "framework") and not part.enabled.off for part in program.precision):
         return "a library has taken over the precision, and with it the gradients"
     if program.framework is not Framework.PYTORCH and step.backwards[0].function != update.function:
         return "backward and the optimizer's step stand in different functions"

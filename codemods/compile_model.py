@@ -182,7 +182,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             message += f": the script compiles it where `{off.text}`, which is off"
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
-                reason = f"it is left to {said(off)}: pass it" if off.option else f"turn it on ({said(off)})"
+                reason = f"it is left to {said(off)}: pass it, or turn it on there"
         passes = [step.passes or LONG for step in steps if step.loaders]
         few = longest is None and are_few(max(passes, default=None), model)
         if reason is not None:

@@ -196,7 +196,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for site, loaders in fixable.items():
         told = {each: told_number(program, fixable[each][0]) for each in fixable}
         anchors = tuple(sorted(other for other in fixable if other.path == site.path and told[other] is None))
-        value = number_at(loaders[0])
+        value = loaders[0].argument("num_workers").edit_at
         extras = tuple(extra(program, loader) for loader in loaders)
         forked = next((why for loader in loaders if (why := only_forked(program, loader)) is not None), None)
         shares = [
@@ -289,21 +289,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 def place(loader: Loader) -> Site:
     """Where a person would change the number: the call, or the option, constant or entry that decides it."""
     workers = loader.argument("num_workers")
-    inline = workers.edit_at is None or workers.edit_at == workers.site or gets_its_own(loader)
-    return loader.site if inline or workers.edit_at is None else workers.edit_at
-
-
-def gets_its_own(loader: Loader) -> bool:
-    """Whether a constant, which more than this call reads, is no wish of the user's: the call gets its own number."""
-    workers = loader.argument("num_workers")
-    in_a_file = workers.edit_at is not None and is_data(workers.edit_at.path)
-    return workers.state == "value" and bool(workers.reads) and workers.site is not None and not in_a_file
-
-
-def number_at(loader: Loader) -> Site | None:
-    """Where the number stands that is changed; None where it is added."""
-    workers = loader.argument("num_workers")
-    return workers.site if gets_its_own(loader) else workers.edit_at
+    return loader.site if workers.edit_at in (None, workers.site) else workers.edit_at
 
 
 def has_none(workers: Argument) -> bool:
@@ -640,7 +626,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     loaders = {each.argument("num_workers").site for each in program.loaders}
     entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
     others = [read for read in workers.reads if read not in loaders | entries]
-    if others and not gets_its_own(loader) and not is_data(workers.edit_at.path):
+    if others and workers.state != "value" and not is_data(workers.edit_at.path):
         return f"the number is read for something else too ({at(others[0].line)})"
     return None
 
@@ -692,7 +678,7 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
     entry = loader.mapping_entries.get("num_workers")
     batch = loader.argument("batch_size")
     is_small = batch.known and all(type(each) is int and each <= SMALL_BATCH for each in batch.values)
-    is_inline = workers.state == "absent" or number_at(loader) == (workers.site or entry)
+    is_inline = workers.state == "absent" or workers.edit_at == (workers.site or entry)
     return Extra(
         call=loader.site,
         number=None if is_inline else workers.site or entry,

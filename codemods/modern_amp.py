@@ -150,7 +150,7 @@ def beside_bfloat16(program: TrainingProgram, scaling: Scaling) -> Finding | Ref
     """What to say of a scaler that has nothing to scale for."""
     message = "the gradient scaler does nothing for bfloat16 but wait for the GPU in every step"
     part = program.part(scaling.site)
-    if part is not None and part.off:
+    if part is not None and part.enabled.off:
         return codemod.in_place(scaling.site, "the gradient scaler is off, as bfloat16 needs none")
     regions = [each.site for each in program.precision if each.kind == "autocast" and not each.disabled]
     seen = (Evidence("every autocast is bfloat16", regions[0]),)

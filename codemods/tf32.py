@@ -316,7 +316,9 @@ def is_in_another(program: TrainingProgram) -> bool:
         return True
     if program.framework in NAMES and any(named(each) <= OTHERS for each in precisions(program)):
         return True
-    if program.hands_over or any(part.kind in ("apex", "framework") and not part.off for part in program.precision):
+    if program.hands_over or any(
+        part.kind in ("apex", "framework") and not part.enabled.off for part in program.precision
+    ):
         return True  # a library has taken over the precision
     return bool(program.models) and all(model.half and not is_float64(model) for model in program.models)
 
@@ -324,7 +326,7 @@ def is_in_another(program: TrainingProgram) -> bool:
 def left_over(program: TrainingProgram) -> str | None:
     """Which products a training under autocast leaves in float32, to be said behind others; None for none."""
     parts = [program.part(autocast_of(program, step)) for step in program.steps]
-    if not parts or any(part is None or part.off for part in parts):
+    if not parts or any(part is None or part.enabled.off for part in parts):
         return None
     for part in filter(None, parts):
         asked = (part.enabled.text or "").replace("'", '"')

@@ -20,7 +20,7 @@ Use instead
                 progress.set_postfix(loss=f"{loss.item():.4f}")
 
     The interval is 50 steps, or 10 in a loop that is known to be over after 100. A loop that does not count its steps
-    gets ``enumerate``. Where an option of the script is the interval, and its default is 1, the default becomes 10.
+    gets ``enumerate``. Where a number, an option's default or a setting is the interval, and is 1, it becomes 10.
     Lightning's trainer gets a bar that is drawn every 50 steps.
 
 When refused
@@ -30,7 +30,7 @@ When refused
     - in a ``while``, or in another function than the loop (unless that only shows);
     - where the message calls what may do more than show, or its number serves other purposes;
     - where all that it shows is read in each step anyway: nothing would be gained;
-    - where a guard of yours has the interval 1, or a trainer logs in every step: raise it.
+    - where a guard of yours with the interval 1 does more than to show, or a trainer logs in every step: raise it.
 
 Risk
     equivalent: the training is the same bit for bit, but lines of output are missing.
@@ -44,7 +44,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from turbofix.assumptions import DISPLAY_ONLY, ON_GPU, Assumption
+from turbofix.assumptions import DISPLAY_ONLY, ON_GPU
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
@@ -71,7 +71,7 @@ from ._syncs import (
     waits,
     why_shown,
 )
-from ._throttling import Throttling, guarding, refuse_more_than_messages, serves_only
+from ._throttling import Throttling, guarding, refuse_more_than_messages
 from ._trainers import on_gpu as trains_on_gpu
 
 BAR = "enable_progress_bar"
@@ -103,7 +103,6 @@ class Default:
     option: str | None
     shown: tuple[Site, ...]
     tests: tuple[Site, ...]
-    assumes: tuple[Assumption, ...]
 
 
 @dataclass(frozen=True)
@@ -134,11 +133,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     what = default.option or "the interval, which is 1,"
                     raised = f"the host waits for the GPU {loop_words(loop)} to show values, unless {what} is raised"
                     yield codemod.finding(
-                        default.place, raised, plan=default, evidence=seen, assumes=default.assumes, for_speed=timed
+                        default.place, raised, plan=default, evidence=seen, assumes=(DISPLAY_ONLY,), for_speed=timed
                     )
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
-            for place, message in places(view, show, often(loop, show, program), refused=reason is not None):
+            for place, message in places(view, show, loop_words(loop), refused=reason is not None):
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
                 told.add(place)
@@ -252,40 +251,16 @@ def default_of(program: TrainingProgram, loop: BatchLoop, waiting: Waiting, show
     if given is None or given.edit_at is None or given.values != (1,) or waiting.every is None:
         return None
     loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
-    same = [
-        (each, other)
-        for each in loops
-        for other in each.shows
-        if other.interval is not None and other.interval.edit_at == given.edit_at
-    ]
-    if not {*given.reads} <= {other.interval.site for _, other in same if other.interval is not None}:
+    told = [(each, each.interval) for loop in loops for each in loop.shows if each.interval is not None]
+    same = [(each, interval.site) for each, interval in told if interval.edit_at == given.edit_at]
+    if not {*given.reads} <= {site for _, site in same} or reason_beside(given) is not None:
         return None
-    if not all(other.alone for _, other in same) or reason_beside(given) is not None:
-        return None
-    tests = {other.guard.tests[-1] for _, other in same}
+    tests = {each.guard.tests[-1] for each, _ in same}
     under = [sync for each in loops for sync in each.syncs if tests & {*sync.guard.tests}]
-    if not under or any(sync.use != "shown" for sync in under):
+    if not under or any(sync.use != "shown" for sync in under) or not all(each.alone for each, _ in same):
         return None
-    statements = tuple(sorted({other.statement for _, other in same}))
-    page = pages_of(program)
-    only = all(is_only_shown(page(each), each, statements) for each in tests)
-    only = only and all(other.kind in ("print", "progress", "logger") for _, other in same)
-    assumes = () if only and given.edit_at.path == program.entry else (DISPLAY_ONLY,)
-    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)), assumes)
-
-
-def is_only_shown(page: Page, test: Site, shown: tuple[Site, ...]) -> bool:
-    """Whether a test decides over messages, and what is computed for them, alone."""
-    body = getattr(page.parent(page.node(test)), "body", [])
-    return all(page.site(each) in shown or serves_only(page, each, body) for each in body)
-
-
-def often(loop: BatchLoop, show: Show, program: TrainingProgram) -> str:
-    """How often a message is shown; what settings that may be changed from outside say of it is no fact."""
-    if show.guard.kind == "every_n" and not program.complete and show.guard.tests:
-        where = show.guard.tests[-1].line_from(show.statement.path)
-        return f"{loop_words(loop)} (if the interval on {where} stays {show.guard.every})"
-    return loop_words(loop)
+    statements = tuple(sorted({each.statement for each, _ in same}))
+    return Default(given.edit_at, given.option, statements, tuple(sorted(tests)))
 
 
 def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Iterator[tuple[Site, str]]:

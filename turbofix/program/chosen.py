@@ -15,7 +15,7 @@ from turbofix.program.events import Event
 from turbofix.program.facts import Frame
 from turbofix.program.model import Held
 from turbofix.program.placements import OTHERS
-from turbofix.program.switches import stands
+from turbofix.program.switches import around, stands
 from turbofix.program.values import Computed, Const, Made, Option, Origin, Value, members
 from turbofix.records import dataclass
 
@@ -54,7 +54,7 @@ class _Search:
     """The search through one program."""
 
     def __init__(self, analysis: Analysis) -> None:
-        self.facts, self.guards = analysis.facts, analysis.guards
+        self.analysis, self.facts = analysis, analysis.facts
 
     def moved(self, event: Event) -> list[_Root]:
         """What keeps a transfer from going to a GPU; nothing where it says nothing of that."""
@@ -86,20 +86,17 @@ class _Search:
         parent, frames = self.facts.places.parent(origin.node, origin.module), self.facts.there(origin)
         off = self._off(parent.test, True, frames) if isinstance(parent, ast.IfExp) else None
         if off is None and frames:
-            around = self.guards.tests_around(origin.node, frames[-1].scope, frames, returns=False)
-            off = next(filter(None, (self._off(each.test, not each.holds, each.frames) for each in around)), None)
+            tests = self.analysis.guards.tests_around(origin.node, frames[-1].scope, frames, returns=False)
+            off = next(filter(None, (self._off(each.test, not each.holds, frames) for each in tests)), None)
         return off or _Root(origin, option)
 
     def _skipped(self, node: ast.AST, frames: tuple[Frame, ...]) -> list[_Root]:
         """What keeps the program from a place."""
-        for index in range(len(frames) - 1, -1, -1):
-            inner = frames[: index + 1]
-            anchor = node if index == len(frames) - 1 else frames[index].anchor
-            for condition in self.guards.tests_around(anchor, frames[index].scope, inner, returns=False):
-                root = self._off(condition.test, condition.holds, condition.frames)
-                if root is not None:
-                    return [root]
-        raise _Unknown
+        found = (self._off(each.test, each.holds, inner) for each, inner in around(self.analysis, node, frames))
+        root = next(filter(None, found), None)
+        if root is None:
+            raise _Unknown
+        return [root]
 
     def _off(self, test: ast.expr | None, holds: bool, frames: tuple[Frame, ...]) -> _Root | None:
         """What makes a test not hold as the program stands."""

@@ -242,7 +242,7 @@ class Facts:
         elif isinstance(node, ast.Attribute):
             written = [(each, module) for each, _, module in self.attribute_writes(node.attr)]
         for write, module in written if len(written) == 1 else ():
-            if isinstance(write, ast.Assign):
+            if isinstance(write, ast.Assign) and isinstance(write.targets[0], (ast.Name, ast.Attribute)):
                 return write.value, self.there(Origin(write, module))
         return None
 

@@ -1297,11 +1297,6 @@ class Scaler:
     entered: tuple[Site, ...] = ()
 
     @property
-    def off(self) -> bool:
-        """Whether it is certainly switched off, as the program stands."""
-        return self.enabled.off
-
-    @property
     def disabled(self) -> bool:
         """Whether a literal switches it off where it stands, as around a layer that must stay in float32.
 
@@ -1824,7 +1819,7 @@ class TrainingProgram:
     def part(self, site: Site | None) -> Scaler | None:
         """The part of mixed precision that is made, or entered, at ``site``; one that is on before one that is off."""
         parts = [part for part in self.precision if site == part.site or site in part.entered]
-        return min(parts, key=lambda part: (part.off, part.enabled.option is None), default=None)
+        return min(parts, key=lambda part: (part.enabled.off, part.enabled.option is None), default=None)
 
     def setting(self, name: str) -> tuple[Setting, ...]:
         """Every place that sets the switch of that qualified name."""

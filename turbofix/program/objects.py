@@ -45,7 +45,7 @@ from turbofix.program.placements import UNKNOWN_PLACE
 from turbofix.program.products import products_of
 from turbofix.program.regrouped import is_regrouped
 from turbofix.program.sites import FUNCTIONS, LOOPS, SCOPES
-from turbofix.program.switches import as_it_stands, picked, switch_of, told
+from turbofix.program.switches import around, picked, stands, switch_of, told
 from turbofix.program.unfused import gives_sparse, partly_distributed, sharded, sparse_gradients
 from turbofix.program.values import (
     Class,
@@ -961,8 +961,8 @@ def _enabled(analysis: Analysis, event: Event, made: Made) -> Argument:
     if made.kind == "autocast" and given.state == "absent":
         given = _full_precision(analysis, event, made)
     if given.state not in ("absent", "value", "option") and passed is not None and isinstance(passed.node, ast.expr):
-        known = as_it_stands(analysis, passed.node, event)
-        given = given if known.state == "absent" else known
+        stand = stands(analysis.facts, passed.node, analysis.facts.frames(event))
+        given = told(analysis, stand, passed.node, event.module) if stand is not None else given
     switch = switch_of(analysis, event)
     is_off = given.state in ("value", "option") and not any(given.values)
     return (
@@ -1023,12 +1023,9 @@ def setting_of(analysis: Analysis, event: Event) -> Setting:
     return Setting(event.name, value, facts.site(event), guard, switch)
 
 
-def _around(analysis: Analysis, event: Event) -> Iterator[Condition]:
+def _around(analysis: Analysis, event: Event) -> list[Condition]:
     """The tests that an event stands under in the program as a whole, outermost first."""
-    frames = analysis.facts.frames(event)
-    for index, frame in enumerate(frames):
-        anchor = event.node if index == len(frames) - 1 else frame.anchor
-        yield from analysis.guards.tests_around(anchor, frame.scope, frames[: index + 1], returns=False)
+    return [condition for condition, _ in around(analysis, event.node, analysis.facts.frames(event))]
 
 
 def circumstances(analysis: Analysis, event: Event) -> tuple[Guard, Argument]:

@@ -18,7 +18,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for
 from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import ABSENT, Argument
-from turbofix.program.names import default_of
+from turbofix.program.names import default_of, is_main_test
 from turbofix.program.values import Const, Option, Origin, members
 from turbofix.records import dataclass
 
@@ -57,41 +57,41 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     """
     found = ABSENT
     of_training = analysis.once("tests of the training", lambda: _of_training(analysis))
-    for condition, inner in _around(analysis, event):
-        if condition.test is None or _is_main(condition.test) or (id(condition.test), condition.holds) in of_training:
+    for condition, inner in around(analysis, event.node, analysis.facts.frames(event)):
+        test, holds = condition.test, condition.holds
+        if test is None or is_main_test(test) or (id(test), holds) in of_training:
             continue
-        stand = stands(analysis.facts, condition.test, inner)
-        if (stand is None or bool(stand.value) == condition.holds) and analysis.devices.is_device_test(condition):
+        stand = stands(analysis.facts, test, inner)
+        lets = stand is not None and bool(stand.value) == holds
+        of_device = (lets or stand is None) and analysis.devices.is_device_test(condition)
+        if of_device or (lets and found.state == "unknown"):
             continue
-        lets = stand is not None and bool(stand.value) == condition.holds
-        if lets and found.state == "unknown":
-            continue
-        found = told(analysis, stand, condition.test, inner[-1].module)
-        if stand is None:
-            found = found if condition.holds else replace(found, text=f"not ({found.text})")
-            continue
-        found = replace(found, values=(lets,))
-        if not lets:
-            return found
+        found = told(analysis, stand, test, inner[-1].module)
+        if stand is not None:
+            found = replace(found, values=(lets,))
+            if not lets:
+                return found
+        elif not holds:
+            found = replace(found, text=f"not ({found.text})")
     return found
 
 
-def _around(analysis: Analysis, event: Event) -> Iterator[tuple[Condition, tuple[Frame, ...]]]:
-    """The tests that an event happens under, each with the frames of its function."""
-    frames = analysis.facts.frames(event)
+def around(
+    analysis: Analysis, node: ast.AST, frames: tuple[Frame, ...]
+) -> Iterator[tuple[Condition, tuple[Frame, ...]]]:
+    """The tests that something happens under, outermost first, each with the frames of its function."""
     for index, frame in enumerate(frames):
         inner = frames[: index + 1]
-        anchor = event.node if index == len(frames) - 1 else frame.anchor
+        anchor = node if index == len(frames) - 1 else frame.anchor
         for condition in analysis.guards.tests_around(anchor, frame.scope, inner, returns=False):
             yield condition, inner
 
 
 def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:
     """The tests that every backward pass happens under: what they keep back, nothing learns without."""
-    found = [
-        frozenset((id(condition.test), condition.holds) for condition, _ in _around(analysis, event))
-        for event in analysis.facts.of("backward")
-    ]
+    frames = analysis.facts.frames
+    passes = [around(analysis, event.node, frames(event)) for event in analysis.facts.of("backward")]
+    found = [frozenset((id(each.test), each.holds) for each, _ in tests) for tests in passes]
     return frozenset.intersection(*found) if found else frozenset()
 
 
@@ -113,17 +113,6 @@ def picked(
     stand = stands(facts, by, frames, depth - 1) if choices else None
     key = bool(stand.value) if stand is not None and isinstance(node, ast.IfExp) else stand and stand.value
     return (choices[key], stand, choices) if stand is not None and key in choices else None
-
-
-def _is_main(test: ast.expr) -> bool:
-    """``__name__ == "__main__"``."""
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
-
-
-def as_it_stands(analysis: Analysis, node: ast.expr, event: Event) -> Argument:
-    """What an expression in an event's call is as the program stands; absent where that is not known."""
-    stand = stands(analysis.facts, node, analysis.facts.frames(event))
-    return told(analysis, stand, node, event.module) if stand is not None else ABSENT
 
 
 def told(analysis: Analysis, stand: Stand | None, node: ast.expr, module: ModuleFile) -> Argument:
