@@ -137,7 +137,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     )
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
-            for place, message in places(view, show, loop_words(loop), refused=reason is not None):
+            how_often = loop_words(loop)
+            if unknown is not None and show.guard.every is not None:
+                line = show.guard.tests[-1].line_from(show.statement.path)
+                how_often += f" (if the interval on {line} stays {show.guard.every})"
+            for place, message in places(view, show, how_often, refused=reason is not None):
                 if place in told or (waiting.every is None and why_shown(show, show.guard) is None):
                     continue
                 told.add(place)
