@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
@@ -60,6 +61,11 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
                 lying.append(places.site(node, module))
             elif any(map(_is_computed, seen)) if seen is not None else is_of_layer(frame):
                 views[places.site(node.func, module)] = f"{places.text(node.func, module).removesuffix('view')}reshape"
+    last_first = sorted(views, key=lambda each: (each.end_line, each.end_column), reverse=True)
+    for outer, inner in itertools.permutations(last_first, 2):
+        within = outer.path == inner.path and (outer.line, outer.column) <= (inner.line, inner.column)
+        if within and inner in views and (inner.end_line, inner.end_column) < (outer.end_line, outer.end_column):
+            views[outer] = views[outer].replace(views[inner].removesuffix("reshape") + "view", views.pop(inner))
     flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
