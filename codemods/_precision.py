@@ -14,18 +14,8 @@ from turbofix.program.model import Argument, Model, Optimizer, Placement, Step, 
 MATMULS = frozenset(
     f"torch.nn.{name}"
     for name in (
-        "Linear",
-        "LazyLinear",
-        "Bilinear",
-        "MultiheadAttention",
-        "Transformer",
-        "TransformerEncoder",
-        "TransformerEncoderLayer",
-        "TransformerDecoder",
-        "TransformerDecoderLayer",
-        "RNNCell",
-        "LSTMCell",
-        "GRUCell",
+        *("Linear", "LazyLinear", "Bilinear", "MultiheadAttention", "Transformer", "TransformerEncoder"),
+        *("TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer", "RNNCell", "LSTMCell", "GRUCell"),
     )
 )
 """Layers whose work is a matrix product."""

@@ -92,7 +92,7 @@ class Plan:
     moved: Site
     method: str
     text: str
-    views: tuple[tuple[Site, str], ...]
+    views: tuple[tuple[Site, Site], ...]
 
 
 @codemod.find
@@ -277,5 +277,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         put(plan.moved, f"{plan.text}.to(memory_format={order})")
     else:
         edit.insert_after(plan.moved, f".to(memory_format={order})")
-    for site, text in plan.views:
-        edit.replace(site, text)
+    for site, viewed in plan.views:
+        edit.insert_after(viewed, ".reshape")
+        edit.cut(site, viewed)

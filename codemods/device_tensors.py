@@ -83,7 +83,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(made.site)
             name = made.calls[0].name.rpartition(".")[2]
             where = PASSES.get(type(loop), "step of the evaluation")
-            often = f"each time that a {where} makes it" if made.guard.kind == "condition" else f"in every {where}"
+            seldom = made.guard.kind == "condition"
+            often = f"each time that a {where} makes it" if seldom else f"in every {where}"
+            if made.switch.off:
+                often += f", but only with {made.switch.option or 'another setting'}"
             message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU {often}"
             seen = (
                 *(map(of_loop, [loop] if loop is not None else [])),
@@ -102,7 +105,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     risk=risk,
                     evidence=seen,
                     assumes=assumes,
-                    worth=Worth.SMALL if made.guard.kind == "condition" or isinstance(loop, Evaluation) else None,
+                    worth=Worth.SMALL if seldom or made.switch.off or isinstance(loop, Evaluation) else None,
                 )
     for each in program.listed:
         if each.on_device and (program.device.reaches_cuda or program.names_cuda):

@@ -106,7 +106,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         state, moved = pinning(loader), moved_by(program, loader, eases)
         if state == "pinned" and (moved is not None or program.device.reaches_cuda):
             yield codemod.in_place(loader.site, f"{called(loader)} pins its memory")
-        if moved is None or state in ("pinned", "maybe") or loader.first_only:
+        if moved is None or state in ("pinned", "maybe") or loader.first_only or loader.unused:
             continue
         who, assumes, copy = moved
         message = f"{called(loader)} hands out pageable memory: copies to the GPU are staged and waited for ({who})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -150,6 +151,28 @@ def test_what_is_kept_is_what_must_stay_as_it_is(name: str, kept: str) -> None:
     path = FIXTURES / "cache_preprocessing" / f"{name}.in.py"
     found = rewrite(Case(CODEMODS["cache-preprocessing"], "in", path), texts_of(path)).report.findings
     assert kept in found[0].assumes[0].sentence
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    loop = """
+from torch import nn, optim
+def train(loader):
+    model = nn.Linear(8, 8).cuda()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
+    start = """
+from torch.utils.data import DataLoader
+from here import Data
+from src.train import train
+train(DataLoader(Data(), 8))
+"""
+    texts = {ENTRY: start, ROOT / "src" / "__init__.py": "", ROOT / "src" / ENTRY.name: loop}
+    found = rewrite(Case(CODEMODS["pin-memory"], "in", FIXTURES / "pin_memory" / "flat.in.py"), texts).report.findings
+    assert f"line 8 of src{os.sep}{ENTRY.name}" in found[0].message
 
 
 def test_a_place_is_followed_through_changes_at_its_own_offset() -> None:

@@ -29,17 +29,7 @@ if TYPE_CHECKING:
 Find = Callable[["TrainingProgram"], "Iterator[Finding | Refusal | InPlace]"]
 Rewrite = Callable[[Finding, "Edit"], None]
 
-GROUPS = (
-    "data",
-    "precision",
-    "optimizer",
-    "sync",
-    "compute",
-    "memory",
-    "distributed",
-    "schedule",
-    "safety",
-)
+GROUPS = ("data", "precision", "optimizer", "sync", "compute", "memory", "distributed", "schedule", "safety")
 
 FOR_SPEED = ("data", "precision", "optimizer", "sync", "compute")
 """The groups whose codemods are there to make the training faster; the others save memory, or time after a crash."""

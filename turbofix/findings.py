@@ -6,6 +6,10 @@ All of it is frozen data: the engine sorts, filters, prepares and reports it wit
 from __future__ import annotations
 
 import enum
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 from functools import total_ordering
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,7 +99,17 @@ class Site(NamedTuple):  # made and compared by the thousand: a tuple's own meth
         """The place in a sentence that is said of a file: ``line 12``, or ``line 12 of model.py`` from another one."""
         if self.path.suffix == STUB:
             return f"in {self.path.stem}"
-        return f"line {self.line}" if self.path == path else f"line {self.line} of {self.path.name}"
+        name = _ALIKE.get().get(self.path, self.path.name)
+        return f"line {self.line}" if self.path == path else f"line {self.line} of {name}"
+
+
+_ALIKE: ContextVar[Mapping[Path, str]] = ContextVar("_ALIKE", default={})  # noqa: B039  (never written into)
+
+
+def tell_apart(entry: Path, files: Collection[Path]) -> None:
+    """Let sentences name those files of a program that share their name by their folder, too."""
+    known = Counter(each.name for each in files)
+    _ALIKE.set({each: os.path.relpath(each, entry.parent) for each in files if known[each.name] > 1 and each != entry})
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,9 @@ _READS = frozenset({"shape", "dtype", "ndim", "size", "nbytes"})
 
 # --- attributes -------------------------------------------------------------------------------------------------------
 
+_TENSORS = ("data", "targets", "tensors", "labels", "train_data", "train_labels", "test_data")
+"""What data sets of torchvision hold."""
+
 
 def read_attribute(interp: Interpreter, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
     """What ``value.name`` is; ``called``: as the callee of a call."""
@@ -320,13 +323,7 @@ def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, calle
     if called:
         return Method(value, name)
     if kind == "dataset" and name in (
-        "data",
-        "targets",
-        "tensors",
-        "labels",
-        "train_data",
-        "train_labels",
-        "test_data",
+        ["data", "targets", "tensors", "labels", "train_data", "train_labels", "test_data"]
     ):
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if kind in ("module", "wrapper", "engine"):

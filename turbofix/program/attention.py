@@ -21,7 +21,7 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import words
 from turbofix.program.model import Attention, Unread, Unwanted
-from turbofix.program.names import dotted, parameters, reads_of, stored
+from turbofix.program.names import dotted, is_nothing, parameters, reads_of, stored
 from turbofix.program.values import Const, Instance, Made, Opaque, Option, Unknown, Value, members
 
 FUSED = "torch.nn.functional.scaled_dot_product_attention"
@@ -205,7 +205,7 @@ def _made_as(analysis: Analysis, module: ModuleFile, func: ast.expr) -> str:
     if isinstance(func, ast.Call):
         return dotted(func.func) or ""
     given = _attribute(analysis, module, func)
-    if isinstance(given, ast.IfExp) and _is_none(given.orelse):  # a layer that may be left out, and is tested for
+    if isinstance(given, ast.IfExp) and is_nothing(given.orelse):  # a layer that may be left out, and is tested for
         given = given.body
     return (dotted(given.func) or "") if isinstance(given, ast.Call) else ""
 
@@ -368,7 +368,7 @@ class _Reading:
     def _kept_on_demand(self, name: ast.Name) -> ast.IfExp | None:
         """What keeps weights for whoever asks for them: ``weights if self.vis else None``."""
         parent = self.places.parent(name, self.module)
-        return parent if isinstance(parent, ast.IfExp) and parent.body is name and _is_none(parent.orelse) else None
+        return parent if isinstance(parent, ast.IfExp) and parent.body is name and is_nothing(parent.orelse) else None
 
     def _climb(self, node: ast.expr, test: ast.expr | None = None) -> Product | None:
         """From the weights through dropout and casts to the product; the expression reached is ``_top``."""
@@ -1084,10 +1084,6 @@ def _only_under_test(statement: ast.stmt) -> tuple[ast.stmt, ast.expr | None]:
     if isinstance(statement, ast.If) and not statement.orelse:
         return statement.body[-1], statement.test
     return statement, None
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _under(text: str, test: str | None, otherwise: str) -> str:

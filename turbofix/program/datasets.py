@@ -39,37 +39,23 @@ from turbofix.program.values import (
 )
 from turbofix.records import dataclass
 
-_DECODERS = (
-    "PIL.Image.open",
-    "cv2.imread",
-    "cv2.imdecode",
-    "imageio.imread",
-    "skimage.io.imread",
-    "torchvision.io.",
-    "torchvision.datasets.folder.default_loader",
-    "torchvision.datasets.folder.pil_loader",
-    "torchaudio.load",
-    "librosa.load",
-    "soundfile.read",
-    "scipy.io.wavfile.read",
-    "decord.",
-    "av.open",
-    "tifffile.imread",
-    "pydicom.dcmread",
-    "nibabel.load",
+_DECODERS = tuple(
+    words(
+        """
+    PIL.Image.open cv2.imread cv2.imdecode imageio.imread skimage.io.imread torchvision.io.
+    torchvision.datasets.folder.default_loader torchvision.datasets.folder.pil_loader torchaudio.load
+    librosa.load soundfile.read scipy.io.wavfile.read decord. av.open tifffile.imread pydicom.dcmread
+    nibabel.load
+    """
+    )
 )
-_READERS = (
-    "builtins.open",
-    "numpy.load",
-    "torch.load",
-    "h5py.File",
-    "pandas.read_",
-    "json.load",
-    "pickle.load",
-    "lmdb.",
-    "scipy.io.loadmat",
-    "pathlib.Path.read",
-    "gzip.open",
+_READERS = tuple(
+    words(
+        """
+    builtins.open numpy.load torch.load h5py.File pandas.read_ json.load pickle.load lmdb. scipy.io.loadmat
+    pathlib.Path.read gzip.open
+    """
+    )
 )
 _OPENED = frozenset(
     words(

@@ -23,6 +23,7 @@ from turbofix.program.placements import device_of
 from turbofix.program.reaching import readers
 from turbofix.program.scopes import Frame as Executed
 from turbofix.program.sites import COMPREHENSIONS, LOOPS
+from turbofix.program.switches import switch_of
 from turbofix.program.tensors import DTYPES, is_dtype
 from turbofix.program.values import (
     Computed,
@@ -254,6 +255,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
         rounds=making.computes or any(_rounds(each.name, each.given) for each in making.calls),
         packs=making.spread and not stays,
         guard=_guard(analysis, event, loop),
+        switch=switch_of(analysis, event),
         kept=_is_kept(facts.places.statement(node, event.module)),
         meets=making.meets,
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},

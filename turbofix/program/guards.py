@@ -15,6 +15,7 @@ from turbofix.program.answers import every, once_per_node
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for, settled, stack_of
+from turbofix.program.libraries import words
 from turbofix.program.model import ALWAYS, Guard
 from turbofix.program.names import dotted, loads, names_of, parameters
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS, SCOPES, blocks
@@ -22,37 +23,21 @@ from turbofix.program.values import External, Function, Opaque, Option, members
 from turbofix.records import dataclass
 
 ORDER = ("always", "config", "rank", "step", "every_n", "condition", "except")
-_UNCHANGING = {
-    "builtins.len",
-    "builtins.isinstance",
-    "builtins.issubclass",
-    "builtins.hasattr",
-    "builtins.getattr",
-    "builtins.bool",
-    "builtins.int",
-    "builtins.str",
-    "builtins.type",
-    "builtins.callable",
-    "torch.cuda.is_available",
-    "torch.cuda.device_count",
-    "torch.backends.mps.is_available",
-    "torch.distributed.is_available",
-    "torch.distributed.is_initialized",
-    "torch.distributed.get_world_size",
-    "torch.device",
-    "sys.stdout.isatty",
-}
+_UNCHANGING = words(
+    """
+    builtins.len builtins.isinstance builtins.issubclass builtins.hasattr builtins.getattr builtins.bool
+    builtins.int builtins.str builtins.type builtins.callable torch.cuda.is_available torch.cuda.device_count
+    torch.backends.mps.is_available torch.distributed.is_available torch.distributed.is_initialized
+    torch.distributed.get_world_size torch.device sys.stdout.isatty
+    """
+)
 _TEXT_METHODS = {"startswith", "endswith", "lower", "upper", "strip", "get", "find", "split"}
-_RANK_ATTRIBUTES = {
-    "get_rank",
-    "is_main_process",
-    "is_local_main_process",
-    "is_world_process_zero",
-    "is_global_zero",
-    "is_master",
-    "get_global_rank",
-    "get_local_rank",
-}
+_RANK_ATTRIBUTES = words(
+    """
+    get_rank is_main_process is_local_main_process is_world_process_zero is_global_zero is_master
+    get_global_rank get_local_rank
+    """
+)
 _RANK_OPTIONS = {"rank", "local_rank", "local-rank", "global_rank", "node_rank"}
 _RANK_VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}
 

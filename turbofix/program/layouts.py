@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 
 from turbofix.findings import Site
 from turbofix.program.analysis import Analysis
@@ -49,7 +48,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
             receivers.setdefault(id(event.node), []).extend(members(event.receiver))
     scopes = {frame.scope: frame for frame in facts.opened()}
     lying: list[Site] = []
-    views: dict[Site, str] = {}
+    views: set[tuple[Site, Site]] = set()
     for scope, frame in scopes.items():
         module = frame.module
         if scope is not module.tree and not _says_how_it_lies(places.text(scope, module)):
@@ -60,12 +59,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
             if node.func.attr != "view" or _is_dtype(node):
                 lying.append(places.site(node, module))
             elif any(map(_is_computed, seen)) if seen is not None else is_of_layer(frame):
-                views[places.site(node.func, module)] = f"{places.text(node.func, module).removesuffix('view')}reshape"
-    last_first = sorted(views, key=lambda each: (each.end_line, each.end_column), reverse=True)
-    for outer, inner in itertools.permutations(last_first, 2):
-        within = outer.path == inner.path and (outer.line, outer.column) <= (inner.line, inner.column)
-        if within and inner in views and (inner.end_line, inner.end_column) < (outer.end_line, outer.end_column):
-            views[outer] = views[outer].replace(views[inner].removesuffix("reshape") + "view", views.pop(inner))
+                views.add((places.site(node.func, module), places.site(node.func.value, module)))
     flattened = [facts.site(event) for event in facts.of("call", "make") if _flattens(event)]
     weights = [
         places.site(node, module)
@@ -78,7 +72,7 @@ def layouts(analysis: Analysis, models: tuple[Model, ...]) -> Layouts:
         tuple(sorted(chosen)),
         tuple(sorted(set(lying))),
         tuple(sorted(weights)),
-        tuple(sorted(views.items())),
+        tuple(sorted(views)),
         tuple(sorted(flattened)),
     )
 

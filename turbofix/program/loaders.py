@@ -17,7 +17,7 @@ from turbofix.program.facts import unwrapped
 from turbofix.program.lasting import written_samples
 from turbofix.program.libraries import LOADER_PARAMETERS
 from turbofix.program.model import ABSENT, Argument, Dataset, Evaluation, Loader, Sizes, Step, Transfer
-from turbofix.program.names import dotted, parameters, targets
+from turbofix.program.names import dotted, loaded, parameters, targets, written
 from turbofix.program.shapes import CUTTING, sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.tensors import device_meant
@@ -368,7 +368,7 @@ def with_use(
     """The loaders with their roles, their copies to the device, and whether they are rebuilt in a loop."""
     result = []
     facts = analysis.facts
-    read, run_through, asked = _reads(analysis)
+    read, run_through, asked, used = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
     whole = set(_taken_whole(analysis))
     moves = {facts.site(event): event for event in facts.of("transfer")}
@@ -412,6 +412,7 @@ def with_use(
                 again=_read_again(analysis, loader.site),
                 first_only=loader.site in read - run_through,
                 asked_again=loader.site in asked,
+                unused=loader.site in read - used,
                 unread=worker_option(analysis, made),
                 cycled=loader.site in cycled,
                 together=tuple(sorted(zipped.get(loader.site, ()))),
@@ -433,9 +434,9 @@ def _taken_whole(analysis: Analysis) -> Iterator[Site]:
             yield places.site(each, outside[-1].module)
 
 
-def _reads(analysis: Analysis) -> tuple[set[Site], set[Site], set[Site]]:
-    """The loaders that are read, those that are run through, and those that a loop asks for a first batch."""
-    read, run_through, asked = set[Site](), set[Site](), set[Site]()
+def _reads(analysis: Analysis) -> tuple[set[Site], ...]:
+    """The loaders that are read, those run through, those asked for a first batch in a loop, and those made use of."""
+    read, run_through, asked, used = set[Site](), set[Site](), set[Site](), set[Site]()
     for event in analysis.facts.of("iterate", "next"):
         sites = loader_sites(analysis, event.receiver)
         read.update(sites)
@@ -443,7 +444,10 @@ def _reads(analysis: Analysis) -> tuple[set[Site], set[Site], set[Site]]:
             run_through.update(sites)
         elif any(frame.loops for frame in analysis.facts.frames(event)):
             asked.update(sites)
-    return read, run_through, asked
+        loop = event.node
+        if not isinstance(loop, ast.For) or {*written(loop)} & loaded(ast.Module(loop.body, [])):
+            used.update(sites)
+    return read, run_through, asked, used
 
 
 def _zipped(analysis: Analysis) -> dict[Site, set[Site]]:

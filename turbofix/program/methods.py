@@ -89,6 +89,9 @@ _TENSOR_TRUTHS = libraries.words(
     is_contiguous is_floating_point is_complex is_pinned is_set_to is_shared is_signed has_names
     """
 )
+_OF_MODULES = libraries.words("apply requires_grad_ share_memory to_empty gradient_checkpointing_enable fuse half_")
+_GATHERING = libraries.words("unwrap_model gather reduce gather_for_metrics pad_across_processes all_gather all_reduce")
+_AROUND = libraries.words("accumulate autocast no_sync no_backward_sync main_process_first local_main_process_first")
 _DATASET_COPIES = libraries.words(
     """
     map with_format shuffle select filter remove_columns rename_column set_format train_test_split batch
@@ -400,15 +403,7 @@ def _call_model(interp: Interpreter, model: Instance | Made, name: str, argument
     if name == "compile":
         interp.event("compile", node, name, model, arguments, model)
         return NONE
-    if name in (
-        "apply",
-        "requires_grad_",
-        "share_memory",
-        "to_empty",
-        "gradient_checkpointing_enable",
-        "fuse",
-        "half_",
-    ):
+    if name in _OF_MODULES:
         interp.event("call", node, _label("Module", name), model, arguments)
         function = _argument(arguments)
         if name == "apply" and function is not None:
@@ -597,29 +592,14 @@ def _call_accelerator(interp: Interpreter, made: Made, name: str, arguments: Arg
     if name in ("print", "log"):
         return _show(interp, made, name, arguments, node)
     interp.event("call", node, _label(made.qualname, name), made, arguments)
-    if name in (
-        "unwrap_model",
-        "gather",
-        "reduce",
-        "gather_for_metrics",
-        "pad_across_processes",
-        "all_gather",
-        "all_reduce",
-    ):
+    if name in _GATHERING:
         return value or UNKNOWN
     if name == "to_device" and value is not None:
         return (
             join_all(moved(m, "conditional", interp.origin(node)) if type(m) is Tensor else m for m in members(value))
             or UNKNOWN
         )
-    if name in (
-        "accumulate",
-        "autocast",
-        "no_sync",
-        "no_backward_sync",
-        "main_process_first",
-        "local_main_process_first",
-    ):
+    if name in _AROUND:
         return interp.make(
             _label(made.qualname, name), "autocast" if name == "autocast" else "nosync", arguments, node, log=False
         )

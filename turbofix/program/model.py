@@ -287,6 +287,7 @@ class Loader(Told):
     cut: Argument = ABSENT  # how many samples a batch has where its sampler is a BatchSampler, and it makes no batches
     first_only: bool = False  # only ever asked for its first batch: `next(iter(loader))`
     asked_again: bool = False  # so asked in a loop
+    unused: bool = False  # run through without a look at its batches: `for _ in loader: pass`
     subclass: str | None = None  # a loader class of the project or of another library (torch_geometric)
     copies: tuple[Transfer, ...] = ()  # host-to-device copies of its batches, in every loop that reads it
     goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction
@@ -354,7 +355,7 @@ class Creation:
     ``packs``: the copy also gives each number a place of its own. ``kept``: its statement keeps it in an attribute or a
     container. ``unsure``: what the copy is told may be no device. ``meets``: what enters it may be tensors of the host.
     ``unused`` is a statement that is needed no more. ``only_if`` is the test that it is copied by, and else left on the
-    host. ``why_not`` says why it cannot be made on the device, in one sentence.
+    host. ``switch``: what lets it happen. ``why_not`` says why it cannot be made on the device, in one sentence.
     """
 
     site: Site
@@ -367,6 +368,7 @@ class Creation:
     rounds: bool = False
     packs: bool = False
     guard: Guard = ALWAYS
+    switch: Argument = ABSENT
     kept: bool = False
     unsure: bool = False
     meets: bool = False
@@ -1023,13 +1025,13 @@ class Layouts:
 
     ``chosen`` is where the program chooses a memory format itself, ``lying`` where code that was executed asks how
     elements follow on one another, or takes it for granted. ``weights``: those that no layer makes. ``views`` are the
-    callees of ``x.view(...)`` of what layers compute, with what reshapes it. ``flattened``: torch does so to weights.
+    callees of ``x.view(...)`` of what layers compute, with the ``x``. ``flattened``: torch does so to weights.
     """
 
     chosen: tuple[Site, ...] = ()
     lying: tuple[Site, ...] = ()
     weights: tuple[Site, ...] = ()
-    views: tuple[tuple[Site, str], ...] = ()
+    views: tuple[tuple[Site, Site], ...] = ()
     flattened: tuple[Site, ...] = ()
 
 

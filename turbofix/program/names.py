@@ -317,6 +317,11 @@ def _declared(scope: ast.AST) -> frozenset[str]:
     return frozenset(name for statement in body_of(scope) for name in _told(statement).declared)
 
 
+def is_nothing(node: ast.AST | None) -> bool:
+    """The constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def is_false(node: ast.AST) -> bool:
     """``False``."""
     return isinstance(node, ast.Constant) and node.value is False

@@ -16,7 +16,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.libraries import words
 from turbofix.program.model import Padding, Step
-from turbofix.program.names import dotted, is_false
+from turbofix.program.names import dotted, is_false, is_nothing
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.same_items import datasets_in
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
@@ -283,7 +283,7 @@ class _Search:
     def _collate(self, event: Event) -> Site | None:
         """The collate function that a loader or trainer is given."""
         passed = event.arguments.get(*COLLATE[event in self.trainers]) if event.arguments is not None else None
-        node = passed.node if passed is not None and not _is_none(passed.node) else None
+        node = passed.node if passed is not None and not is_nothing(passed.node) else None
         return self.places.site(node, event.module) if node is not None else None
 
     def _cuts(self, event: Event, mask: str) -> bool:
@@ -367,10 +367,6 @@ def _takes_collator(event: Event) -> bool:
     """Whether a trainer makes its batches as that of transformers does, by what it is given."""
     own = [each.cls for each in members(event.result) if isinstance(each, Instance)]
     return event.name in _TRAINERS or (bool(own) and all("__init__" not in each.names for each in own))
-
-
-def _is_none(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_true(node: ast.AST) -> bool:

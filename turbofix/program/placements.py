@@ -17,7 +17,7 @@ from turbofix.program.guards import Condition, Guards
 from turbofix.program.model import Placement
 from turbofix.program.names import dotted, loads, parameters
 from turbofix.program.sites import FUNCTIONS
-from turbofix.program.tensors import is_chosen_outside
+from turbofix.program.tensors import DTYPES, is_chosen_outside
 from turbofix.program.values import (
     Computed,
     Const,
@@ -451,32 +451,6 @@ def is_dtype(value: Value | None) -> bool:
         or (isinstance(member, Opaque) and member.name.rpartition(".")[2] == "dtype")
         for member in found
     )
-
-
-DTYPES = {
-    f"torch.{name}"
-    for name in [
-        "float",
-        "float16",
-        "float32",
-        "float64",
-        "half",
-        "double",
-        "bfloat16",
-        "int",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "long",
-        "short",
-        "bool",
-        "complex64",
-        "complex128",
-        "cfloat",
-    ]
-}
 
 
 def _says(node: ast.expr, device: str) -> bool:

@@ -31,7 +31,8 @@ _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
 _HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
 _SMALLEST, _ROOM = 28 * 28, 2 << 30
-_ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb")
+_ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
+_LAZILY = re.compile(r"\.(?:set|with)_transform\(")
 _MOVES = frozenset((Framework.LIGHTNING, Framework.ACCELERATE))
 """The frameworks that bring batches to the device themselves."""
 _STACKING = re.compile(r"stack|tensor|default_collate|from_numpy", re.IGNORECASE)
@@ -202,8 +203,9 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
         if not isinstance(get_item, Function):
             return False
         made = making(analysis, get_item, each)
-        on_disk = _ON_DISK.search(analysis.facts.places.text(each.cls.node, each.cls.module)) is not None
-        if made.draws or made.generator or made.worker_aware or (on_disk and not _HEAVY & made.kinds):
+        text = analysis.facts.places.text(each.cls.node, each.cls.module)
+        on_disk = _ON_DISK.search(text) is not None and not _HEAVY & made.kinds
+        if made.draws or made.generator or made.worker_aware or on_disk or _LAZILY.search(text):
             return False
     if own:
         return not loader.dataset.random or not names_random(analysis)

@@ -22,6 +22,7 @@ from turbofix.program.layouts import is_of_layer
 from turbofix.program.libraries import words
 from turbofix.program.model import Argument, Dataset, Sizes
 from turbofix.program.names import dotted, loaded, stored, written
+from turbofix.program.placements import is_none
 from turbofix.program.values import Bound, Const, External, Function, Instance, Made, Partial, Value, flatten, members
 from turbofix.program.values import Sequence as Items
 
@@ -97,7 +98,7 @@ def sizes_of(passed: dict[str, Passed], batch: Argument, data: Dataset, value: V
         return Sizes("fixed")
     if data.stateful is not None:
         return Sizes("unknown", f"its data change while the program trains ({data.stateful})")
-    if "batch_sampler" in passed and not _is_none(passed["batch_sampler"].value):
+    if "batch_sampler" in passed and not is_none(passed["batch_sampler"].value):
         if all(_cuts_what_is_drawn(member) for member in members(passed["batch_sampler"].value)):
             return Sizes("fixed")
         return Sizes("unknown", "a batch sampler groups its samples, perhaps by size")
@@ -139,10 +140,6 @@ def _own_collate(passed: Passed | None) -> str | None:
             return f"`{function.node.name}`{pads}"
         return "a `collate_fn`"
     return None
-
-
-def _is_none(value: Value) -> bool:
-    return all(isinstance(member, Const) and member.value is None for member in members(value))
 
 
 def _draws_from_all(value: Value) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from turbofix.findings import Site
+from turbofix.findings import Site, tell_apart
 from turbofix.nodes import walk
 from turbofix.program.acts import accumulation, acts, concerned, is_model, optimizers_in, stepper
 from turbofix.program.analysis import Analysis
@@ -123,6 +123,7 @@ def analyse(
     execution = execute(entry, root, read, beside)
     if execution is None:
         return None
+    tell_apart(entry, {entry, *(each.path for each in execution.modules.values())})
     analysis = Analysis(execution)
     program = program_of(analysis, target)
     settings = {} if program.trains else keeping_from_training(analysis)

@@ -19,6 +19,7 @@ from turbofix.program.loaders import collate_kind
 from turbofix.program.model import ABSENT, Argument, Dataset, Framework, Precision, Training
 from turbofix.program.names import is_main_test
 from turbofix.program.objects import models_given
+from turbofix.program.placements import is_none
 from turbofix.program.sites import FUNCTIONS
 from turbofix.program.unread import wish_at
 from turbofix.program.values import Class, Const, External, Function, Instance, Made, Sequence, Value, members
@@ -165,11 +166,11 @@ def _stacks(given: Arguments) -> bool:
     if given.open or given.star:
         return False
     collate = given.get("data_collator", 2)
-    if collate is not None and not all(_is_none(each) or _names(each) in _STACKING for each in members(collate.value)):
+    if collate is not None and not all(is_none(each) or _names(each) in _STACKING for each in members(collate.value)):
         return False
     tokenizers = (given.get("processing_class", 5), given.get("tokenizer", 5))
-    is_default = collate is None or all(_is_none(each) for each in members(collate.value))
-    return not is_default or all(each is None or all(map(_is_none, members(each.value))) for each in tokenizers)
+    is_default = collate is None or all(is_none(each) for each in members(collate.value))
+    return not is_default or all(each is None or all(map(is_none, members(each.value))) for each in tokenizers)
 
 
 def _names(value: Value) -> str | None:
@@ -185,7 +186,7 @@ def _is_imported(analysis: Analysis, node: ast.AST, module: ModuleFile) -> bool:
 
 def _data(analysis: Analysis, passed: Passed | None) -> Dataset | None:
     """The data that a trainer is given; None where it is given none."""
-    if passed is None or all(_is_none(each) for each in members(passed.value)):
+    if passed is None or all(is_none(each) for each in members(passed.value)):
         return None
     return dataset_of(analysis, passed.value)
 
@@ -225,19 +226,15 @@ def _is_given(passed: Passed | None) -> bool:
     return any(
         not isinstance(each, Sequence)
         or each.items is None
-        or any(not _is_none(one) for item in each.items for one in members(item))
+        or any(not is_none(one) for item in each.items for one in members(item))
         for each in members(passed.value)
-        if not _is_none(each)
+        if not is_none(each)
     )
 
 
 def _is_nothing(value: Value) -> bool:
     """Whether an argument is certainly None."""
-    return all(_is_none(each) for each in members(value))
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Const) and value.value is None
+    return all(is_none(each) for each in members(value))
 
 
 def _changed(analysis: Analysis, settings: Value) -> tuple[tuple[str, Site], ...]:

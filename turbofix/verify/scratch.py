@@ -26,18 +26,8 @@ from turbofix.verify.probe import warden
 from turbofix.verify.probe.levels import GUARD, OVERLAY
 
 SKIPPED = {
-    ".git",
-    ".hg",
-    ".svn",
-    "__pycache__",
-    "node_modules",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-    ".tox",
-    ".nox",
-    ".venv",
-    "wandb",
+    *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
+    *(".tox", ".nox", ".venv", "wandb"),
 }
 MARKERS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 
