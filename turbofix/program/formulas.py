@@ -599,7 +599,9 @@ class _Reader:
             return inner._work_out(returned.value, inner.at, told)
         if values and values[0].shape and (self._qualname(node.func) or "").startswith(("math.", "numpy.")):
             raise OtherError  # of numbers, or arrays
-        if name in _ELEMENTWISE and not given:
+        if name in _ELEMENTWISE:
+            if given or len(values) != (2 if name == "pow" else 1):
+                raise OtherError  # a method of another object: `self.sigmoid(x)`
             return combined(_ELEMENTWISE[name], *values)
         if name in ("view", "reshape"):
             return shaped(values[0], [each[()] for each in values[1:]])
