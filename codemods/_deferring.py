@@ -74,7 +74,7 @@ def deferred_sum(  # noqa: PLR0913
     plan = Deferral(likely=page.text(read).endswith("numpy()"))  # which is printed in fewer digits
     inside = names_in_update(page, sync, read, update, node, scope, shown, plan, kind)
     refuse_operands(page, update, inside, node, kind, plan)
-    plan.rounded = any(isinstance(each, ast.Div) for each in walk(update.value))
+    plan.rounded = any(isinstance(getattr(each, "op", None), ast.Div) for each in walk(update.value))
     check_writes(page, loop, total, scope, node)
     refuse_mixtures(pages, page, loop, total)
     plan.actions += kept_on_device(page, loop, sync, read, kind)

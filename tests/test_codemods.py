@@ -215,6 +215,13 @@ def test_what_another_generator_draws_or_a_kernel_rounds_is_not_exact(made: str,
     assert [each.risk for each in rewriting.report.findings if each.fixable] == [Risk.EXACT, risk]
 
 
+@pytest.mark.parametrize(("name", "risk"), [("flat", Risk.EXACT), ("divided", Risk.EQUIVALENT)])
+def test_a_sum_of_quotients_is_not_exact(name: str, risk: Risk) -> None:
+    texts = texts_of(FIXTURES / "defer_item" / f"{name}.in.py")
+    report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS["defer-item"]], Target())
+    assert {each.risk for each in report.findings if each.fixable} == {risk}
+
+
 def test_a_void_finding_names_the_rewrite_that_made_it_void() -> None:
     """Not those of the other codemods that have acted before or after it."""
     texts = texts_of(FIXTURES / "autocast" / "hard_cuda.in.py")

@@ -243,7 +243,7 @@ _FREQUENT: dict[type[ast.AST], Callable[[Any], tuple[ast.AST, ...]]] = {
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
-    """The node and everything below it, level by level, as ``ast.walk``; of a block it is kept, as its children are."""
+    """The node and all below it but operators, level by level; of a block it is kept, as its children are."""
     kept: list[ast.AST] | None = node.__dict__.get("_turbofix_walk")
     if kept is not None:
         return kept
