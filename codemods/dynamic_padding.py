@@ -48,7 +48,7 @@ from turbofix.assumptions import PADDING_UNREAD
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.program.model import Framework, Padding, TrainingProgram
+from turbofix.program.model import Padding, TrainingProgram
 
 from ._loaders import put_above
 
@@ -69,8 +69,6 @@ BY_HAND = (
 @codemod.find
 def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Texts that are padded to a fixed length."""
-    if program.framework not in (Framework.PYTORCH, Framework.ACCELERATE, Framework.TRANSFORMERS):
-        return
     for padding in program.paddings:
         if padding.dynamic:
             yield codemod.in_place(padding.site, "batches are padded to their own longest text")

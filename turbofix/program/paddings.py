@@ -60,7 +60,9 @@ def _said(call: ast.Call) -> set[object]:
 def _masks_in(cls: ast.ClassDef) -> Iterator[str]:
     """The keys of attention masks in items: by what they are made of, or by name among all that a tokenizer gives."""
     for node in walk(cls):
-        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        given = node.keywords if isinstance(node, ast.Call) and dotted(node.func) == "dict" else ()
+        for key, value in (*pairs, *((ast.Constant(each.arg), each.value) for each in given)):
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and _reads_mask(value, cls):
                 yield key.value
     if any(isinstance(each, ast.DictComp) or getattr(each, "attr", None) == "items" for each in walk(cls)):
@@ -133,6 +135,11 @@ def _is_missing(analysis: Analysis, node: ast.expr, frames: tuple[Frame, ...]) -
     shaped = isinstance(short, ast.Subscript) and isinstance(short.value, ast.Attribute) and short.value.attr == "shape"
     if not (counted or sized or shaped):
         return False
+    of = short.args[0] if isinstance(short, ast.Call) and short.args else None
+    for write in analysis.facts.bindings.writes(frames[-1].scope, of.id) if isinstance(of, ast.Name) else ():
+        cut = write.value.slice if isinstance(write, ast.Assign) and isinstance(write.value, ast.Subscript) else None
+        if isinstance(cut, ast.Slice) and cut.lower is not None and not isinstance(cut.lower, ast.Constant):
+            return False  # a stretch of a stream: only the last is short
     if (dotted(long) or "").startswith("self."):
         return True
     found = list(constants(analysis.facts.evaluate(long, frames)))
@@ -144,8 +151,8 @@ class _Search:
 
     def __init__(self, analysis: Analysis, steps: tuple[Step, ...]) -> None:
         self.analysis, self.facts, self.places = analysis, analysis.facts, analysis.facts.places
-        self.trained = {site for step in steps for site in step.loaders}
         self.loaders = [each for each in self.facts.of("make") if each.name == _LOADER and each.arguments is not None]
+        self.trained = {site for step in steps for site in step.loaders} or {*map(self.facts.site, self.loaders)}
         self.trainers = [each for each in self.facts.of("make", "construct") if _is_trainer(each)]
         self.collating: dict[int, list[Event]] = {}
         for event in self.loaders:
