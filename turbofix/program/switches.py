@@ -17,6 +17,7 @@ from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Facts, Frame, argument_for
 from turbofix.program.guards import Condition, Guards
+from turbofix.program.libraries import TRAINERS_START
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import default_of, is_main_test
 from turbofix.program.values import Const, Option, Origin, members
@@ -56,10 +57,12 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     absent where there is none.
     """
     found = ABSENT
-    of_training = analysis.once("tests of the training", lambda: _of_training(analysis))
+    no_switches = analysis.once("tests of the training", lambda: _of_training(analysis))
+    if len(same := analysis.facts.at(event.node)) > 1:  # what happens whichever way a test turns out hangs not on it
+        no_switches |= {(test, not holds) for each in same for test, holds in _tests(analysis, each)}
     for condition, inner in around(analysis, event.node, analysis.facts.frames(event)):
         test, holds = condition.test, condition.holds
-        if test is None or is_main_test(test) or (id(test), holds) in of_training:
+        if test is None or is_main_test(test) or (id(test), holds) in no_switches:
             continue
         stand = stands(analysis.facts, test, inner)
         lets = stand is not None and bool(stand.value) == holds
@@ -87,11 +90,15 @@ def around(
             yield condition, inner
 
 
+def _tests(analysis: Analysis, event: Event) -> frozenset[tuple[int, bool]]:
+    tests = around(analysis, event.node, analysis.facts.frames(event))
+    return frozenset((id(each.test), each.holds) for each, _ in tests)
+
+
 def _of_training(analysis: Analysis) -> frozenset[tuple[int, bool]]:
-    """The tests that every backward pass happens under: what they keep back, nothing learns without."""
-    frames = analysis.facts.frames
-    passes = [around(analysis, event.node, frames(event)) for event in analysis.facts.of("backward")]
-    found = [frozenset((id(each.test), each.holds) for each, _ in tests) for tests in passes]
+    """The tests that all that trains happens under: what they keep back, nothing learns without."""
+    starts = (each for each in analysis.facts.of("call") if each.name in TRAINERS_START)
+    found = [_tests(analysis, each) for each in (*analysis.facts.of("backward"), *starts)]
     return frozenset.intersection(*found) if found else frozenset()
 
 
