@@ -20,6 +20,7 @@ Use instead
     The sum is in float64, as Python's, so the total is the same bit for bit. A list takes the tensors, and becomes a
     list of numbers after the loop. A number that goes further is read where somebody looks at it now and then.
     Predictions that an evaluation copies to the host are copied at its end, and take room on the GPU until then.
+    Lightning's ``self.log`` takes the loss as it is.
     ``total_loss += loss`` keeps the graph of every step alive, and gets ``.detach()``.
 
 When refused
@@ -47,13 +48,14 @@ from turbofix.edits import Edit
 from turbofix.findings import Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_guard, of_loop, of_sum
 from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
-from turbofix.records import dataclass
 
 from ._deferring import Deferral, detached_sum
 from ._frameworks import LEFT
 from ._pages import page_of
 from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
-from ._syncs import GAIN, Action, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, waits
+from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, replacing, waits
+from ._trainers import evidence
+from ._trainers import on_gpu as trains_on_gpu
 
 codemod = Codemod(
     __name__,
@@ -64,14 +66,6 @@ codemod = Codemod(
     known_as=(".item() in the loop", "loss read-out"),
     assumes=(DISPLAY_ONLY, ON_GPU),
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The edits that put a read off, or the sum that keeps the graph."""
-
-    actions: tuple[Action, ...] = ()
-    leak: Accumulator | None = None
 
 
 @codemod.find
@@ -107,13 +101,22 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 sync.site,
                 f"{message}{beside}",
-                plan=Plan(tuple(found.actions)),
+                plan=(*found.actions,),
                 risk=Risk.EQUIVALENT if sync.use == "meter" or found.likely or found.rounded else Risk.EXACT,
                 evidence=seen,
                 assumes=((DISPLAY_ONLY,) if found.likely else ()) + (on_gpu(sync, loop, program) or ()),
                 for_speed=isinstance(loop, Step),  # timed steps do not show what an evaluation takes
                 worth=None if isinstance(loop, Step) and not beside else Worth.SMALL,
             )
+    for training in program.trainings:
+        logged = training.module.logged if training.module is not None and trains_on_gpu(training) is not False else ()
+        for site, text in logged:
+            message, seen = (
+                "the host waits for a loss whenever it is logged as a number",
+                evidence(training, "accelerator"),
+            )
+            plan = (replacing(site, text),)
+            yield codemod.finding(site, message, plan=plan, risk=Risk.EQUIVALENT, evidence=seen, assumes=(ON_GPU,))
     yield from shared.refusals(codemod)
     for copied in program.evaluations if program.framework in LEFT else ():
         for sync in waits(copied, program) if copied.copied_at_once else ():
@@ -150,15 +153,14 @@ def leaks(program: TrainingProgram) -> Iterator[Finding]:
     for total in sums.values():
         around = next(loop for loop in loops if total in loop.leaks)
         message = f"`{total.text}` keeps the graph of every step in memory until it is set anew"
-        plan = Plan(leak=total)
-        yield codemod.finding(total.update, message, plan=plan, evidence=(of_loop(around),), for_speed=False)
+        yield codemod.finding(total.update, message, plan=total, evidence=(of_loop(around),), for_speed=False)
 
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Keep the value on the device, and read it where somebody looks."""
     plan = finding.plan
-    assert isinstance(plan, Plan)
-    actions = detached_sum(page_of(edit, plan.leak.update), plan.leak) if plan.leak is not None else plan.actions
+    actions = detached_sum(page_of(edit, plan.update), plan) if isinstance(plan, Accumulator) else plan
+    assert isinstance(actions, (list, tuple))
     for action in actions:
         action(edit)

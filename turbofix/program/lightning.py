@@ -331,7 +331,22 @@ def _steps(
         resumes=resumes,
         resized=resized_in(analysis, events, [each.node for each in steps]),
         freezes=_freezing(analysis, owners),
+        logged=tuple(dict.fromkeys(_logged(analysis, events))),
     )
+
+
+def _logged(analysis: Analysis, events: list[Event]) -> Iterator[tuple[Site, str]]:
+    """The reads of losses for ``self.log``, which takes them where the model is, and their sources."""
+    facts, places = analysis.facts, analysis.facts.places
+    values = {"Module.log": ("value", 1), "Module.log_dict": ("dictionary", 0)}
+    for call in (each for each in events if each.name in values and each.arguments is not None):
+        told = call.arguments.get(*values[call.name])  # type: ignore[union-attr]
+        for node in getattr(told and told.node, "values", [told and told.node]):
+            read = [each for one in facts.at(node) if one.name == "item" for each in members(one.receiver)]
+            tensor = getattr(getattr(node, "func", None), "value", None)
+            text = places.text(tensor, call.module) if tensor is not None else ""
+            if text and read and all("loss" in getattr(each, "roles", ()) for each in read) and ".cpu()" not in text:
+                yield places.site(node, call.module), text
 
 
 def _names(event: Event) -> Iterator[str]:

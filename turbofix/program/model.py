@@ -1370,6 +1370,7 @@ class ModuleSteps:
     tensor. ``manual``: the module steps its optimizers itself. ``clips`` is where it clips gradients,
     ``hands_clipping``: by Lightning's hand. ``old`` is a name that only Lightning 1 knows. ``resized`` is what may
     change the size of the tensors in them. ``freezes`` is where the file may keep parameters from being trained.
+    ``logged`` are the losses that are read for ``self.log``, and their sources.
     """
 
     calls: tuple[Called, ...] = ()
@@ -1383,6 +1384,7 @@ class ModuleSteps:
     resumes: bool = False  # a checkpoint may be passed, whose optimizer state is loaded
     resized: Sizes | None = None
     freezes: Site | None = None
+    logged: tuple[tuple[Site, str], ...] = ()
 
 
 Precision: TypeAlias = Literal["float32", "other", "own", "unknown"]
