@@ -334,11 +334,15 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
         return NONE
     if name in ("parse_args", "parse_args_into_dataclasses") and instance.cls.externals():
         return options.options_of(interp, instance.cls, node)  # Tap
-    kinds = {libraries.kind_of(each) for each in instance.cls.externals()}
     if name in _ACTS:
         interp.event(_ACTS[name], node, name, instance, arguments)
         return UNKNOWN
-    if kinds & {"trainer"}:
+    run = instance.cls.find("run") if name == "start" else None
+    threads = [each for each in instance.cls.externals() if each.endswith(("Thread", "Process"))]
+    if threads and type(run) is Function:  # it runs beside what follows
+        interp.event("call", node, threads[0], None, arguments)
+        return calls.call(interp, Bound(instance, run), Arguments(), node)
+    if "trainer" in map(libraries.kind_of, instance.cls.externals()):
         return _call_trainer(interp, instance, name, arguments, node)
     if instance.cls.externals():
         calls.hand(interp, calls.positional(instance), node)
