@@ -82,16 +82,16 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             told.add(sync.site)
             message = f"the host waits for {read_text(sync)} {loop_words(loop)}{purpose(sync)}"
             seen = (of_loop(loop), *of_sum(sync.accumulator), *of_guard(sync.guard))
-            if unknown is not None and sync.use == "shown" and not is_shown_now_and_then(waiting, sync):
-                continue
+            silent = sync.use == "shown" and not is_shown_now_and_then(waiting, sync)  # for throttle-logging
             if unknown is not None:
-                shared.add(unknown, sync.site, message, seen)
+                if not silent:
+                    shared.add(unknown, sync.site, message, seen)
                 continue
             view = outlook(program, within(waiting, sync))
             found = view.put_off(sync)
             put_off = isinstance(found, Deferral) and found.too_early is None
-            if sync.use == "shown" and not put_off and not is_shown_now_and_then(waiting, sync):
-                continue  # for throttle-logging
+            if silent and not put_off:
+                continue
             if isinstance(found, Deferral) and found.too_early is not None:
                 found = f"line {found.too_early} shows it {loop_words(loop)}: throttle-logging comes first"
             if isinstance(found, str):
@@ -135,15 +135,11 @@ def purpose(sync: Sync) -> str:
         return ""
     if sync.use == "summed" and sync.accumulator is not None:
         return f", only to add it to `{sync.accumulator.text}`"
-    if sync.use == "meter":
-        return ", only to average it"
     if sync.use == "nothing":
         return ", and nothing reads it"
-    if sync.use == "shown":
-        return ", only to show it now and then"
-    if sync.forgotten:
-        return ", only to keep it in a list that nothing reads"
-    return ", only to store it" if sync.use == "stored" else ""
+    stored = "keep it in a list that nothing reads" if sync.forgotten else "store it"
+    said = {"meter": "average it", "shown": "show it now and then", "stored": stored}
+    return f", only to {said[sync.use]}" if sync.use in said else ""
 
 
 def leaks(program: TrainingProgram) -> Iterator[Finding]:
