@@ -337,9 +337,8 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
     if name in _ACTS:
         interp.event(_ACTS[name], node, name, instance, arguments)
         return UNKNOWN
-    run = instance.cls.find("run") if name == "start" else None
     threads = [each for each in instance.cls.externals() if each.endswith(("Thread", "Process"))]
-    if threads and type(run) is Function:  # it runs beside what follows
+    if name == "start" and threads and type(run := instance.cls.find("run")) is Function:
         interp.event("call", node, threads[0], None, arguments)
         return calls.call(interp, Bound(instance, run), Arguments(), node)
     if "trainer" in map(libraries.kind_of, instance.cls.externals()):
