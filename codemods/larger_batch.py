@@ -25,12 +25,12 @@ Use instead
     evaluation, which teach nothing, become at least 32.
 
 When refused
-    Refused where the loss is not divided by the number of accumulated batches, where the gradients are cleared or
-    clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave out all samples, or more of
-    an evaluation, where a comment gives a reason for a value, where the training ends after a number of small batches
-    (``while``), two loaders are read side by side, the loop catches an out-of-memory error, or several processes share
-    the batches. Of the ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its
-    loss or its loaders are the script's own or a setting is changed elsewhere.
+    Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
+    gradients are cleared or clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave
+    out all samples, or more of an evaluation, where a comment gives a reason for a value, where the training ends after
+    a number of small batches (``while``), two loaders are read side by side, the loop catches an out-of-memory error,
+    or several processes share the batches. Of the ``Trainer`` where its settings tell that memory limits the batch,
+    beside DeepSpeed, where its loss or its loaders are the script's own or a setting is changed elsewhere.
 
 Risk
     equivalent where the update is the mean over the same samples. recipe with BatchNorm, where the number of samples is
@@ -130,7 +130,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     told: set[Site] = set()
     for loader in sorted(program.loaders, key=lambda each: each.role == "evaluation"):
         steps = [step for step in program.steps if loader.site in step.loaders]
-        size = one_number(loader.argument("batch_size"))
+        batch = loader.argument("batch_size")
+        size = min((each for each in batch.values if type(each) is int and batch.known), default=None)
         if size is None or place(loader) in told or program.framework in BY_SETTINGS:
             continue
         told.add(place(loader))  # who evaluates with the same number has been spoken of
@@ -166,19 +167,16 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     models = models_of(program, steps)
     layers, work = [layer for model in models for layer in model.layers], loader.dataset.work
     as_they_are = size == 1 and "decode" in work and "transform" not in work
-    if as_they_are or any(layer.endswith("Conv3d") for layer in layers) or any(map(is_detector, models)):
+    if as_they_are or any(layer.endswith("Conv3d") for layer in layers):
         return 0, 0  # a few volumes, or a whole photograph, fill the memory
-    if loader.role == "evaluation":
-        return (TINY, max(NARROW, size * 8)) if is_read_again(program, loader) else (0, 0)
-    if loader.role not in ("training", "both"):
+    detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
+    if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
         return 0, 0
+    if detects or evaluates:
+        return TINY, max(NARROW, size * 8)
     data = loader.dataset
-    rows = (
-        data.kind == "tensors"
-        or data.table
-        or (data.kind == "map" and not data.work and "." not in (data.qualname or "."))
-    )
-    if rows and not any("Conv2d" in layer for layer in layers):
+    bare = data.kind == "map" and not data.work and "." not in (data.qualname or ".")
+    if (data.kind == "tensors" or data.table or bare) and not any("Conv2d" in layer for layer in layers):
         return SMALL_ROWS, ENOUGH_ROWS
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
@@ -209,7 +207,8 @@ def grown(  # noqa: PLR0913
 ) -> Finding | Refusal:
     """A step for each small batch: a larger one is another training, with another learning rate."""
     batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
-    many = "batches of one sample" if size == 1 else f"batches of {size} samples"
+    few = "" if one_number(batch) is not None else "as few as "
+    many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
     message = f"{called(loader)} gives {many}, which may not fill a GPU; "
     if evaluates:
         message += f"batches of {enough} may change a figure that is averaged over batches"
@@ -220,7 +219,11 @@ def grown(  # noqa: PLR0913
     message += read_elsewhere(program, loader) + said_beside(batch)
     seen = of_loader(program, loader, "batch_size")
     reason = why_not_written(batch)
-    if reason is None and program.distributed:
+    if any(map(is_detector, models_of(program, steps))):
+        reason = "a detector takes large pictures, and its published recipe has a batch and a rate that belong together"
+    elif one_number(batch) is None:
+        reason = "it is one of several numbers: the smallest is yours to change, where it is written"
+    elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
     leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
@@ -338,7 +341,7 @@ def accumulated(
 ) -> Iterator[Finding | Refusal]:
     """A step that sums the gradients of several small batches."""
     many, batch = one_number(accumulation.steps), loader.argument("batch_size")
-    factor = factor_of(size, many) if many is not None and 0 < size <= JOINED else 1
+    factor = factor_of(size, many) if many is not None and one_number(batch) == size and 0 < size <= JOINED else 1
     if many is None or factor == 1:
         return
     message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, accumulation.steps)
