@@ -597,7 +597,8 @@ class _Reader:
             told = {word: inner._work_out(each, 0, {}) for word, each in usual}
             told |= dict(zip(listed, values, strict=False)) | given  # type: ignore[arg-type]
             return inner._work_out(returned.value, inner.at, told)
-        if values and values[0].shape and (self._qualname(node.func) or "").startswith(("math.", "numpy.")):
+        of_numbers = ("math.", "numpy.", "torch.tensor")
+        if values and values[0].shape and (self._qualname(node.func) or "").startswith(of_numbers):
             raise OtherError  # of numbers, or arrays
         if name in _ELEMENTWISE:
             if given or len(values) != (2 if name == "pow" else 1):
@@ -793,6 +794,7 @@ _ELEMENTWISE: dict[str, Callable[..., float]] = {
     "exp": math.exp,
     "log": math.log,
     "neg": operator.neg,
+    "tensor": operator.pos,  # of one number
     "sigmoid": _sigmoid,
     "expit": _sigmoid,
     "sqrt": math.sqrt,
