@@ -20,6 +20,7 @@ from ._pages import Page, Pages
 from ._syncs import Action, BatchLoop, adding_before, lacks_float64, one_line, replacing
 from ._throttling import is_detached, names_itself, refuse_changes, stripped
 
+ITERATING = ("dict", "list", "tuple", "set", "sorted", "enumerate", "len", "sum", "zip")
 KEEPING = ("stored", "returned", "summed", "passed")
 """Uses in each step that a tensor serves as well."""
 
@@ -145,6 +146,10 @@ def read_there(page: Page, look: Look, node: ast.AST, *, again: bool) -> str:
     text = page.text(node)
     if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) or "\n" in text:
         raise Refuse(f"line {look.site.line} looks at it in an unusual way")
+    around = page.parent(node)
+    iterated = isinstance(around, ast.Call) and node in around.args and getattr(around.func, "id", "") in ITERATING
+    if iterated or (isinstance(around, (ast.Attribute, ast.Subscript)) and around.value is node):
+        raise Refuse(f"line {look.site.line} takes what is no number: it is kept in `{text}`")
     if isinstance(node, (ast.Name, ast.Attribute)) and names_itself(page, node):
         raise Refuse(f"line {look.site.line} shows the name `{text}` with its value")
     return f"{text}.item()" if look.sure and not again else f"float({text})"
