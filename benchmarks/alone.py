@@ -112,12 +112,9 @@ CASES = (
     ),
     *(
         case(name, LIGHTNING, needs=("lightning",))
-        for name in ("autocast", "fused-optimizer", "loader-workers", "clip-gradients", "tf32")
+        for name in ("autocast", "fused-optimizer", "clip-gradients", "tf32")
     ),
-    *(
-        case(name, ACCELERATE, needs=("accelerate",))
-        for name in ("non-blocking", "fused-optimizer", "loader-workers", "defer-item")
-    ),
+    *(case(name, ACCELERATE, needs=("accelerate",)) for name in ("non-blocking", "fused-optimizer", "defer-item")),
 )
 
 

@@ -36,17 +36,16 @@ def output(script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_on
     here = folder / "run"
     here.mkdir(exist_ok=True)
     for file in entry.parent.glob("*.py") if script.is_dir() else [entry]:
+        sys.modules.pop(file.stem, None)  # of another fixture
         text = file.read_text("utf-8")
         (here / file.name).write_text(text.replace(".is_cuda", ".is_cpu") if as_on_a_gpu else text, "utf-8")
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
     monkeypatch.setattr(sys, "argv", [entry.name])
-    sys.modules.pop("engine", None)
     printed = io.StringIO()
     torch.manual_seed(3)
     with contextlib.redirect_stdout(printed):
         runpy.run_path(str(here / entry.name), run_name="__main__")
-    sys.modules.pop("engine", None)
     return printed.getvalue()
 
 
