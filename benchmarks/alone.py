@@ -112,9 +112,12 @@ CASES = (
     ),
     *(
         case(name, LIGHTNING, needs=("lightning",))
-        for name in ("autocast", "fused-optimizer", "clip-gradients", "tf32")
+        for name in ("autocast", "fused-optimizer", "loader-workers", "clip-gradients", "tf32")
     ),
-    *(case(name, ACCELERATE, needs=("accelerate",)) for name in ("non-blocking", "fused-optimizer", "defer-item")),
+    *(
+        case(name, ACCELERATE, needs=("accelerate",))
+        for name in ("non-blocking", "fused-optimizer", "loader-workers", "defer-item")
+    ),
 )
 
 

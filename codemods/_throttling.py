@@ -12,7 +12,7 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.answers import every
 from turbofix.program.model import Show, Step, Sync
-from turbofix.program.names import dotted, stores, walk_here
+from turbofix.program.names import dotted, loaded, stores, walk_here
 from turbofix.records import dataclass
 
 from ._pages import Page, Pages
@@ -152,7 +152,12 @@ def setting_of(loop: ast.AST) -> str | None:
 
 
 def refuse_more_than_messages(page: Page, body: list[ast.stmt], shown: list[ast.stmt]) -> None:
-    """Raise ``Refuse`` where a block does something beside messages that nothing computed there is needed for."""
+    """Raise ``Refuse`` where a block does something beside messages, or sets what a test elsewhere asks."""
+    names = {name for name, _ in stores(ast.Module(body, []))}
+    own = {id(each) for top in body for each in walk(top)}
+    for test in (getattr(each, "test", None) for each in walk(page.scope(body[0]))):
+        if test is not None and id(test) not in own and names & loaded(test):
+            raise Refuse(f"line {test.lineno} asks what is set beside the messages")
     for statement in (each for top in body for each in walk(top)):
         if isinstance(statement, (ast.Expr, ast.AugAssign, ast.Return, ast.Break)) and statement not in shown:
             raise Refuse(f"line {statement.lineno} stands beside the messages and does more than to show values")

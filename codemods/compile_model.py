@@ -179,7 +179,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         off = compiling.off
         switch = turned_on(off)
         if off.state != "absent":
-            message += f": the script compiles it where `{off.text}`, which is off"
+            message += f": `{off.text}`, by which the script compiles it, is off"
             reason = reason or reason_beside(off)
             if reason is None and (switch is None or switch.site.kind == "Call"):
                 reason = f"it is left to {said(off)}: pass it, or turn it on there"

@@ -60,6 +60,7 @@ from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_optimizer
 from turbofix.program.model import Framework, Optimizer, Scaler, Training, TrainingProgram
+from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
 from ._loaders import node_of, site_of, whole
@@ -184,12 +185,20 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((OPTION_DEFAULT,) if unasked else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
+        plan: str | Borrowed = Borrowed(value) if borrowed else value
         risk = Risk.RECIPE if borrowed else codemod.risk
         if borrowed:
             message += "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
         yield codemod.finding(
-            optimizer.site, message, plan=value, risk=risk, evidence=seen, assumes=open_ones, worth=worth
+            optimizer.site, message, plan=plan, risk=risk, evidence=seen, assumes=open_ones, worth=worth
         )
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """The value of ``fused`` for torch's AdamW in place of transformers' own."""
+
+    value: str
 
 
 def is_corrected(optimizer: Optimizer) -> bool:
@@ -479,9 +488,10 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
         return
-    assert isinstance(plan, str)
-    if finding.risk is Risk.RECIPE:  # torch's AdamW in place of transformers' own
+    if isinstance(plan, Borrowed):
         give_back(finding.site, edit)
+        plan = plan.value
+    assert isinstance(plan, str)
     asked = plan.replace(AVAILABLE, f"{edit.name(AVAILABLE[:-2], finding.site)}()") if AVAILABLE in plan else plan
     edit.argument(finding.site, "fused", requote(asked, edit, finding.site), spelled_out=True)
 

@@ -220,9 +220,9 @@ def grown(  # noqa: PLR0913
     seen = of_loader(program, loader, "batch_size")
     reason = why_not_written(batch)
     if any(map(is_detector, models_of(program, steps))):
-        reason = "a detector takes large pictures, and its published recipe has a batch and a rate that belong together"
+        reason = "a detector takes large pictures, and its batch and its learning rate belong together: change both"
     elif one_number(batch) is None:
-        reason = "it is one of several numbers: the smallest is yours to change, where it is written"
+        reason = "the script gives several numbers: change the smallest where it is written"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")

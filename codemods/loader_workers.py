@@ -56,6 +56,7 @@ from turbofix.program.model import Argument, Dataset, Framework, Loader, Region,
 from turbofix.program.names import dotted
 from turbofix.records import dataclass
 
+from ._copies import is_kept
 from ._guard import changed_in, left_behind, on_gpu_above
 from ._loaders import (
     at,
@@ -347,6 +348,8 @@ def worth(program: TrainingProgram, loader: Loader) -> Worth | None:
         return None
     if not waits and not reaches_gpu(program):
         return Worth.SMALL if may_reach_gpu(program) else None
+    if is_kept(program, loader) and {*data.work} <= {"compute", "numpy"}:
+        return Worth.SMALL  # whole batches of what lies in memory are better
     cheap = data.kind == "map" and not waits and "transform" not in data.work and data.qualname not in SMALL_IMAGES
     if loader.role == "evaluation" or cheap or has_too_few(loader):
         return Worth.SOME
@@ -505,9 +508,6 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         )
     if said := reason_beside(workers):
         return said
-    whole = any(each.loader == loader.site and each.why_not is None and not each.heavy for each in program.preloads)
-    if whole and {*data.work} <= {"compute", "numpy"} and "." not in (data.qualname or "."):
-        return "its samples lie in memory: make them once, and take whole batches of them, instead (`preload-dataset`)"
     if data.on_device or loader.collate_on_device:
         return "its dataset or collate_fn uses the GPU, which worker processes must not"
     if data.kind == "iterable" and not data.worker_aware:

@@ -322,9 +322,7 @@ def _read_made(interp: Interpreter, value: Made, name: str, node: ast.AST, calle
             return device(interp, value.device, node)
     if called:
         return Method(value, name)
-    if kind == "dataset" and name in (
-        ["data", "targets", "tensors", "labels", "train_data", "train_labels", "test_data"]
-    ):
+    if kind == "dataset" and name in _TENSORS:
         return Tensor(frozenset({"data"}), "cpu", interp.origin(node), value)
     if kind in ("module", "wrapper", "engine"):
         if kind != "module" and value.inner is not None:

@@ -63,10 +63,7 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
                 made = [each for _, frame in seen for each in members(frame.values.get(call))]
                 if any(getattr(each, "device", "cpu") != "cpu" for each in made):
                     continue
-                how = (
-                    "copied from the host one by one" if dotted(call.func) == "range" else "made on the host and copied"
-                )
-                message = f"the numbers of a range are {how}, to index `{text}`"
+                message = f"the numbers of a range are made on the host and copied, to index `{text}`"
                 told = f"{{torch.arange}}({numbers}, device={text}.device)"
                 yield Listed(places.site(call, module), message, told, unplaced="unknown" in device, on_device=True)
 
