@@ -1,4 +1,4 @@
-"""Build a loader, its data, a criterion or a constant tensor once, not in every round of a loop.
+"""Build a loader, its data or a criterion once, not in every round of a loop.
 
 Why slow
     A loader that is built in every epoch cannot keep its workers, and its data are read again. A criterion that is
