@@ -13,8 +13,12 @@ from turbofix.findings import Site
 from turbofix.nodes import parse, walk
 from turbofix.program.model import Argument, Framework, Loader, TrainingProgram, Transfer
 
-OWN_COPIES = (Framework.PYTORCH, Framework.DEEPSPEED)
-"""The frameworks under which the script's own loaders and copies of batches are as they stand: DeepSpeed moves none."""
+
+def copies_itself(program: TrainingProgram) -> bool:
+    """Whether the script's own loops copy the batches of its own loaders: DeepSpeed moves none, and beside a training
+    by transformers' trainer there may be one by hand."""
+    by_hand = program.framework is Framework.TRANSFORMERS and bool(program.steps)
+    return by_hand or program.framework in (Framework.PYTORCH, Framework.DEEPSPEED)
 
 
 def may_be_non_blocking(transfer: Transfer) -> bool:

@@ -26,9 +26,10 @@ Use instead
 
 When refused
     What no run of the script would show: an ``IterableDataset`` that every worker would yield whole, samples drawn from
-    a generator of the dataset's own, files that forked workers would share, globals that ``main`` sets. Work on the GPU
-    in the dataset or collate function is refused, and samples that are tensors in memory already, a number that is
-    passed by the user, read for something else, or given a reason by a comment, and mappings that could not be read.
+    a generator of the dataset's own, files that forked workers would share, a dataset that is changed from batch to
+    batch (from epoch to epoch: workers are not kept). Work on the GPU in the dataset or collate function is refused,
+    and samples that are tensors in memory already, a number that is passed by the user, read for something else, or
+    given a reason by a comment, and mappings that could not be read.
     Nothing is said of a handful of samples, and of loader classes of other libraries.
 
 Risk
@@ -52,7 +53,7 @@ from turbofix.datafile import is_data
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, Training, TrainingProgram
+from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, SetLater, Training, TrainingProgram
 from turbofix.program.names import dotted
 from turbofix.records import dataclass
 
@@ -62,17 +63,18 @@ from ._loaders import (
     at,
     called,
     comment_above,
+    copies_itself,
     dict_of,
     earlier_in_its_block,
     gives_reason,
     is_built_each_time,
     is_read_again,
     mend_help,
-    node_of,
     reason_beside,
     said_beside,
     whole,
 )
+from ._pages import pages_of
 from ._trainers import LOADING, on_gpu
 from ._trainers import evidence as settings
 from ._trainers import why_not as why_not_setting
@@ -105,9 +107,7 @@ SMALL = ("MNIST", "FashionMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR1
 SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
-OWN_LOADERS = (
-    Framework.PYTORCH, Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING, Framework.DEEPSPEED
-)  # fmt: skip
+KEEPING = (Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING)
 """The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
 
 HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
@@ -119,8 +119,8 @@ class Extra:
     """What one loader gets beside the number.
 
     ``number`` is where the call or the mapping that it unpacks names the number; None where the number is added.
-    ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``name``: what the code calls the loader.
-    ``closed``: what the call unpacks holds nothing of it.
+    ``entry``: that stands in a mapping. ``persistent``: keep the workers. ``closed``: what the call unpacks holds
+    nothing of it.
     """
 
     call: Site
@@ -128,7 +128,6 @@ class Extra:
     entry: bool
     persistent: bool
     prefetch: bool
-    name: str | None = None
     closed: bool = False
 
 
@@ -137,17 +136,16 @@ class Plan:
     """``value`` is where the number stands; None where it is added to the call, or stays as it is (not ``counted``).
 
     ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
-    ``epochs`` are the loops over epochs. ``told``: the option of the script that says how many there shall be, which is
-    written instead of a count. ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many
-    loaders, read by one loop, divide the number among them. ``prefix``: how the names of the arguments begin.
-    ``forked``: there are workers only where processes are forked; else the statements ``unguarded`` get a guard.
+    ``told``: the option of the script that says how many there shall be, which is written instead of a count.
+    ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many loaders, read by one loop,
+    divide the number among them. ``prefix``: how the names of the arguments begin. ``forked``: there are workers only
+    where processes are forked; else the statements ``unguarded`` get a guard.
     """
 
     value: Site | None
     counted: bool
     extras: tuple[Extra, ...]
     anchors: tuple[Site, ...] = ()
-    epochs: tuple[Site, ...] = ()
     ranks: bool = False
     devices: bool = False
     unguarded: Region | None = None
@@ -162,7 +160,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Loaders without workers, with too few of them, or that start them anew in each of their short epochs."""
     if program.framework is Framework.TRANSFORMERS:
         yield from under_trainer(program)
-    if program.framework not in OWN_LOADERS:
+    if program.framework not in KEEPING and not copies_itself(program):
         return
     waiting: list[Site] = []
     judged = [each for each in program.loaders if each.role != "unused"]
@@ -209,7 +207,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             counted=True,
             extras=extras,
             anchors=anchors,
-            epochs=epochs(program),
             ranks=is_shared(program),
             devices=by_devices(program),
             unguarded=None if is_startable(program, loaders[0]) else program.script.unguarded,
@@ -263,7 +260,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         forked = only_forked(program, loader)
         if forked is None and (training.imported or not program.script.guarded) and not is_notebook(program):
             forked = AT_MODULE_LEVEL
-        only = Extra(training.site, None if inline else workers.site, False, training.again, False, "Trainer", True)
+        only = Extra(training.site, None if inline else workers.site, False, training.again, False, True)
         plan = Plan(
             workers.edit_at,
             counted=True,
@@ -371,11 +368,10 @@ def open_ones(program: TrainingProgram, loader: Loader) -> Iterator[Assumption]:
     """What workers for a loader rest on, and the text does not tell."""
     data = loader.dataset
     waits = any(kind in data.work for kind in (*HEAVY, "read"))
-    made = [each for each in (data, loader.collating) if each is not None]
-    told = said_beside(loader.argument("num_workers"))
-    if told or data.kind == "unknown" or any(each.stateful is not None for each in made):
+    if said_beside(loader.argument("num_workers")) or may_change(loader):
         yield SAME_ITEMS
-    unknown = data.kind == "unknown" or loader.collate == "unknown" or any(each.stateful is not None for each in made)
+    unknown = data.kind == "unknown" or loader.collate == "unknown"
+    unknown = unknown or any(made.stateful is not None for made in made_by(loader))
     if unknown and only_forked(program, loader) is None:
         yield PICKLED
     if not waits and not reaches_gpu(program) and may_reach_gpu(program):
@@ -450,17 +446,17 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     when = "pass over the data" if first.cycled else "epoch"
     said = f"{listed(loaders)} {verb} {numbers(workers)} anew in every {when}"
     seen = evidence(program, loaders)
-    reason = None
+    change = next((told for each in loaders if (told := changed(program, each)) is not None), None)
+    reason = change and f"the dataset is changed while training (`{change}`), which workers that are kept would not see"
     if first.subclass is not None and not first.subclass.startswith(PASSING_ON):
         reason = f"`{first.subclass}` is a loader of its own: pass persistent_workers on where it is built"
     elif entry is None and (first.unpacks or kept_if(workers.text or "f()") is None):
         reason = "the number comes from elsewhere than the call: add persistent_workers beside it"
     if reason is not None:
         return codemod.refuse(site, said, reason, evidence=seen)
-    only = Extra(first.site, entry or workers.site, entry is not None, True, False, first.name)
-    plan = Plan(None, False, (only,), epochs=epochs(program))
-    makers = [made for each in loaders for made in (each.dataset, each.collating) if made is not None]
-    assumes = [SAME_ITEMS] if any(each.kind == "unknown" or each.stateful is not None for each in makers) else []
+    only = Extra(first.site, entry or workers.site, entry is not None, True, False)
+    plan = Plan(None, False, (only,))
+    assumes = [SAME_ITEMS] if any(map(may_change, loaders)) else []
     found = Worth.SOME if any(has_short_epochs(each) or each.cycled for each in loaders) else Worth.SMALL
     return codemod.finding(site, said, plan=plan, evidence=seen, assumes=assumes, worth=found)
 
@@ -482,7 +478,7 @@ def kept_by_trainer(
     if reason is not None:
         yield codemod.refuse(training.site, said, reason, evidence=seen)
         return
-    only = Extra(training.site, workers.site, False, True, False, "Trainer", True)
+    only = Extra(training.site, workers.site, False, True, False, True)
     yield codemod.finding(
         training.site, said, plan=Plan(None, False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
     )
@@ -512,10 +508,11 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return "its dataset or collate_fn uses the GPU, which worker processes must not"
     if data.kind == "iterable" and not data.worker_aware:
         return "its dataset is iterated and does not ask get_worker_info: every worker would yield all of the data"
-    for made in (data, loader.collating):
-        reason = why_not_copied(program, loader, made) if made is not None else None
-        if reason is not None:
+    for made in made_by(loader):
+        if (reason := why_not_copied(loader, made)) is not None:
             return reason
+    if (change := changed(program, loader, between_batches=True)) is not None:
+        return f"the dataset is changed in the loop over batches (`{change}`), which no worker would see"
     if loader.asked_again:
         return "batches are taken by next(iter(...)), which would start all workers for each of them"
     if is_built_each_time(loader) and has_short_epochs(loader):
@@ -531,7 +528,26 @@ def starts(program: TrainingProgram) -> bool:
     return any(each.name.endswith("multiprocessing.set_start_method") for each in program.settings)
 
 
-def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> str | None:
+def changed(program: TrainingProgram, loader: Loader, *, between_batches: bool = False) -> str | None:
+    """What changes the dataset in the loop over epochs, which workers that are kept would not see.
+
+    None of them sees what is changed ``between_batches``.
+    """
+    pages, files = pages_of(program), program.modules.by_path
+    call = pages(loader.site).node(loader.site) if loader.site.path in files else None
+    owners = {f"{loader.name}.dataset"}
+    if isinstance(call, ast.Call):
+        given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "dataset")]
+        owners |= {ast.unparse(dataset) for dataset in given} - {"self"}  # that is another object in the loop
+    for loop in (step.loop if between_batches else step.epoch_loop for step in program.steps):
+        if loop is not None and loop.site.path in files:
+            change = changed_in(pages(loop.site).node(loop.site), owners)
+            if change is not None:
+                return change
+    return None
+
+
+def why_not_copied(loader: Loader, data: Dataset) -> str | None:
     """What a worker's copy of a dataset, or of what puts its samples together, would do otherwise."""
     if data.generator is not None and (loader.argument("worker_init_fn").text or "None") == "None":
         return (
@@ -540,12 +556,6 @@ def why_not_copied(program: TrainingProgram, loader: Loader, data: Dataset) -> s
         )
     if data.shared is not None:
         return f"{data.shared}: all forked workers would share its place in the file"
-    for each in data.later:
-        if not is_notebook(program) and (each.guarded or each.top.kind in ("For", "While")):
-            return (
-                f"`{each.name}`, which makes its samples, is set on {each.where}, where a spawned worker "
-                "(macOS, Windows, Python 3.14) does not come: give it to the dataset"
-            )
     return None
 
 
@@ -577,9 +587,10 @@ def only_forked(program: TrainingProgram, loader: Loader) -> str | None:
         return f"its collate_fn is a lambda, which {spawned}"
     if loader.collate == "local":
         return f"its collate_fn is defined inside a function and {spawned}"
-    for each in (loader.dataset, loader.collating):
-        if each is not None and each.unpicklable is not None:
-            return f"{each.unpicklable}, which {spawned}"
+    makers = made_by(loader)
+    for made in makers:
+        if made.unpicklable is not None:
+            return f"{made.unpicklable}, which {spawned}"
     if "lambda" in (loader.argument("worker_init_fn").text or ""):
         return f"its worker_init_fn is a lambda, which {spawned}"
     if is_notebook(program):
@@ -590,10 +601,29 @@ def only_forked(program: TrainingProgram, loader: Loader) -> str | None:
         return (
             f"the script works on the GPU outside of its guard ({line}), which every spawned worker would do once more"
         )
-    region, makers = program.script.unguarded, (loader.dataset, loader.collating)
-    later = [each for made in makers if made is not None for each in made.later]
-    moves = region is not None and not any(each.top >= region.first for each in later)
+    for each in set_later(loader):
+        return f"`{each.name}`, which makes its samples, is set on {each.where}, where a spawned worker does not come"
+    region = program.script.unguarded
+    moves = region is not None and not any(each.top >= region.first for made in makers for each in made.later)
     return None if program.script.guarded or moves else AT_MODULE_LEVEL
+
+
+def made_by(loader: Loader) -> list[Dataset]:
+    """What makes the samples and puts them together."""
+    return [each for each in (loader.dataset, loader.collating) if each is not None]
+
+
+def set_later(loader: Loader) -> list[SetLater]:
+    """The globals that make its samples, and that are set where a spawned worker does not come."""
+    later = (each for made in made_by(loader) for each in made.later)
+    return [each for each in later if each.guarded or each.top.kind in ("For", "While")]
+
+
+def may_change(loader: Loader) -> bool:
+    """Whether its samples may be others from epoch to epoch, which the copies of workers do not show."""
+    return bool(set_later(loader)) or any(
+        made.kind == "unknown" or made.stateful is not None for made in made_by(loader)
+    )
 
 
 def said_of_forks(forked: str | None) -> str:
@@ -683,7 +713,11 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
         call=loader.site,
         number=None if is_inline else workers.site or entry,
         entry=entry is not None,
-        persistent=loader.argument("persistent_workers").state == "absent" and is_read_again(program, loader),
+        persistent=(
+            loader.argument("persistent_workers").state == "absent"
+            and is_read_again(program, loader)
+            and changed(program, loader) is None
+        ),
         prefetch=(
             is_inline
             and is_small
@@ -692,14 +726,8 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
             and told_number(program, loader) is None
             and loader.argument("prefetch_factor").state == "absent"
         ),
-        name=loader.name,
         closed=loader.spelled_out,
     )
-
-
-def epochs(program: TrainingProgram) -> tuple[Site, ...]:
-    """The loops over epochs, each once."""
-    return tuple(dict.fromkeys(step.epoch_loop.site for step in program.steps if step.epoch_loop is not None))
 
 
 def is_notebook(program: TrainingProgram) -> bool:
@@ -733,7 +761,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Plan)
     refuse_comments(edit, plan)
-    refuse_changes(edit, plan)
     forked, unguarded = plan.forked, None if plan.forked else plan.unguarded
     if unguarded is not None:
         text, line = whole(edit, unguarded.first), unguarded.first.line
@@ -781,21 +808,6 @@ def refuse_comments(edit: Edit, plan: Plan) -> None:
         comment = comment_above(edit, site)
         if "worker" in comment.lower() and gives_reason(comment):
             raise Refuse(f"the comment above may say why it is so: {comment}")
-
-
-def refuse_changes(edit: Edit, plan: Plan) -> None:
-    """Raise Refuse where the dataset is changed in the loop over epochs: the workers' copies stay as they were."""
-    owners = {f"{each.name}.dataset" for each in plan.extras if each.name is not None}
-    for each in plan.extras:
-        call = node_of(edit, each.call)
-        if not isinstance(call, ast.Call):
-            continue
-        given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "dataset")]
-        owners |= {ast.unparse(dataset) for dataset in given}
-    for loop in (node_of(edit, site) for site in plan.epochs):
-        change = changed_in(loop, owners) if loop is not None else None
-        if change is not None:
-            raise Refuse(f"the dataset is changed while training (`{change}`), which workers would not see")
 
 
 def count(edit: Edit, plan: Plan, site: Site, unguarded: Region | None) -> str:

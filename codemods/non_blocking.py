@@ -57,7 +57,7 @@ from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import Copying, copyings
-from ._loaders import OWN_COPIES, called, is_timed, whole
+from ._loaders import called, copies_itself, is_timed, whole
 from ._pages import pages_of
 from ._precision import filled, version
 from ._throttling import changed_line
@@ -106,7 +106,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     """Blocking copies of a loader's batches to a GPU."""
     if program.framework is Framework.ACCELERATE:
         yield from under_accelerate(program)
-    if program.framework not in OWN_COPIES:
+    if not copies_itself(program):
         return
     found = tuple(each for each in copyings(program) if not is_ignored(program, each))
     timed = any(is_timed(loader) for copy in found for loader in copy.loaders)

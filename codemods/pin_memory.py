@@ -51,7 +51,7 @@ from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinnin
 from turbofix.records import dataclass
 
 from ._copies import Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
-from ._loaders import OWN_COPIES, called, is_timed, reason_beside
+from ._loaders import called, copies_itself, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
@@ -101,7 +101,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     eases = eased(program)
     timed = any(is_timed(loader) for loader in program.loaders)
     for loader in program.loaders:
-        if loader.subclass == BY_DEEPSPEED or loader.role == "unused" or program.framework is Framework.TRANSFORMERS:
+        if loader.subclass == BY_DEEPSPEED or loader.role == "unused":
             continue
         state, moved = pinning(loader), moved_by(program, loader, eases)
         if state == "pinned" and (moved is not None or program.device.reaches_cuda):
@@ -142,7 +142,7 @@ def moved_by(
     if program.framework is Framework.LIGHTNING:
         on = {on_gpu(each) for each in program.trainings} - {False}
         return ("Lightning", () if True in on else (ON_GPU,), None) if on else None
-    if program.framework not in OWN_COPIES:
+    if not copies_itself(program):
         return None
     for copy in loader.copies:
         goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)

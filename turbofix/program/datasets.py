@@ -728,11 +728,13 @@ def _scan(work: Work, function: Function, instance: Instance | None, depth: int)
 
 @once_per_node
 def _telling(function: ast.AST) -> tuple[ast.AST, ...]:
-    """What of a function tells how an item is made, in the order of ``walk``: calls, loops, items taken by a name."""
+    """What of a function tells how an item is made, in the order of ``walk``: calls, loops, items taken by a name, rows
+    of tables."""
     return tuple(
         each
         for each in walk(function)
         if isinstance(each, (ast.Call, *_LOOPING))
+        or (isinstance(each, ast.Attribute) and each.attr in _ROWS)
         or (isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) and _is_member(each.slice.value))
     )
 
@@ -744,6 +746,8 @@ def _asks_for_gradients(function: ast.AST) -> bool:
     return any(each.startswith("requires_grad") for each in said)
 
 
+_ROWS = ("iloc", "loc", "iat", "at")
+"""Attributes of tables whose rows are looked up one by one, which takes longer than many a call."""
 _LOOPING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 

@@ -371,6 +371,8 @@ def with_use(
     read, run_through, asked, used = _reads(analysis)
     zipped, cycled = _zipped(analysis), _cycled(analysis)
     whole = set(_taken_whole(analysis))
+    # one of those that nothing is seen to read is what a step reads that comes from where it is not seen
+    unseen = bool(steps) and not any(step.loaders for step in steps)
     moves = {facts.site(event): event for event in facts.of("transfer")}
     transfers = [each for step in steps for each in step.transfers]
     transfers += [each for evaluation in evaluations for each in evaluation.transfers]
@@ -387,7 +389,7 @@ def with_use(
         elif in_evaluations:
             role = "evaluation"
         else:
-            role = "unknown" if loader.site in read or _handed_over(analysis, loader.site) else "unused"
+            role = "unknown" if unseen or loader.site in read or _handed_over(analysis, loader.site) else "unused"
         copies: dict[Site, Transfer] = {}
         made = next(event for event in facts.of("make") if facts.site(event) == loader.site)
         moved = [each for step in in_steps for each in step.transfers]

@@ -116,8 +116,8 @@ def set_later(analysis: Analysis, read: Collection[Read], classes: Collection[Cl
                 read_parts = parts.get(write.name, ())
                 if write.first and not is_function and not guards:
                     continue
-                if write.part is not None and _is_library(module, write.name):
-                    continue  # a switch of torch makes no samples
+                if _is_library(module, write.name):
+                    continue  # a switch of torch makes no samples, and `torch.sort` changes nothing of torch
                 if read_parts and (None in read_parts or write.part is None or write.part in read_parts):
                     of_class = any(each.node.name == write.name for each in classes) and write.part is not None
                     named = f"{write.name}.{write.part}" if of_class else write.name
