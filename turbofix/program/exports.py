@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 from turbofix.nodes import parse, walk
@@ -41,17 +41,19 @@ def takers(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[
                 yield used, other
 
 
-def takers_outside(analysis: Analysis, module: ModuleFile, names: Set[str]) -> Iterator[tuple[ast.AST, Path]]:
+def takers_outside(
+    analysis: Analysis, module: ModuleFile, names: Set[str], where: Callable[[str], object] = bool
+) -> Iterator[tuple[ast.AST, Path]]:
     """The same of the project's files that this program does not import: another script may run them.
 
-    They are told apart by the paths that their imports lead to.
+    They are told apart by the paths that their imports lead to; only files whose text is as ``where`` asks are read.
     """
     own = {module.path.stem, module.path.parent.name}
     words = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(own)))})\b")
     known = {path.absolute() for path in analysis.execution.modules}
     for path in analysis.execution.beside():
         text = analysis.execution.read(path) if path.absolute() not in known else None
-        if text is None or not words.search(text) or not any(name in text for name in names):
+        if text is None or not words.search(text) or not any(name in text for name in names) or not where(text):
             continue
         try:
             tree = parse(text)
@@ -66,8 +68,7 @@ def called_outside(analysis: Analysis, module: ModuleFile, function: ast.AST) ->
     above = (function, *analysis.facts.places.ancestors(function, module))
     names = [each.name for each in above if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     called = re.compile(rf"\b{re.escape(names[0])}\(")
-    outside = takers_outside(analysis, module, {names[-1]})
-    return next((path for _, path in outside if called.search(analysis.execution.read(path) or "")), None)
+    return next((path for _, path in takers_outside(analysis, module, {names[-1]}, called.search)), None)
 
 
 def _taken(tree: ast.Module, path: Path, source: Path, analysis: Analysis, names: Set[str]) -> Iterator[ast.AST]:

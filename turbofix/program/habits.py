@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from turbofix.findings import InPlace, Site
 from turbofix.program.analysis import Analysis
@@ -43,7 +43,7 @@ class Habit:
 
     def is_called(self, name: str) -> bool:
         """Whether a qualified name is one of the row's."""
-        return _pattern(self.names).fullmatch(name) is not None
+        return _names(self.names).hold(name)
 
     def _given(self, event: Event) -> bool:
         if event.arguments is None:
@@ -88,9 +88,31 @@ class Habit:
         return isinstance(given, ast.Constant) and self._fits([given.value])
 
 
+class Names(NamedTuple):
+    """Qualified names, sorted by how they are compared: a pattern for each would cost more than all comparisons."""
+
+    whole: frozenset[str]
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    shapes: tuple[str, ...]
+
+    def hold(self, name: str) -> bool:
+        """Whether a name is one of them."""
+        same = name in self.whole or name.startswith(self.starts) or name.endswith(self.ends)
+        return same or any(fnmatchcase(name, each) for each in self.shapes)
+
+
 @cache
-def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(translate(each) for each in names))
+def _names(names: tuple[str, ...]) -> Names:
+    found: tuple[list[str], ...] = ([], [], [], [])
+    for each in names:
+        special = [sign for sign in each if sign in "*?["]
+        kind = 3 if special else 0
+        if special == ["*"]:
+            kind = 1 if each.endswith("*") else 2 if each.startswith("*") else 3
+        found[kind].append(each.strip("*") if kind in (1, 2) else each)
+    whole, *others = found
+    return Names(frozenset(whole), *map(tuple, others))
 
 
 def _called(event: Event) -> str:
@@ -220,22 +242,22 @@ def _rows(name: str, full: str) -> tuple[Habit, ...]:
     """The rows that speak of what is called by a name; with what its owner was made of, too."""
     own = [*_rows_called("make", name), *_rows_called("call", full)]
     for kind, names in _KINDS.items():
-        if _pattern(names).fullmatch(full):
+        if _names(names).hold(full):
             own += [row for row in table().get(kind, ()) if row.names == ("-",) or row.is_called(full)]
     return tuple(own)
 
 
 def _rows_called(kind: str, name: str) -> tuple[Habit, ...]:
     rows, every_name = _named(kind)
-    return rows if every_name.fullmatch(name) is None else tuple(row for row in table()[kind] if row.is_called(name))
+    return rows if not every_name.hold(name) else tuple(row for row in table()[kind] if row.is_called(name))
 
 
 @cache
-def _named(kind: str) -> tuple[tuple[Habit, ...], re.Pattern[str]]:
+def _named(kind: str) -> tuple[tuple[Habit, ...], Names]:
     """The rows of a kind for any name, and the names of all others: most calls have none of them."""
     rows = table()[kind]
     names = (name for row in rows if row.names != ("*",) for name in row.names)
-    return tuple(row for row in rows if row.names == ("*",)), _pattern(tuple(names))
+    return tuple(row for row in rows if row.names == ("*",)), _names(tuple(names))
 
 
 def _told_at(node: ast.AST, row: Habit) -> ast.AST:

@@ -56,7 +56,7 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     The first test that holds it back is told, else the last of which nothing is known, else the last that lets it pass;
     absent where there is none.
     """
-    found = ABSENT
+    decisive: tuple[Stand | None, Condition, ModuleFile] | None = None
     no_switches = analysis.once("tests of the training", lambda: _of_training(analysis))
     if len(same := analysis.facts.at(event.node)) > 1:  # what happens whichever way a test turns out hangs not on it
         no_switches |= {(test, not holds) for each in same for test, holds in _tests(analysis, each)}
@@ -64,19 +64,32 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
         test, holds = condition.test, condition.holds
         if test is None or is_main_test(test) or (id(test), holds) in no_switches:
             continue
-        stand = stands(analysis.facts, test, inner)
-        lets = stand is not None and bool(stand.value) == holds
-        of_device = (lets or stand is None) and analysis.devices.is_device_test(condition)
-        if of_device or (lets and found.state == "unknown"):
+        stand, of_device = _reading(analysis, condition, inner)
+        if of_device or (stand is not None and bool(stand.value) == holds and decisive and decisive[0] is None):
             continue
-        found = told(analysis, stand, test, inner[-1].module)
-        if stand is not None:
-            found = replace(found, values=(lets,))
-            if not lets:
-                return found
-        elif not holds:
-            found = replace(found, text=f"not ({found.text})")
-    return found
+        decisive = stand, condition, inner[-1].module
+        if stand is not None and bool(stand.value) != holds:
+            break
+    if decisive is None:
+        return ABSENT
+    stand, condition, module = decisive
+    assert condition.test is not None
+    found = told(analysis, stand, condition.test, module)
+    if stand is not None:
+        return replace(found, values=(bool(stand.value) == condition.holds,))
+    return found if condition.holds else replace(found, text=f"not ({found.text})")
+
+
+def _reading(analysis: Analysis, condition: Condition, frames: tuple[Frame, ...]) -> tuple[Stand | None, bool]:
+    """How a test stands, and whether it only asks for the machine; once for all events under it."""
+
+    def read() -> tuple[Stand | None, bool]:
+        assert condition.test is not None
+        stand = stands(analysis.facts, condition.test, frames)
+        lets = stand is None or bool(stand.value) == condition.holds
+        return stand, lets and analysis.devices.is_device_test(condition)
+
+    return analysis.once(("how a test stands", id(condition)), read)  # the guards keep the condition
 
 
 def around(

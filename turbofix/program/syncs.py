@@ -389,14 +389,14 @@ def _tested(analysis: Analysis, events: list[Event], loop: ast.AST) -> set[int]:
     found: set[int] = set()
     for event in events:
         values: list[Value | None] = []
-        if event.kind == "test" and not _is_now_and_then(analysis.guards.guard(event, loop)):
+        if event.kind == "test":
             values = [event.receiver, event.result]
         elif event.kind == "step" and stepper(event.receiver) == "scheduler" and event.arguments is not None:
             values = list(event.arguments.values())
-        for value in values:
-            for member in flatten(value):
-                if isinstance(member, Host):
-                    found.update(id(origin.node) for origin in member.syncs)
+        members = (member for value in values for member in flatten(value) if isinstance(member, Host))
+        reads = {id(origin.node) for member in members for origin in member.syncs}
+        if not reads <= found and not (event.kind == "test" and _is_now_and_then(analysis.guards.guard(event, loop))):
+            found |= reads
     return found
 
 
