@@ -228,7 +228,8 @@ def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[S
 def _is_off(analysis: Analysis, node: ast.AST) -> bool:
     """Whether a call only happens under a switch that is off."""
     found = analysis.facts.at(node)
-    return bool(found) and all(switch_of(analysis, event).off for event in found)
+    off = (switch_of(analysis, event).off for event in found)
+    return bool(found) and analysis.once(("is off", id(node)), lambda: all(off))
 
 
 @lru_cache(maxsize=4096)
