@@ -21,15 +21,15 @@ Use instead
     64 samples, and what is left stays accumulated. The same two numbers are settings of transformers' ``Trainer``.
 
     Without accumulation, batches of up to 16 samples become 64 (under the ``Trainer`` 32), of up to 32 for a narrow
-    network four times as large, and up to 64 rows of a table or array become 256. Batches of up to 8 samples of an
-    evaluation, which teach nothing, become at least 32.
+    network four times as large, and up to 64 rows of a table or array 128 to 256. The learning rate grows with them
+    where it is written. Batches of up to 8 samples of an evaluation, which teach nothing, become at least 32.
 
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
     gradients are cleared or clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave
-    out all samples, or more of an evaluation, where a comment gives a reason for a value, where the training ends after
-    a number of small batches (``while``), two loaders are read side by side, the loop catches an out-of-memory error,
-    or several processes share the batches. Of the ``Trainer`` where its settings tell that memory limits the batch,
+    out all samples, where a comment gives a reason for a value, where the training ends after a number of small
+    batches (``while``), two loaders are read side by side, the loop catches an out-of-memory error, or several
+    processes share the batches. Of the ``Trainer`` where its settings tell that memory limits the batch,
     beside DeepSpeed, where its loss or its loaders are the script's own or a setting is changed elsewhere.
 
 Risk
@@ -55,6 +55,7 @@ from turbofix.program.evidence import of_loader, of_value
 from turbofix.program.model import (
     Accumulation,
     Argument,
+    Dataset,
     Framework,
     Loader,
     Model,
@@ -90,8 +91,8 @@ codemod = Codemod(
     otherwise="no small batch was recognised here that could grow",
 )
 
-TINY, SMALL, NARROW = 8, 16, 32
-"""A batch of at most so many samples is tiny, or small; or small for a model that is bound by the start of kernels."""
+FEWEST, TINY, SMALL, NARROW = 4, 8, 16, 32
+"""A batch of at most so many samples is too few for an update, tiny, or small; or small where kernels hardly start."""
 
 JOINED, ENOUGH = 16, 64
 """Accumulated batches of at most so many samples are joined, up to what is enough."""
@@ -108,17 +109,19 @@ WHOLE_BATCH = ("BatchNorm", "SyncBatchNorm")
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
 
-OTHER_RATE = "the learning rate has to grow with them (in proportion for SGD, with the square root for Adam)"
+FAR = 16
+BY_RULE = f"in proportion for SGD, with the square root for Adam, and beyond {FAR} times"
+OTHER_RATE = f"the learning rate has to grow with them ({BY_RULE})"
 
 
 @dataclass(frozen=True)
 class Plan:
     """The values and what becomes of them; ``loops`` run for each small batch, ``call`` is given a batch size."""
 
-    values: tuple[tuple[Site, int], ...]
+    values: tuple[tuple[Site, int | str], ...]
     loops: tuple[Site, ...] = ()
     call: Site | None = None
-    added: int = 0
+    added: int | str = 0
 
 
 @codemod.find
@@ -128,10 +131,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from under_trainer(program)
     assumes = on_the_gpu(program)
     told: set[Site] = set()
-    for loader in sorted(program.loaders, key=lambda each: each.role == "evaluation"):
-        steps = [step for step in program.steps if loader.site in step.loaders]
-        batch = loader.argument("batch_size")
-        size = min((each for each in batch.values if type(each) is int and batch.known), default=None)
+    for loader in sorted((*program.loaders, *by_hand(program)), key=lambda each: each.role == "evaluation"):
+        steps = [step for step in program.steps if loader.site in (*step.loaders, step.loop.site)]
+        size = smallest(loader)
         if size is None or place(loader) in told or program.framework in BY_SETTINGS:
             continue
         told.add(place(loader))  # who evaluates with the same number has been spoken of
@@ -141,7 +143,22 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         elif accumulation is None and assumes is not None and not accumulates(program):
             small, enough = bounds(program, loader, steps, size)
             if size <= small:
-                yield grown(program, loader, steps, size, enough, assumes)
+                found = grown(program, loader, steps, (size, small, enough), assumes, told)
+                if isinstance(found, Finding) and isinstance(found.plan, Plan):
+                    told.update(site for site, _ in found.plan.values)
+                yield found
+
+
+def by_hand(program: TrainingProgram) -> list[Loader]:
+    """The loops that cut their batches themselves: what loads them is the loop."""
+    cutting = [each for each in program.steps if each.cut.state != "absent"]
+    return [Loader(each.loop.site, {"batch_size": each.cut}, Dataset("tensors"), "training") for each in cutting]
+
+
+def smallest(loader: Loader) -> int | None:
+    """The number of samples in a batch, the smallest where the script gives several; None where it is not known."""
+    batch = loader.argument("batch_size")
+    return min((each for each in batch.values if type(each) is int and batch.known), default=None)
 
 
 BY_SETTINGS = (Framework.TRANSFORMERS, Framework.DEEPSPEED)
@@ -167,7 +184,7 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
     models = models_of(program, steps)
     layers, work = [layer for model in models for layer in model.layers], loader.dataset.work
     as_they_are = size == 1 and "decode" in work and "transform" not in work
-    if as_they_are or any(layer.endswith("Conv3d") for layer in layers):
+    if as_they_are or any(layer.endswith("3d") for layer in layers):
         return 0, 0  # a few volumes, or a whole photograph, fill the memory
     detects, evaluates = any(map(is_detector, models)), loader.role == "evaluation"
     if not (is_read_again(program, loader) and not detects if evaluates else loader.role in ("training", "both")):
@@ -176,8 +193,9 @@ def bounds(program: TrainingProgram, loader: Loader, steps: list[Step], size: in
         return TINY, max(NARROW, size * 8)
     data = loader.dataset
     bare = data.kind == "map" and not data.work and "." not in (data.qualname or ".")
-    if (data.kind == "tensors" or data.table or bare) and not any("Conv2d" in layer for layer in layers):
-        return SMALL_ROWS, ENOUGH_ROWS
+    large = any(layer.endswith(("Conv2d", "from_pretrained")) for layer in layers)
+    if (data.kind == "tensors" or data.table or bare) and not large:
+        return SMALL_ROWS, min(ENOUGH_ROWS, max(SMALL_ROWS * 2, size * 8))
     narrow = models and all(
         each.products.layers and not each.convolutions and is_bound_by_launches(each.products, size) for each in models
     )
@@ -201,41 +219,89 @@ def grown(  # noqa: PLR0913
     program: TrainingProgram,
     loader: Loader,
     steps: list[Step],
-    size: int,
-    enough: int,
+    sizes: tuple[int, int, int],
     assumes: tuple[Assumption, ...],
+    changed: set[Site],
 ) -> Finding | Refusal:
-    """A step for each small batch: a larger one is another training, with another learning rate."""
+    """A step for each small batch: a larger one is another training, with another learning rate.
+
+    ``sizes``: the smallest batch, up to where batches are small, and what they become. ``changed``: by other findings.
+    """
+    size, small, enough = sizes
     batch, evaluates = loader.argument("batch_size"), loader.role == "evaluation"
     few = "" if one_number(batch) is not None else "as few as "
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
-    message = f"{called(loader)} gives {many}, which may not fill a GPU; "
+    is_made = loader in program.loaders
+    who = f"{called(loader)} gives" if is_made else "this loop cuts out"
+    message = f"{who} {many}, which may not fill a GPU; "
+    few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
+    values = tuple((site, enough) for _, site in few_at)
+    rates: list[Rate] = []
     if evaluates:
         message += f"batches of {enough} may change a figure that is averaged over batches"
     else:
+        rates = rates_of(program, steps, enough / size) if len({each for each, _ in few_at}) == 1 else []
+        rates = [each for each in rates if each[0] not in changed]
+        message += f"batches of {enough} change the recipe: {growing(rates)}"
         norm = norm_of(program, steps)
-        message += f"batches of {enough} change the recipe: {OTHER_RATE}"
         message += f", and {norm} sees other statistics" if norm else ""
-    message += read_elsewhere(program, loader) + said_beside(batch)
-    seen = of_loader(program, loader, "batch_size")
-    reason = why_not_written(batch)
-    if any(map(is_detector, models_of(program, steps))):
-        reason = "a detector takes large pictures, and its batch and its learning rate belong together: change both"
-    elif one_number(batch) is None:
-        reason = "the script gives several numbers: change the smallest where it is written"
-    elif reason is None and program.distributed:
-        reason = "several processes share the batches, and how they do is yours to say"
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
     leaving = next((each for each in same if is_in_the_way(each.argument("drop_last"))), None)
-    if reason is None and leaving is not None:
-        reason = f"{called(leaving)} takes the same number, and its `drop_last` would leave more samples out"
+    message += f"; `drop_last` of {called(leaving)} leaves more samples out" if leaving is not None else ""
+    message += read_elsewhere(program, loader) + said_beside(batch)
+    own = of_value("the batch size", batch, loader.site)
+    seen = of_loader(program, loader, "batch_size") if is_made else (own,)
+    reason = why_not_written(replace(batch, edit_at=values[0][0] if values else None))
+    if any(map(is_detector, models_of(program, steps))):
+        reason = "a detector takes large pictures, of which few fit into memory: try a batch twice as large"
+    elif any(act.guard.kind in ("every_n", "condition") for step in steps for act in step.updates):
+        reason = "the optimizer does not step after every batch: let the gradients of fewer batches add up as well"
+    elif reason is None and program.distributed:
+        reason = "several processes share the batches, and how they do is yours to say"
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
-    if reason is not None or batch.edit_at is None:
-        return codemod.refuse(place(loader), message, reason or "", risk=risk, evidence=seen)
+    if reason is not None:
+        return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
     alike = (ONE_SIZE,) if size == 1 and loader.collate == "default" else ()
-    plan, rests = Plan(((batch.edit_at, enough),)), (LEARNS_IN_LARGER, *alike, *assumes)
+    changes = tuple((site, new) for site, _, new in rates)
+    plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes)
     worth = Worth.SOME if evaluates or size <= TINY * 2 else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
+
+
+def written(argument: Argument) -> tuple[tuple[object, Site], ...]:
+    """The numbers that an argument can be, each with the place where it is written."""
+    one = one_number(argument)
+    return argument.written if one is None else ((one, argument.edit_at),) if argument.edit_at is not None else ()
+
+
+Rate = tuple[Site, float, str]
+"""Where a learning rate is written (or the call that takes torch's own), what it is, and what it becomes."""
+
+
+def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list[Rate]:
+    """The learning rates that grow with a batch."""
+    stepped, found = {site for step in steps for site in step.optimizers}, set()
+    for each in program.optimizers:
+        name, rate = (each.qualname or "").rpartition(".")[2], each.argument("lr")
+        if rate.state == "absent" and name in ("Adam", "AdamW") and not each.open_mapping:
+            rate = Argument("value", (0.001,), edit_at=each.site)  # what torch takes
+        if each.site in stepped or not steps:
+            found.update(raised(rate, factor if name == "SGD" and factor <= FAR else factor**0.5))
+    return sorted(found)
+
+
+def raised(rate: Argument, factor: float) -> list[Rate]:
+    """A learning rate that is written once, and what it becomes; none where a comment says why it is so."""
+    old = rate.values[0] if rate.state in ("value", "option") and rate.values else None
+    if rate.edit_at is None or type(old) is not float or reason_beside(rate) is not None:
+        return []
+    return [(rate.edit_at, old, f"{float(f'{old * factor:.2g}'):.10f}".rstrip("0").ljust(3, "0"))]
+
+
+def growing(rates: list[Rate]) -> str:
+    """What a message says of the learning rate."""
+    grows = " and ".join(f"from {old} to {new}" for _, old, new in rates)
+    return f"the learning rate grows with them, {grows} ({BY_RULE})" if rates else OTHER_RATE
 
 
 def read_elsewhere(program: TrainingProgram, loader: Loader) -> str:
@@ -264,19 +330,21 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
         if not is_off(training.argument("auto_find_batch_size")):
             continue  # it looks for the largest that fits by itself
         factor = factor_of(size, many)
-        if steps.state == "absent" and size <= SMALL_TEXTS:
+        if size * many <= (SMALL_TEXTS if steps.state == "absent" else FEWEST):
             message = (
                 f"the trainer takes batches of {size} samples, which may not fill a GPU; batches of {ENOUGH_TEXTS} "
             )
-            message += f"change the recipe: {OTHER_RATE}"
-            values: tuple[tuple[Site | None, int], ...] = ((batch.edit_at, ENOUGH_TEXTS),)
+            rates = raised(training.argument("learning_rate"), (ENOUGH_TEXTS / (size * many)) ** 0.5)
+            message += f"change the recipe: {growing(rates)}"
+            values: tuple[tuple[Site | None, int | str], ...] = ((batch.edit_at, ENOUGH_TEXTS),)
+            values += (*(((steps.edit_at, 1),) if many > 1 else ()), *((site, new) for site, _, new in rates))
         elif factor > 1 and size <= JOINED:
             message = joined(size, many, factor)
             message += "; that changes the recipe a little: the number of samples may not be divisible by both"
             values = ((batch.edit_at, size * factor), (steps.edit_at, many // factor))
         else:
             continue
-        given = (BATCH, STEPS)[: len(values)]
+        given = (BATCH, STEPS) if steps.state != "absent" else (BATCH,)
         read = next((site for name, site in training.reads if name in given), None)
         message += f"; the number is read on {read.line_from(training.site.path)}, too" if read is not None else ""
         message += said_beside(*map(training.argument, given))
@@ -298,7 +366,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
 
 def why_not_under_trainer(program: TrainingProgram, training: Training, names: tuple[str, ...]) -> str | None:
     """What keeps the settings of a trainer from being changed, or tells that the batch is as large as memory allows."""
-    if not is_off(training.argument("gradient_checkpointing")):
+    if not is_off(training.argument("gradient_checkpointing"), unless_passed=True):
         return "it does without its activations (gradient_checkpointing): memory is what limits the batch"
     if by_deepspeed(training):
         return "DeepSpeed's configuration may name the batch, and must say the same"
@@ -333,7 +401,8 @@ def one_number(argument: Argument) -> int | None:
 def place(loader: Loader) -> Site:
     """Where a person would change the batch size."""
     batch = loader.argument("batch_size")
-    return loader.site if batch.edit_at is None or batch.edit_at == batch.site else batch.edit_at
+    where = min(batch.written, key=lambda each: str(each[0]).zfill(9))[1] if batch.written else batch.edit_at
+    return loader.site if where is None or where == batch.site else where
 
 
 def accumulated(
@@ -342,6 +411,10 @@ def accumulated(
     """A step that sums the gradients of several small batches."""
     many, batch = one_number(accumulation.steps), loader.argument("batch_size")
     factor = factor_of(size, many) if many is not None and one_number(batch) == size and 0 < size <= JOINED else 1
+    if many is None and size <= TINY:
+        message = f"every update takes several forward and backward passes over batches of {size}: fewer may do"
+        reason = "how many batches add up is not written down: change it, and the batch, where they are worked out"
+        yield codemod.refuse(place(loader), message, reason)
     if many is None or factor == 1:
         return
     message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, accumulation.steps)
@@ -401,7 +474,7 @@ def why_not(program: TrainingProgram, loader: Loader, step: Step, accumulation: 
     length = loader.dataset.length
     if length is not None and length < size and is_in_the_way(loader.argument("drop_last")):
         return f"{length} samples are less than one larger batch, and `drop_last` would leave out all of them"
-    if loader.together or len(step.loaders) != 1:
+    if loader.together or len(step.loaders) > 1:
         return "the batches of several loaders are read side by side"
     return None
 
@@ -420,5 +493,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if plan.call is not None:
         edit.argument(plan.call, BATCH, str(plan.added), spelled_out=True)
     for site, value in plan.values:
+        if site.kind == "Call":
+            edit.argument(site, "lr", str(value))
+            continue
         mend_help(edit, site, edit.text(site), str(value))
         edit.replace(site, str(value))

@@ -92,15 +92,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         name = NAMES.get(formula.kind, "layer norm")
         message = f"this {name} is written out: each of its operations goes through memory, forward and backward"
-        reason = why_not(program, formula)
+        reason, end = why_not(program, formula), formula.site
+        begin = min((*formula.removed, end))
+        site = begin._replace(end_line=end.end_line, end_column=end.end_column) if begin != end else end
         if reason is not None:
-            yield codemod.refuse(formula.site, message, reason)
+            yield codemod.refuse(site, message, reason)
             continue
         near = "nearly what" if formula.kind in OUTSIDE else "what"
         seen = Evidence(f"for any numbers it gives {near} torch's function gives, of `{formula.input}`", formula.site)
         assumes = (SAME_FORMULA,) if formula.kind in OUTSIDE or formula.target is not None else ()
         worth = Worth.SOME if formula.target is not None else None
-        yield codemod.finding(formula.site, message, plan=formula, evidence=(seen,), assumes=assumes, worth=worth)
+        yield codemod.finding(site, message, plan=formula, evidence=(seen,), assumes=assumes, worth=worth)
 
 
 def why_not(program: TrainingProgram, formula: Formula) -> str | None:

@@ -1473,3 +1473,22 @@ def test_layers_in_an_ordered_dict_of_pairs_are_seen(layers: str) -> None:
     (model,) = found.models
     assert {"torch.nn.Conv2d", "torch.nn.BatchNorm2d"} <= set(model.layers)
     assert [(each.inputs, each.outputs) for each in model.convolutions] == [(3, 8)]
+
+
+def test_what_is_none_where_reading_fails_holds_no_items() -> None:
+    found = program(
+        HEAD,
+        """
+        def read():
+            try:
+                return {"batch": 4}
+            except OSError:
+                print("nothing there")
+
+        settings = read()
+        loader = DataLoader(Pictures(64), batch_size=settings["batch"])
+        """,
+    )
+    (loader,) = found.loaders
+    batch = loader.argument("batch_size")
+    assert (batch.state, batch.values) == ("value", (4,))

@@ -387,7 +387,8 @@ def read_item(interp: Interpreter, container: Value, key: Value | None, node: as
     ):
         interp.event("index", node, "", container)
     for member in members(container):
-        found = join(found, _read_item(interp, member, key, node))
+        if not (type(member) is Const and member.value is None):  # None has no items: what is read is of the others
+            found = join(found, _read_item(interp, member, key, node))
     return found or UNKNOWN
 
 

@@ -18,7 +18,7 @@ from turbofix.program.calls import fields_of
 from turbofix.program.config_files import HOW
 from turbofix.program.events import Arguments, Passed
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Facts
+from turbofix.program.facts import Facts, settled
 from turbofix.program.libraries import LOGGING_METHODS, SHOWING_METHODS, words
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted, parameters
@@ -425,6 +425,12 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
             uses = [each for each in (node, passed.entry) if each is not None]
             others = tuple(sorted({places.site(each, where) for each, where in reads.other_reads(origin, uses)}))
             way = reads.way(origin, uses) if edit_at is not None else ()
+    literals = [
+        (settled(each), each.origin)
+        for each in (members(passed.value) if len(origins) > 1 else ())
+        if isinstance(each, (Const, Option)) and not getattr(each, "derived", False)
+    ]
+    written = [(each, origin) for each, origin in literals if origin and not isinstance(origin.node, ast.Call)]
     return Argument(
         state,  # type: ignore[arg-type]
         values,
@@ -437,6 +443,7 @@ def argument_of(passed: Passed, facts: Facts, reads: Reads, module: ModuleFile) 
         comment,
         way,
         flag,
+        written=tuple((each, places.site(origin.node, origin.module)) for each, origin in written),
     )
 
 

@@ -546,6 +546,12 @@ class Interpreter:
     def _for(self, node: ast.For | ast.AsyncFor) -> bool:
         iterated = self.eval(node.iter)
         self.event("iterate", node, "", iterated)
+        source = iterated.source if type(iterated) is Iterated and iterated.wrapper == "items" else None
+        if _sets_attributes(node.body) and type(source) is Mapping and not source.open and source.element is None:
+            for key, entry in list(source.entries.items()):  # `for k, v in kwargs.items(): setattr(self, k, v)`
+                self.assign(node.target, Sequence([Const(key), entry.value]), node)
+                self.block(node.body)
+            return self.block(node.orelse)
         return self._loop(node, iterated, access.iterate(self, iterated, node.iter))
 
     def _while(self, node: ast.While) -> bool:
@@ -1235,3 +1241,9 @@ def without_none(value: Value) -> Value:
         elif not (type(member) is Const and member.value is None):
             kept = join(kept, member)
     return kept or value
+
+
+def _sets_attributes(body: list[ast.stmt]) -> bool:
+    """Whether the body of a loop does nothing but set an attribute by its name."""
+    call = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    return isinstance(call, ast.Call) and (dotted(call.func) or "").rpartition(".")[2] in ("setattr", "__setattr__")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.arguments import argument_of
 from turbofix.program.datasets import PUBLISHED, dataset_of, lengths, published_length
-from turbofix.program.events import Event, LoopRecord
+from turbofix.program.events import Event, LoopRecord, Passed
 from turbofix.program.facts import Frame, settled
+from turbofix.program.model import ABSENT, Argument
+from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
 from turbofix.program.values import Instance, Iterated, Made, Value, members
 
@@ -52,6 +56,34 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
             return None
         total *= count
     return None
+
+
+_BATCH = re.compile(r"(?i)batch|(?<![a-z])bsz?(?![a-z])")
+
+
+def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
+    """How many samples a loop cuts out of its data for a step: ``for i in range(0, n, size)``, ``x[i : i + size]``."""
+    frames = analysis.facts.frames(backward)
+    frame = next((each for each in frames if any(own is loop for own in each.loops)), None)
+    if frame is None or not isinstance(loop, ast.For):
+        return ABSENT
+    calls = [each for each in walk(loop.iter) if isinstance(each, ast.Call) and dotted(each.func) == "range"]
+    sizes = [call.args[2] for call in calls if len(call.args) == 3]
+    for cut in (each for statement in loop.body for each in walk(statement) if isinstance(each, ast.Slice)):
+        lower, upper = cut.lower, cut.upper
+        if isinstance(upper, ast.BinOp) and isinstance(upper.op, ast.Add):
+            sizes += [upper.right] if lower is not None and ast.dump(upper.left) == ast.dump(lower) else []
+        elif isinstance(upper, ast.BinOp) and isinstance(upper.op, ast.Mult) and isinstance(lower, ast.BinOp):
+            ends = {ast.dump(upper.left), ast.dump(upper.right)}  # of `k * size` and `(k + 1) * size`
+            sizes += [each for each in (lower.left, lower.right) if ast.dump(each) in ends]
+    index = frames.index(frame)
+    for size in sizes:
+        value = analysis.facts.evaluate(size, frames[: index + 1])
+        if value is not None:
+            found = argument_of(Passed(value, True, size), analysis.facts, analysis.reads, frame.module)
+            if _BATCH.search(f"{found.text} {found.option}"):
+                return found
+    return ABSENT
 
 
 def _leaves_early(loop: ast.For) -> bool:

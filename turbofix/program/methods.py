@@ -314,11 +314,11 @@ def _call_instance(interp: Interpreter, instance: Instance, name: str, arguments
             if instance.base is None and not calls.is_module(instance):
                 calls.make_base(interp, instance, arguments, node)
             return NONE
-        if name == "__setattr__" and len(arguments.positions) > 1:
-            key = arguments.positions[0].value
-            if type(key) is Const and isinstance(key.value, str):
-                access.write_attribute(interp, instance, key.value, arguments.positions[1].value, node)
-            return NONE
+    if name == "__setattr__" and len(arguments.positions) > 1:
+        key = arguments.positions[0].value
+        if type(key) is Const and isinstance(key.value, str):
+            access.write_attribute(interp, instance, key.value, arguments.positions[1].value, node)
+        return NONE
     if name == "save_hyperparameters":
         access.write_attribute(interp, instance, "hparams", _hyperparameters(interp, arguments), node)
         return NONE

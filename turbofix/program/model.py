@@ -73,6 +73,7 @@ class Argument:
     way: tuple[Evidence, ...] = ()  # the statements that carry the value from edit_at to the call
     flag: Site | None = None  # the call that makes the option, where that has no default of its own
     wanted: object = None  # what would have to stand at edit_at for a switch to stand otherwise, where that is known
+    written: tuple[tuple[object, Site], ...] = ()  # several values, each with the place where it is written
 
     @property
     def off(self) -> bool:
@@ -811,6 +812,7 @@ class Step:
     resized: Sizes | None = None  # what may change the size of the tensors that models are given, or have inside them
     iterations: int | None = None  # in the whole training, as far as literals and defaults tell
     passes: int | None = None  # over its data, at most; None where it is no loop over data in loops that count
+    cut: Argument = ABSENT  # how many samples it cuts out of its data for a step, where no loader gives it batches
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from turbofix.program.graphless import kept_graph
 from turbofix.program.habits import habits
 from turbofix.program.housekeeping import chores
 from turbofix.program.knowledge import data_known, model_known, optimizer_known
-from turbofix.program.lasting import iterations, passes
+from turbofix.program.lasting import cut_size, iterations, passes
 from turbofix.program.layouts import layouts
 from turbofix.program.libraries import BARS, DEAD_ENDS, STARTERS, is_widened, unfit_for_half, words
 from turbofix.program.lightning import with_feeding
@@ -45,6 +45,7 @@ from turbofix.program.listed import listed
 from turbofix.program.loaders import loader_sites, loaders, with_use
 from turbofix.program.losses import called_in, loss_of, qualname_of
 from turbofix.program.model import (
+    ABSENT,
     Biases,
     Called,
     Evaluation,
@@ -517,6 +518,7 @@ def _step(
         planned=planned(analysis, record, updates),
         resized=resized(analysis, record, training),
         iterations=iterations(analysis, backwards[0], loop),
+        cut=cut_size(analysis, backwards[0], loop) if not found_loaders else ABSENT,
         passes=passes(analysis, backwards[0], loop),
     )
 
