@@ -413,8 +413,8 @@ def accumulated(
     factor = factor_of(size, many) if many is not None and one_number(batch) == size and 0 < size <= JOINED else 1
     if many is None and size <= TINY:
         message = f"every update takes several forward and backward passes over batches of {size}: fewer may do"
-        reason = "how many batches add up is not written down: change it, and the batch, where they are worked out"
-        yield codemod.refuse(place(loader), message, reason)
+        unseen = "how many batches add up is not written down: change it, and the batch, where they are worked out"
+        yield codemod.refuse(place(loader), message, unseen)
     if many is None or factor == 1:
         return
     message = joined(size, many, factor) + read_elsewhere(program, loader) + said_beside(batch, accumulation.steps)
