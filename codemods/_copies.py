@@ -48,7 +48,11 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
     for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
         goes = goes_to_gpu(program, transfer.to)
-        if not is_batch or goes is None or transfer.pageable or transfer.again or transfer.dtype_only:
+        if not is_batch or goes is None or transfer.again or transfer.dtype_only:
+            continue
+        if transfer.pageable and transfer.cast is None:
+            if loaders and not once and transfer.non_blocking.state == "absent":
+                yield Copying(transfer, loaders, "can be", None, ANEW)
             continue
         if is_in_the_way(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
@@ -88,6 +92,12 @@ def eased(program: TrainingProgram) -> dict[Site, Copying]:
 
 
 ONCE = "it is copied in one pass of an evaluation, beside a training of many: nothing of it is noticed"
+
+
+ANEW = (
+    "it is made anew of the batch, or cut out of it, and no copy of pinned memory: copy what the loader hands out, "
+    "and compute on the GPU"
+)
 
 
 def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...], bool]]:

@@ -19,10 +19,10 @@ Use instead
             noise = torch.randn(images.size(0), 100, device="cuda")
 
     What is copied is followed back through names and functions to the calls that fill memory of the host. A function
-    that returns it gets a parameter ``device=None``. Where ``if use_cuda:`` decides over the copy, it chooses the
-    device: ``device="cuda" if use_cuda else "cpu"``. A tensor that an object keeps on the host, and that is copied
-    whenever it is read, stays on the device from its first copy on. ``x[range(n), labels]`` is indexed with a range of
-    the device.
+    that returns it gets a parameter ``device=None``. What numpy makes of numbers (``np.triu``, ``np.tile``) torch
+    makes. Where ``if use_cuda:`` decides over the copy, it chooses: ``device="cuda" if use_cuda else "cpu"``.
+    A tensor that an object keeps on the host, and that is copied whenever it is read, stays on the device from its
+    first copy on. ``x[range(n), labels]`` is indexed with a range of the device.
 
 When refused
     Nothing is said of set-up code, and of what holds data of the host (``torch.tensor(rows).to(device)``): told the
@@ -54,6 +54,7 @@ from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAga
 
 from ._copies import goes_to_gpu
 from ._listed import named
+from ._precision import filled
 
 codemod = Codemod(
     __name__,
@@ -147,6 +148,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     assert isinstance(plan, Creation)
     for call in plan.calls:
         device = "device" if call.inside else device_of(edit, plan, call.site)
+        if call.written is not None:
+            edit.replace(call.site, filled(call.written.replace("{device}", device), edit, call.site))
+            continue
         if call.function is not None:
             told = [*call.arguments, *([f"dtype={edit.name(call.dtype, call.site)}"] if call.dtype else [])]
             edit.replace(call.site, f"{edit.name(call.function, call.site)}({', '.join(told)}, device={device})")
@@ -157,6 +161,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     for helper in plan.helpers:
         edit.parameter(helper.function, "device=None", helper.beside)
         edit.argument(helper.call, "device", device_of(edit, plan, helper.call))
+    for site in plan.needless:
+        edit.delete(site)
     if plan.unused is not None:
         edit.delete(plan.unused)
     elif plan.moved is not None:

@@ -53,7 +53,17 @@ from turbofix.datafile import is_data
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import Argument, Dataset, Framework, Loader, Region, SetLater, Training, TrainingProgram
+from turbofix.program.model import (
+    Argument,
+    Dataset,
+    Framework,
+    Loader,
+    Loop,
+    Region,
+    SetLater,
+    Training,
+    TrainingProgram,
+)
 from turbofix.program.names import dotted
 from turbofix.records import dataclass
 
@@ -227,6 +237,25 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         )
     for site, loaders in restarting.items():
         yield kept(program, site, loaders)
+    yield from unseen(program)
+
+
+def unseen(program: TrainingProgram) -> Iterator[Refusal]:
+    """Trainings whose loaders are made where they are not seen: by a library, or by what was not followed."""
+    if any(loader.role != "unused" for loader in program.loaders):
+        return
+    fed = [step.loop.site for step in program.steps if not step.loaders and goes_over_something(step.loop)]
+    for site in (*fed, *(each.site for each in under_lightning(program))):
+        yield codemod.refuse(
+            site,
+            "what prepares the batches of this training is made where it is not seen",
+            "look there whether it has num_workers (as many as there are CPUs, at most 16) and persistent_workers",
+        )
+
+
+def goes_over_something(loop: Loop) -> bool:
+    """Whether a loop goes over an object that hands out batches, not over numbers or as long as a test holds."""
+    return loop.iterated is not None and not loop.iterated.startswith(("range(", "trange("))
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

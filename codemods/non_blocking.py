@@ -16,15 +16,16 @@ Use instead
         for images, labels in train_loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
-    The loader must pin its memory (``pin-memory``), otherwise the copy waits all the same. Where the device may be
+    A cast goes behind the copy (``x.float().to(device)``), for it makes new memory. The loader must pin its memory
+    (``pin-memory``), otherwise the copy waits all the same. Where the device may be
     another one than CUDA's (``mps``), the value is the test ``device.type == "cuda"``. Accelerate (0.30 or newer)
     copies the batches itself, and is told to with
     ``dataloader_config=DataLoaderConfiguration(non_blocking=torch.cuda.is_available())``.
 
 When refused
-    Nothing is said of copies to the host, of models, of batches that are on the GPU already, and of what the step puts
-    together in new memory (``torch.stack(x).to(device)``), which is not pinned. It is refused
+    Nothing is said of copies to the host, of models, and of batches that are on the GPU already. It is refused
 
+    - for what the step puts together in new memory, or cuts out (``torch.stack(x).to(device)``): that is not pinned;
     - where the host changes the batch in place below the copy, which may not have read it yet;
     - in an evaluation that runs once, beside a training of many passes;
     - for batches of a class of their own, whose ``to`` may not take ``non_blocking``;
@@ -51,7 +52,7 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
 from turbofix.nodes import parse
 from turbofix.program.evidence import of_copy, of_loader, of_value
-from turbofix.program.model import Framework, TrainingProgram
+from turbofix.program.model import Framework, TrainingProgram, Transfer
 from turbofix.program.names import dotted, targets, walk_here
 from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
@@ -82,9 +83,9 @@ VIEWS = ("numpy", "view", "detach", "squeeze", "unsqueeze", "reshape", "flatten"
 
 @dataclass(frozen=True)
 class Plan:
-    """The copies, each with the source of what its ``non_blocking`` is set to."""
+    """The copies, each with the source of what its ``non_blocking`` is set to, and the cast that goes behind it."""
 
-    values: tuple[tuple[Site, str], ...]
+    values: tuple[tuple[Transfer, str], ...]
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.finding(
                 transfer.site,
                 message,
-                plan=Plan(tuple((each.transfer.site, each.value) for each in group if each.value is not None)),
+                plan=Plan(tuple((each.transfer, each.value) for each in group if each.value is not None)),
                 evidence=seen,
                 for_speed=timed,
                 assumes=copy.assumes,
@@ -200,8 +201,12 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         edit.argument(plan.call, "dataloader_config", f"{configuration(plan.call, edit)}({told})")
         return
     assert isinstance(plan, Plan)
-    for site, value in plan.values:
-        edit.argument(site, "non_blocking", filled(value, edit, site))
+    for copy, value in plan.values:
+        edit.argument(copy.site, "non_blocking", filled(value, edit, copy.site))
+        if copy.cast is not None:
+            cast, of, text = copy.cast
+            edit.cut(cast, of)
+            edit.insert_after(copy.site, text)
 
 
 def unless_changed(program: TrainingProgram, copy: Copying) -> Copying:

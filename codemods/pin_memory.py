@@ -146,7 +146,9 @@ def moved_by(
         return None
     for copy in loader.copies:
         goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)
-        if goes is not None and (eased_by is not None or (pinning(loader) == "no" and not copy.pageable)):
+        if goes is not None and (
+            eased_by is not None or (pinning(loader) == "no" and (copy.cast is not None or not copy.pageable))
+        ):
             return copy.site.line_from(loader.site.path), eased_by.assumes if eased_by is not None else goes, copy
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     moving = any(each.transfers for each in loops if loader.site in each.loaders)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
 
+from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.events import Arguments, Event, Passed
@@ -85,12 +86,19 @@ _LEGACY = {
 }
 """Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
 _OF_NUMPY = {
-    "numpy.zeros": "torch.zeros",
-    "numpy.ones": "torch.ones",
     "numpy.random.randn": "torch.randn",
     "numpy.random.rand": "torch.rand",
     "numpy.random.normal": "torch.randn",
 }
+_FILLED_BY_NUMPY = words("numpy.zeros numpy.ones numpy.eye numpy.identity")
+_NUMBERS = {
+    **dict.fromkeys(("bool", "bool_", "numpy.bool_"), "torch.bool"),
+    **dict.fromkeys(("uint8", "numpy.uint8"), "torch.uint8"),
+    **dict.fromkeys(("int", "int64", "numpy.int64", "long"), "torch.long"),
+    **dict.fromkeys(("float32", "numpy.float32"), "torch.float32"),
+    **dict.fromkeys(("float", "float64", "numpy.float64", "double"), "torch.double"),
+}
+"""Types of numpy's numbers, as torch calls them."""
 
 
 def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> tuple[Creation, ...]:
@@ -261,6 +269,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
         unsure=not like and passed is not None and "unknown" in {device_of(each)[1] for each in members(passed.value)},
         unused=facts.places.site(unused, event.module) if unused is not None else None,
         helpers=tuple(making.helpers.values()),
+        needless=tuple(making.needless),
         only_if=" ".join(facts.places.text(chosen.test, event.module).split()) if chosen is not None else None,
         why_not=why_not,
     )
@@ -277,11 +286,12 @@ class _Call:
     function: str | None = None
     arguments: tuple[str, ...] = ()
     dtype: str | None = None
+    written: str | None = None
 
     def made(self, analysis: Analysis, own: Executed) -> Made:
         """As the model tells it."""
         site = analysis.facts.places.site(self.node, self.frame.module)
-        return Made(site, self.name, self.function, self.arguments, self.dtype, self.frame is not own)
+        return Made(site, self.name, self.function, self.arguments, self.dtype, self.frame is not own, self.written)
 
 
 @dataclass(eq=False)
@@ -303,6 +313,7 @@ class _Making:
     parts: list[ast.AST] = field(default_factory=list)  # statements that write into it
     helpers: dict[ast.AST, Helper] = field(default_factory=dict)  # functions that make it
     reasons: list[str] = field(default_factory=list)
+    needless: list[Site] = field(default_factory=list)  # statements of which nothing is left
     chosen: ast.If | None = None  # only there is it copied, and it goes on behind it
 
     def follow(self, node: ast.expr) -> bool:
@@ -504,17 +515,94 @@ class _Making:
                 if events[0].name == "numpy.random.normal":
                     shape = _standard_normal(self.analysis, only)
                     sizes = [shape] if shape is not None else []
-                elif events[0].name in ("numpy.zeros", "numpy.ones") and len(sizes) > 1:
-                    sizes = []  # it is told a type
                 if sizes:
                     behind = self.analysis.facts.places.parent(node, self.frame.module)
                     cast = isinstance(behind, ast.Attribute) and behind.attr == "float"
                     dtype = None if cast else _LEGACY.get(name, "torch.double")
                     return told(function, tuple(" ".join(text(each).split()) for each in sizes), dtype)
+        if only is not None and not node.keywords and (found := self._of_numpy(only)) is not None:
+            written, dtype = found
+            return _Call(node, self.frame, name, given, written=_as(_LEGACY.get(name, dtype), written, dtype))
         whole = all(_is_whole(each.value) for each in given.positions)
         if name in _LEGACY and (whole or len(node.args) > 1 or (only is not None and _is_shape(only))):
             return told("torch.empty", tuple(map(text, node.args)), _LEGACY[name])
         return None
+
+    def _of_numpy(self, node: ast.expr) -> tuple[str, str] | None:
+        """What numpy or ``range`` makes of numbers alone: how torch writes it, and the type of its numbers."""
+        text = partial(self.analysis.facts.places.text, module=self.frame.module)
+        if isinstance(node, ast.Name):
+            return self._of_numpy(value) if (value := self._just_above(node)) is not None else None
+        if isinstance(node, ast.Subscript) and not any(isinstance(each, ast.Constant) for each in walk(node.slice)):
+            of, index = self._of_numpy(node.value), re.sub(r"\w+\.newaxis", "None", text(node.slice))
+            return (
+                (f"{of[0]}[{index}]", of[1])
+                if of is not None and not re.search("[a-z]", index.replace("None", ""))
+                else None
+            )
+        if not isinstance(node, ast.Call):
+            return None
+        told = ", ".join(" ".join(text(each).split()) for each in node.args)
+        given = {each.arg: each.value for each in node.keywords}
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else None
+        names = {event.name for event in self._events(node) if event.kind == "call"}
+        name = names.pop() if len(names) == 1 else dotted(node.func) or ""
+        rest = node.args if name in (*_FILLED_BY_NUMPY, "numpy.arange", "range") else node.args[1:]
+        if not all(map(self._is_plain, rest)):
+            return None
+        if name in _FILLED_BY_NUMPY and given.keys() <= {"dtype"} and (name != "numpy.eye" or len(node.args) < 3):
+            dtype = self._number(given["dtype"]) if given else "torch.double"
+            short = "eye" if name == "numpy.identity" else name.removeprefix("numpy.")
+            written = f"{{torch.{short}}}({told}, dtype={{{dtype}}}, device={{device}})"
+            return (written, dtype) if dtype is not None else None
+        if name in ("numpy.arange", "range") and not given:
+            whole = name == "range" or all(self._is_size(each) for each in node.args)
+            return (f"{{torch.arange}}({told}, device={{device}})", "torch.long") if whole else None
+        inner = self._of_numpy(node.args[0]) if node.args and name.startswith("numpy.") else None
+        if inner is not None and name in ("numpy.array", "numpy.asarray") and len(node.args) == 1 and not given:
+            return inner
+        if inner is not None and name in ("numpy.triu", "numpy.tril") and given.keys() <= {"k"}:
+            diagonal = [*node.args[1:], *given.values()]
+            more = f", diagonal={text(diagonal[0])}" if diagonal and all(map(self._is_plain, diagonal)) else ""
+            return (f"{{torch.{name[6:]}}}({inner[0]}{more})", inner[1]) if bool(more) == bool(diagonal) else None
+        if inner is not None and name == "numpy.tile" and len(rest) == 1 and isinstance(rest[0], (ast.List, ast.Tuple)):
+            return f"{{torch.tile}}({inner[0]}, {text(rest[0])})", inner[1]
+        if method in ("astype", "flatten") and isinstance(node.func, ast.Attribute) and not given:
+            of = self._of_numpy(node.func.value)
+            if of is not None and method == "flatten":
+                return (f"{of[0]}.flatten()", of[1]) if not told else None
+            dtype = self._number(node.args[0]) if len(node.args) == 1 else None
+            return (_as(dtype, *of), dtype) if of is not None and dtype is not None else None
+        return None
+
+    def _number(self, node: ast.expr) -> str | None:
+        """A type of numbers that numpy is told, as torch calls it."""
+        found = qualnames(self.frame.values.get(node) or External(dotted(node) or ""))
+        named = node.value if isinstance(node, ast.Constant) else found.pop() if len(found) == 1 else dotted(node)
+        return _NUMBERS.get(str(named).removeprefix("builtins."))
+
+    def _is_size(self, node: ast.expr) -> bool:
+        """Whether it is a whole number: written, a size, a length, or computed of such."""
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Div):
+            return self._is_size(node.left) and self._is_size(node.right)
+        sized = isinstance(node, ast.Subscript) and _is_shape(node.value)
+        held = self.frame.values.get(node)
+        asked = isinstance(node, ast.Call) and (dotted(node.func) == "len" or str(dotted(node.func)).endswith(".size"))
+        return sized or asked or (held is not None and _is_whole(held))
+
+    def _just_above(self, node: ast.Name) -> ast.expr | None:
+        """What the statement straight above gives a name, which nothing else reads: that goes away."""
+        places, module = self.analysis.facts.places, self.frame.module
+        own = places.statement(node, module)
+        block = places.block(own, module) if own is not None else []
+        before = block[block.index(own) - 1] if own in block[1:] else None
+        if not isinstance(before, ast.Assign) or [dotted(each) for each in before.targets] != [node.id]:
+            return None
+        reads = readers(places.scope(node, module)).get(before.targets[0], ())
+        if [*reads] != [node]:
+            return None
+        self.needless.append(places.site(before, module))
+        return before.value
 
     def statement_to_drop(self) -> ast.stmt | None:
         """``noise = noise.to(device)``, which does nothing else."""
@@ -659,6 +747,13 @@ def _chosen_by(analysis: Analysis, func: ast.expr, event: Event) -> tuple[ast.Na
     frames = facts.frames(event)
     types = [qualnames(facts.evaluate(each, frames)) for each in (chosen.body, chosen.orelse)]
     return (tensor, statement) if types == [{_ON_GPU}, {_ON_HOST}] else None
+
+
+def _as(wanted: str | None, written: str, dtype: str) -> str:
+    """The same whole numbers in another type, torch's own where none is named: told where they are made, or cast."""
+    if f"dtype={{{dtype}}}" in written:
+        return written.replace(f", dtype={{{dtype}}}", f", dtype={{{wanted}}}" if wanted else "")
+    return written if wanted == dtype else f"{written}.to({{{wanted or 'torch.float32'}}})"
 
 
 def _is_literal(node: ast.expr) -> bool:

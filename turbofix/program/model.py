@@ -318,6 +318,7 @@ class Transfer:
     guard: Guard = ALWAYS
     dtype_only: bool = False
     pageable: bool = False  # from numpy or a freshly made host tensor: never pinned, non_blocking gains nothing
+    cast: tuple[Site, Site, str] | None = None  # if so only by this cast of what the loader made: it, that, its text
     again: bool = False  # of what an earlier transfer has brought to the device already
     loader: Site | None = None  # the loader whose batch it moves
     likely: Literal["batch", "output"] | None = None  # where `what` is unknown: what its use makes it, not its making
@@ -335,6 +336,7 @@ class Made:
     arguments: tuple[str, ...] = ()
     dtype: str | None = None
     inside: bool = False
+    written: str | None = None  # all of it as torch writes it, with names and the device in braces
 
 
 @dataclass(frozen=True)
@@ -374,6 +376,7 @@ class Creation:
     unsure: bool = False
     meets: bool = False
     unused: Site | None = None
+    needless: tuple[Site, ...] = ()  # statements whose values `calls` hold
     helpers: tuple[Helper, ...] = ()
     only_if: str | None = None
     why_not: str | None = None

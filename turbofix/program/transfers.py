@@ -113,21 +113,20 @@ def _is_built_here(node: ast.AST) -> bool:
     return (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
 
 
-def _is_cast_to_its_type(analysis: Analysis, node: ast.AST, loaders: frozenset[Site]) -> bool:
-    """Whether ``x.float().to(device)`` moves ``x`` itself: a part of a batch whose loader gives float32 alone."""
+def _cast(analysis: Analysis, node: ast.AST, loaders: frozenset[Site]) -> tuple[ast.Call, set[Site]] | None:
+    """The cast before a copy, ``x.float()``, where ``x`` is a part of a batch as its loaders made it, and those."""
     cast = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-    if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute) or cast.func.attr != "float":
-        return False
+    if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute) or cast.args or cast.keywords:
+        return None
     asked = (event for event in analysis.facts.at(cast) if event.kind in ("call", "cast"))
     given = [each for event in asked for each in members(event.receiver) if not isinstance(each, Unknown)]
-    if cast.args or cast.keywords or not given:
-        return False
-    for each in given:
-        found = loader_sites(analysis, each.source) if isinstance(each, Tensor) and not each.pageable else ()
-        sites = loaders.intersection(found) or found
-        if not sites or not all(gives_float32(analysis, site) for site in sites):
-            return False
-    return True
+    found: set[Site] = set()
+    for each in given if cast.func.attr in _CASTS else ():
+        sites = loader_sites(analysis, each.source) if isinstance(each, Tensor) and not each.pageable else ()
+        found.update(loaders.intersection(sites) or sites)
+        if not sites:
+            return None
+    return (cast, found) if found else None
 
 
 def _likely(analysis: Analysis, value: Value | None, loop: ast.AST) -> Literal["batch", "output"] | None:
@@ -171,7 +170,9 @@ def transfer_of(
         elif is_dtype(first.value):
             dtype_only = arguments.get("device", 1) is None
     what, loader, pageable = moved(analysis, event.receiver, loaders)
-    is_kept = pageable and _is_cast_to_its_type(analysis, event.node, frozenset(loaders))
+    cast = _cast(analysis, event.node, frozenset(loaders))
+    is_kept = cast is not None and ast.unparse(cast[0].func).endswith(".float")
+    is_kept = is_kept and cast is not None and all(gives_float32(analysis, site) for site in cast[1])
     if what in ("batch", "input") and _is_used_as_mapping(analysis, event):
         what = "object"
     position = {"to": 2, "cuda": 1, "type": 1}.get(method)
@@ -193,10 +194,18 @@ def transfer_of(
         dtype_only=dtype_only,
         again=_is_there(event.receiver) and placement.where != "cpu",
         pageable=pageable,
+        cast=_cast_apart(analysis, event, cast[0]) if pageable and cast is not None and not placement.mps else None,
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
     )
+
+
+def _cast_apart(analysis: Analysis, event: Event, cast: ast.Call) -> tuple[Site, Site, str]:
+    """A cast, what it is called on, and its text behind that."""
+    assert isinstance(cast.func, ast.Attribute)
+    site = analysis.facts.places.site
+    return site(cast, event.module), site(cast.func.value, event.module), f".{cast.func.attr}()"
 
 
 def _is_used_as_mapping(analysis: Analysis, event: Event) -> bool:
@@ -265,6 +274,7 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=pageable,
         again=first.again and second.again,
+        cast=first.cast if first.cast == second.cast else None,
         loader=first.loader if first.loader == second.loader else None,
         to=first.to
         if first.to == second.to
