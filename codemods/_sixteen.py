@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from turbofix.edits import Refuse
+from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site, Worth
-from turbofix.program.libraries import unfit_for_half
+from turbofix.program.libraries import NO_MIXING, unfit_for_half
 from turbofix.program.model import Called, Model, Step, TrainingProgram
 from turbofix.program.sizes import batch_of, is_bound_by_launches
 
+from ._loaders import node_of
 from ._precision import (
     CONVOLUTIONS,
     CONVOLVING,
@@ -19,6 +21,7 @@ from ._precision import (
     MATMULS,
     PRODUCTS,
     RECURRENT,
+    SIMPLE,
     may_contain,
     models_of,
     version,
@@ -141,16 +144,47 @@ def optimizer_names(program: TrainingProgram, step: Step) -> set[str | None]:
     return {optimizer.qualname for site in step.optimizers if (optimizer := program.optimizer(site)) is not None}
 
 
+def islands(program: TrainingProgram, calls: Iterable[Called], outside: Collection[Site] = ()) -> tuple[Called, ...]:
+    """The calls of a forward pass that are unfit for 16 bits, and can be given what they take.
+
+    What stands ``outside`` of the models is given 32 bits there.
+    """
+    if any(optimizer.complex for optimizer in program.optimizers):
+        return ()
+    return tuple(call for call in calls if is_unfit(call) and call.operands and call.site not in outside)
+
+
+def is_unfit(call: Called) -> bool:
+    """Whether a call in the forward pass may be given 16 bits that it does not take."""
+    return not call.beside and (call.of_halves or call.of_weights) and unfit_for_half(call.qualname) is not None
+
+
+def keep_wide(call: Called, edit: Edit) -> None:
+    """Give the operands of a call 32 bits, or, where it does not mix, the type of its first one."""
+    ending, why = ".float()", unfit_for_half(call.qualname)
+    if why == NO_MIXING:
+        node = node_of(edit, call.site)
+        owner = node.func if isinstance(node, ast.Call) and call.qualname.startswith("Tensor.") else node
+        owners = [owner.value] if isinstance(owner, (ast.Attribute, ast.Subscript)) else []
+        if isinstance(owner, ast.Call):
+            owners = [each.value for each in owner.keywords if each.arg == "input"] + owner.args
+        text = ast.unparse(owners[0]) if owners else ""
+        if not SIMPLE.fullmatch(text):
+            raise Refuse(f"{call.qualname} on line {call.site.line} {why}")
+        ending = f".to({text}.dtype)"
+    for site in call.operands:
+        edit.insert_after(site, ending)
+
+
 def unsafe_call(calls: Iterable[Called], half: str, here: Path, outside: Collection[Site] = ()) -> str | None:
     """Why the forward pass would break or lose its meaning in 16 bits, if one of its calls says so.
 
-    What stands ``outside`` of the models can be given 32 bits.
+    What stands ``outside`` of the models, or is an island, can be given what it takes.
     """
     for call in calls:
         if call.beside:
             continue
-        narrow = (call.of_halves or call.of_weights) and call.site not in outside
-        why = unfit_for_half(call.qualname) if narrow else None
+        why = unfit_for_half(call.qualname) if is_unfit(call) and call.site not in outside else None
         why = why or next((why for prefix, why in UNSAFE if call.qualname.startswith(prefix)), None)
         if why is not None and call.constants != ("custom_fwd",):
             return f"{call.qualname} on {call.site.line_from(here)} {why}"

@@ -11,7 +11,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Site, Worth
 from turbofix.program.evidence import of_forward, of_value
-from turbofix.program.model import ModuleSteps, Owner, Step, Training, TrainingProgram
+from turbofix.program.model import Called, ModuleSteps, Owner, Step, Training, TrainingProgram
 from turbofix.program.sizes import is_bound_by_launches
 
 from ._loaders import reason_beside
@@ -23,6 +23,7 @@ from ._sixteen import (
     TINY_BATCH,
     VOLTA,
     is_tiny,
+    islands,
     needs_float16,
     optimizer_names,
     refuse_model,
@@ -148,13 +149,14 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         half = half if not narrow else "16" if first else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
-        sure = sure and not is_sharded(training)
+        kept = islands(program, training.module.calls) if training.module is not None else ()
+        sure = sure and not is_sharded(training) and not kept
         assumes = (
             *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
             *((OPTION_DEFAULT,) if training.parsed else ()),
         )
-        plan = Switch("precision", value, given.edit_at if given.option is not None else None)
+        plan = Switch("precision", value, given.edit_at if given.option is not None else None, (), kept)
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -186,7 +188,7 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
         return f"the script asks for precision={given.text} itself, on purpose as it seems"
     if module is not None and module.manual and needs_a_scaler(training):
         return "the module steps its optimizers itself, and can take no bfloat16, which needs no scaler"
-    reason = why_not_in_steps(module, training.site.path) if module is not None else None
+    reason = why_not_in_steps(program, module, training.site.path) if module is not None else None
     if reason is not None:
         return reason
     if program.target.capability < AMPERE:
@@ -207,12 +209,12 @@ def why_not_under_lightning(program: TrainingProgram, training: Training) -> str
     return why_not_setting(program, given_first, "precision", "bf16-mixed")
 
 
-def why_not_in_steps(module: ModuleSteps, here: Path) -> str | None:
+def why_not_in_steps(program: TrainingProgram, module: ModuleSteps, here: Path) -> str | None:
     """What a module's steps do that raises in 16 bits."""
     for name in (*module.losses, *(call.qualname for call in module.calls)):
         if name in LOGIT_LOSSES:
             return f"{name.rpartition('.')[2]} raises under autocast: return logits and use {LOGIT_LOSSES[name]}"
-    return unsafe_call(module.calls, "bfloat16", here)
+    return unsafe_call(module.calls, "bfloat16", here, {each.site for each in islands(program, module.calls)})
 
 
 def is_plain(module: ModuleSteps | None) -> bool:
@@ -256,11 +258,12 @@ def under_accelerate(codemod: Codemod, program: TrainingProgram) -> Iterator[Fin
             continue
         launched = given.state == "absent" or given.values == (None,)
         at = None if given.state == "absent" else site
-        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at)
+        kept = tuple(dict.fromkeys(each for step in steps for each in islands(program, calls_in_models(step))))
+        plan = Switch("mixed_precision", '"bf16" if {torch.cuda.is_available}() else "no"', at, (), kept)
         plain = program.complete and not given.reads and all(models_of(program, step) for step in steps)
         assumes = (
             *((OPTION_DEFAULT,) if launched or not is_off(owner.argument("cpu")) else ()),
-            *(() if plain else (LEARNS_IN_16_BITS,)),
+            *(() if plain and not kept else (LEARNS_IN_16_BITS,)),
         )
         worth = min(each for each in (worth_of(program, step) for step in steps) if each is not None)
         yield codemod.finding(site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
@@ -298,12 +301,17 @@ def refuse_under_accelerate(program: TrainingProgram, step: Step) -> None:
         refuse_model(model)
         if (layer := needs_float16(model)) is not None:
             raise Refuse(f"the model has {layer}, which autocast computes in float16, and bf16 has no scaler")
-    loop = step.loop.site
-    beside = (loop, *(act.function for act in step.backwards if act.function is not None))
-    inside_models = tuple(call for call in step.calls if not any(holds(each, call.site) for each in beside))
+    inside_models = calls_in_models(step)
     for call in inside_models:
         if call.qualname in LOGIT_LOSSES:
             raise Refuse(f"{call.qualname.rpartition('.')[2]} in the model raises under autocast")
-    reason = unsafe_call(inside_models, "bfloat16", loop.path)
+    kept = {each.site for each in islands(program, inside_models)}
+    reason = unsafe_call(inside_models, "bfloat16", step.loop.site.path, kept)
     if reason is not None:
         raise Refuse(reason)
+
+
+def calls_in_models(step: Step) -> tuple[Called, ...]:
+    """The calls of a step that its models make, which alone run under Accelerate's autocast."""
+    beside = (step.loop.site, *(act.function for act in step.backwards if act.function is not None))
+    return tuple(call for call in step.calls if not any(holds(each, call.site) for each in beside))

@@ -7,7 +7,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Site
 from turbofix.program.evidence import of_value
-from turbofix.program.model import Argument, Training, TrainingProgram
+from turbofix.program.model import Argument, Called, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._options import turned_on
@@ -32,13 +32,14 @@ class Switch:
     """One setting and the value that it is to get; qualified names in braces are written as the file calls them.
 
     ``value_at`` is where the value stands, outside the call or in it; None where it is added: to the call, or to the
-    project's own class of settings, some fields of which may stand at ``beside``.
+    project's own class of settings, some fields of which may stand at ``beside``. ``islands`` keep 32 bits.
     """
 
     name: str
     value: str
     value_at: Site | None = None
     beside: tuple[Site, ...] = ()
+    islands: tuple[Called, ...] = ()
 
 
 MIXED = (16, "16", "bf16", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "transformer-engine")

@@ -18,7 +18,8 @@ Use instead
             loss.backward()
 
     ``enabled`` is the script's own device test. Around a loss that is put together by hand, or ``BCELoss``, there is no
-    region: its results become float32 again behind the forward pass (``critic(images).float()``). The ``Trainer`` of
+    region: its results become float32 again behind the forward pass (``critic(images).float()``). Within a model, what
+    has no kernel for 16 bits is given ``x.float()``, what does not mix types ``x.to(y.dtype)``. The ``Trainer`` of
     transformers, Lightning and Accelerate have a switch for it. On Volta and Turing (``--gpu volta``), and
     for LSTMs, ``DataParallel`` and what Lightning's steps hand to numpy, it is float16, with a ``GradScaler``. An
     option that is off is turned on where there is a GPU; calls of models beside the training's autocast get theirs.
@@ -26,10 +27,10 @@ Use instead
 When refused
     Nothing is said of programs that never reach a GPU, of GPUs before Volta, and of models without matrix products and
     convolutions. It is refused for float64 and half precision, beside apex, a scaler or autocast elsewhere, where a
-    library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions that
-    raise in 16 bits in the forward pass, and in reinforcement learning, where a step compares with what the model did
-    in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where its state cannot be
-    saved it finds its scale anew. Frameworks' switches are left alone where an engine decides.
+    library's own kernels pass messages in graphs, for gradients of gradients and closures (L-BFGS), for functions
+    in the forward pass that cannot be given another type, and in reinforcement learning, where a step compares with
+    what the model did in float32. A scaler that cannot go along with the optimizer is a name of the step's file; where
+    its state cannot be saved it finds its scale anew. Frameworks' switches are left alone where an engine decides.
 
 Risk
     equivalent: products are rounded to 8 bits of mantissa (bfloat16) or 11 (float16), sums stay in float32. With
@@ -87,6 +88,8 @@ from ._sixteen import (
     AMPERE,
     LOGIT_LOSSES,
     VOLTA,
+    islands,
+    keep_wide,
     needs_float16,
     optimizer_names,
     refuse_model,
@@ -146,12 +149,13 @@ class Wrap:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to rewrite: the regions, the type that they compute in, and the scaler for float16."""
+    """What to rewrite: the regions, their type, the scaler for float16, and the calls that are kept in 32 bits."""
 
     wraps: tuple[Wrap, ...]
     half: str
     scaling: Scaling | None = None
     old_torch: bool = False
+    islands: tuple[Called, ...] = ()
 
 
 @codemod.find
@@ -308,7 +312,7 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
     if step.scaler_updates:
         around += [part.site for part in program.precision if part.kind == "scaler"]
     refuse_program(program, step.loop.site.path, around)
-    refuse_step(program, step, half)
+    kept = refuse_step(program, step, half)
     wraps: list[Wrap] = []
     sure = is_sure(program, step) and (half == "bfloat16" or program.target.capability < AMPERE)
     blocked = why_apart(step)
@@ -327,8 +331,8 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
     if half == "float16" and wraps[0].test == THERE and program.target.torch < SCALER_SINCE:
         raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
     scaling = scaling_for(program, step, wraps[0].test) if half == "float16" else None
-    plan = Plan(tuple(wraps), half, scaling, program.target.torch < SCALER_SINCE)
-    return plan, () if sure else (LEARNS_IN_16_BITS,)
+    plan = Plan(tuple(wraps), half, scaling, program.target.torch < SCALER_SINCE, kept)
+    return plan, () if sure and not kept else (LEARNS_IN_16_BITS,)
 
 
 def is_sure(program: TrainingProgram, step: Step) -> bool:
@@ -412,8 +416,8 @@ def at_top_level(place: Placement, region: Region) -> bool:
     )
 
 
-def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
-    """Raise Refuse for what happens in the step."""
+def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called, ...]:
+    """Raise Refuse for what happens in the step; the calls in it that are kept in 32 bits."""
     refuse_regions(step)
     if any(update.closure for update in step.updates) or "torch.optim.LBFGS" in optimizer_names(program, step):
         raise Refuse("the optimizer calls the forward pass again through a closure")
@@ -422,9 +426,11 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> None:
     for model in models_of(program, step):
         refuse_model(model)
     outside = {call.site for region in step.forwards for call in region.unfit}
-    reason = unsafe_call(step.calls, half, step.forwards[0].first.path, outside)
+    kept = islands(program, step.calls, outside)
+    reason = unsafe_call(step.calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
     if reason is not None:
         raise Refuse(reason)
+    return kept
 
 
 def refuse_regions(step: Step) -> None:
@@ -486,7 +492,8 @@ def evaluation_wrap(program: TrainingProgram, evaluation: Evaluation, step: Step
         return None
     if not evaluation.loaders or not set(evaluation.models) & set(step.models):
         return None  # a loop over no loader shows or translates a few samples
-    if unsafe_call(evaluation.calls, half, region.first.path):
+    shared = {each.site for each in islands(program, step.calls)}
+    if unsafe_call(evaluation.calls, half, region.first.path, shared):
         return None
     try:
         test = test_in(program, evaluation, region)
@@ -508,6 +515,9 @@ def is_set_in(region: Region, test: str, edit: Edit) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Put the regions under autocast, and the scaler around backward and step."""
     plan = finding.plan
+    if isinstance(plan, (Switch, Plan)):
+        for kept in plan.islands:
+            keep_wide(kept, edit)
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
         return

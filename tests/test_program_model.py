@@ -844,15 +844,6 @@ def test_schedulers_and_environments_are_no_optimizers() -> None:
     assert len(step.updates) == 1 and [act.receiver_text for act in step.scheduler_steps] == ["scheduler"]
 
 
-def test_a_return_in_the_forward_pass_blocks_the_region() -> None:
-    text = FUNCTIONS.replace(
-        "        loss = F.cross_entropy(model(x), y)\n",
-        "        out = model(x)\n        if out is None:\n            return\n        loss = F.cross_entropy(out, y)\n",
-    )
-    region = only_step(program(text)).forward
-    assert region is not None and len(region.blockers) == 1 and "returns" in region.blockers[0]
-
-
 def test_a_loss_in_the_statement_of_its_backward() -> None:
     text = FLAT.replace("loss = criterion(out, y)", "loss = out.sum()").replace(
         "loss.backward()", "criterion(model(x), y).backward()"

@@ -7,6 +7,7 @@ A qualified name is canonical when it is the shortest one that the library docum
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 
@@ -175,22 +176,37 @@ _HALF = words(
 )
 
 
+NO_KERNEL, NO_MIXING = "has no kernel for 16 bits", "does not mix 16 and 32 bits"
 _NO_KERNEL = words(
     """
     cholesky cholesky_inverse cholesky_solve complex det eig geqrf inverse istft logdet lstsq lu lu_solve nanquantile
     pinverse polar qr quantile slogdet stft svd svd_lowrank symeig triangular_solve view_as_complex
     """
 )
-_NO_MIXING = words(
-    "index_add index_copy index_put lerp masked_scatter scatter scatter_add scatter_reduce smm spmm sspaddmm"
-)
-_UNFIT_PACKAGES = {
-    "torch.linalg.": "has no kernel for 16 bits",
-    "torch.fft.": "has no kernel for 16 bits",
-    "torch.sparse.": "does not mix 16 and 32 bits",
-    "torch_scatter.": "does not mix 16 and 32 bits",
-    "torch_sparse.": "does not mix 16 and 32 bits",
+_MIXED: Mapping[str, tuple[tuple[str, int], ...]] = {
+    **dict.fromkeys(("index_add", "scatter", "scatter_add", "scatter_reduce"), (("source", 2), ("src", 2))),
+    **dict.fromkeys(("smm", "spmm", "sspaddmm"), ()),
+    "index_copy": (("tensor", 2), ("source", 2)),
+    "index_put": (("values", 1),),
+    "lerp": (("end", 0), ("weight", 1)),
+    "masked_scatter": (("source", 1),),
 }
+"""What takes operands of one type, and which of them can be given that of the first: by name, or place in a method."""
+_PAIRS = words("cholesky_solve complex lstsq lu_solve polar solve solve_ex solve_triangular triangular_solve")
+_UNFIT_PACKAGES = {
+    "torch.linalg.": NO_KERNEL,
+    "torch.fft.": NO_KERNEL,
+    "torch.sparse.": NO_MIXING,
+    "torch_scatter.": NO_MIXING,
+    "torch_sparse.": NO_MIXING,
+}
+_FIT = words(
+    """
+    fftfreq rfftfreq fftshift ifftshift norm vector_norm matrix_norm cross diagonal vecdot matmul multi_dot matrix_power
+    """
+)
+"""What of those packages computes in 16 bits, or is widened by autocast."""
+_OF_COMPLEX = ("torch.fft.i", "torch.fft.hfft", "torch.istft", "Tensor.istft")
 
 
 @lru_cache(maxsize=1024)
@@ -202,10 +218,27 @@ def unfit_for_half(name: str) -> str | None:
     owner, _, last = name.rstrip("_").rpartition(".")
     if owner in ("torch", "Tensor"):
         if last in _NO_KERNEL:
-            return "has no kernel for 16 bits"
-        if last in _NO_MIXING:
-            return "does not mix 16 and 32 bits"
+            return NO_KERNEL
+        if last in _MIXED:
+            return NO_MIXING
+    if owner in ("torch.linalg", "torch.fft") and last in _FIT:
+        return None
     return next((why for package, why in _UNFIT_PACKAGES.items() if name.startswith(package)), None)
+
+
+def widened_operands(name: str) -> tuple[tuple[str, int], ...]:
+    """The operands of what is unfit for 16 bits that can be given another type, by name and by place in the call.
+
+    None where they may be complex numbers, which have no other type.
+    """
+    owner, _, last = name.rstrip("_").rpartition(".")
+    method = owner == "Tensor"
+    if owner in ("torch", "Tensor") and last in _MIXED:
+        return tuple((key, place + (not method)) for key, place in _MIXED[last])
+    if unfit_for_half(name) != NO_KERNEL or name.startswith(_OF_COMPLEX):
+        return ()
+    places = ("input", "real", "abs", "A"), ("other", "imag", "angle", "B")
+    return tuple((key, place - method) for place in range(1 + (last in _PAIRS)) for key in places[place])
 
 
 def is_product(name: str) -> bool:
@@ -220,7 +253,7 @@ def precision_of(name: str, *, half: bool) -> bool:
     The lists are those of torch's page on autocast; what they do not name takes the precision of its operands.
     """
     last = name.rpartition(".")[2]
-    return last in _HALF or (half and last not in _FLOAT32)
+    return last in _HALF or (half and last not in _FLOAT32 and unfit_for_half(name) != NO_KERNEL)
 
 
 def is_widened(name: str) -> bool:

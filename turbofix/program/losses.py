@@ -12,6 +12,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
+from turbofix.program.libraries import NO_MIXING, unfit_for_half, widened_operands
 from turbofix.program.model import Called, Loss, Region
 from turbofix.program.names import targets
 from turbofix.program.objects import models_in
@@ -26,6 +27,7 @@ from turbofix.program.values import (
     Opaque,
     Tensor,
     Unknown,
+    Value,
     members,
 )
 from turbofix.records import dataclass
@@ -333,6 +335,8 @@ def called_in(
         call = known.get(event)
         if call is None:
             call = known[event] = _given_at(event)
+            if call[0] and unfit_for_half(call[0]) is not None:
+                call[1].operands = _operands(analysis, event, call[0])
         name, one = call
         if not name:
             continue
@@ -342,7 +346,7 @@ def called_in(
         given.add(one)
         given.beside = given.beside and loop is not None and _is_beside(analysis, event, loop, regions)
     return tuple(
-        Called(name, site, given.constants, given.weights, given.halves, given.beside)
+        Called(name, site, given.constants, given.weights, given.halves, given.beside, tuple(given.operands or ()))
         for (site, name), given in sorted(found.items(), key=_by_place)
     )
 
@@ -389,6 +393,28 @@ def _given_at(event: Event) -> tuple[str, _Given]:
     return name, _Given(tuple(constants), weights, halves)
 
 
+def _operands(analysis: Analysis, event: Event, name: str) -> list[Site]:
+    """The expressions of a call that is unfit for 16 bits to which a type can be given; none where one is no tensor."""
+    node, places = event.node, analysis.facts.places
+    if event.arguments is None or not isinstance(node, (ast.Call, ast.Subscript)):
+        return []
+    found: dict[ast.AST, Value | None] = {}
+    for key, place in widened_operands(name):
+        passed = event.arguments.get(key, place) if place >= 0 else None
+        if passed is not None and passed.node is not None:
+            found[passed.node] = passed.value
+        elif place < 0 and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found[node.func.value] = event.receiver
+    if isinstance(node, ast.Subscript):  # `kept[mask] = values`
+        statement = places.parent(node, event.module)
+        if isinstance(statement, ast.Assign) and statement.targets == [node]:
+            found[statement.value] = event.arguments.positions[1].value
+    mixed = unfit_for_half(name) == NO_MIXING
+    tensors = {each: {type(one) for one in members(value)} == {Tensor} for each, value in found.items()}
+    kept = [each for each, sure in tensors.items() if sure or not mixed]
+    return [places.site(each, event.module) for each in kept]
+
+
 def qualname_of(event: Event) -> str:
     """The name of what a call calls; ``Tensor.scatter.value`` where one number is scattered, which has no type."""
     owner, _, last = event.name.rstrip("_").rpartition(".") if "scatter" in event.name else ("", "", "")
@@ -408,10 +434,13 @@ class _Given:
     weights: bool = False
     halves: bool = False
     beside: bool = True
+    operands: list[Site] | None = None
 
     def add(self, other: _Given) -> None:
         """Another caller may pass others."""
         self.weights = self.weights or other.weights
         self.halves = self.halves or other.halves
+        if other.operands is not None:
+            self.operands = [each for each in other.operands if self.operands is None or each in self.operands]
         if other.constants:
             self.constants += tuple([each for each in other.constants if each not in self.constants])

@@ -482,7 +482,8 @@ class Called(NamedTuple):  # made by the thousand
     ``Tensor.masked_fill`` for methods of tensors. ``constants`` are its literal arguments.
     ``of_weights``: what it is given may be weights of the program's own (a parameter, or something that is not known),
     and not only what layers gave. ``of_halves``: under autocast something that it is given may come in 16 bits.
-    ``beside``: it happens in the loop, and in none of the statements of its forward passes."""
+    ``beside``: it happens in the loop, and in none of the statements of its forward passes. ``operands``: what of it is
+    to be given 32 bits, or the type of its first operand, where it is unfit for 16."""
 
     qualname: str
     site: Site
@@ -490,6 +491,7 @@ class Called(NamedTuple):  # made by the thousand
     of_weights: bool = False
     of_halves: bool = False
     beside: bool = False
+    operands: tuple[Site, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -463,25 +463,10 @@ def _changed(event: Event) -> Iterator[int]:
 
 
 def _leaving(statements: list[ast.stmt]) -> list[str]:
-    """Sentences for what leaves the statements before their end."""
-    found = []
-    for statement in statements:
-        for node in walk_here(statement):
-            if isinstance(node, ast.Return):
-                found.append("it returns from inside the forward pass")
-            elif isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
-                found.append("it yields from inside the forward pass")
-        if _leaves_loop(statement):
-            found.append("it leaves the loop from inside the forward pass")
-    return found
-
-
-def _leaves_loop(statement: ast.stmt) -> bool:
-    if isinstance(statement, (ast.Break, ast.Continue)):
-        return True
-    if isinstance(statement, (*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return False
-    return any(_leaves_loop(each) for block in blocks(statement) for each in block)
+    """What hands the autocast of the statements to others before their end; to leave them is no such thing."""
+    yielding = (ast.Yield, ast.YieldFrom, ast.Await)
+    nodes = (node for statement in statements for node in walk_here(statement))
+    return ["it yields from inside the forward pass"] if any(isinstance(each, yielding) for each in nodes) else []
 
 
 def is_update(event: Event) -> bool:
