@@ -49,9 +49,6 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
     """
     if sum(autocast_of(program, other) is None for other in program.steps) > 1:
         raise Refuse("several training loops would have to share one gradient scaler")
-    if step.grad_reads:
-        where = step.grad_reads[0].line_from(step.loop.site.path)
-        raise Refuse(f"{where} reads gradients by hand, which the scaler would have multiplied")
     if "horovod" in program.libraries:
         raise Refuse("horovod's optimizer has to be told before gradients are unscaled")
     if program.processes:
@@ -65,7 +62,7 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
         raise Refuse("backward and the optimizer's step stand in different functions")
     position, block = end_of_updates(step.updates)
     # A scaler that starts afresh skips a few updates, until it has found its scale: no reason to go without.
-    done = step.backwards, unscalings(step), step.updates, position, block
+    done = step.backwards, unscalings(program, step), step.updates, position, block
     try:
         optimizers = [optimizer_of(program, update) for update in step.updates]
         last = home_of(optimizers)
@@ -174,17 +171,28 @@ def beside(optimizer: str, word: str) -> str:
     return f"{owner}{dot}{word}"
 
 
-def unscalings(step: Step) -> tuple[tuple[Site, str], ...]:
-    """The clips before which gradients are unscaled, with the optimizer's name.
+def unscalings(program: TrainingProgram, step: Step) -> tuple[tuple[Site, str], ...]:
+    """The backward pass behind which, or the clips before which, gradients are unscaled, with the optimizer's name.
 
-    That happens once between two steps, so a clip must run at most when its optimizer steps, and the first of several
-    exactly then. Raises Refuse where this is not known.
+    That happens once between two steps: behind a backward pass that each step follows. Else a clip must run at most
+    when its optimizer steps, and the first of several exactly then. Raises Refuse where this is not known.
     """
+    sole, names = step.backwards[0], dict.fromkeys(each.receiver_text for each in step.updates)
+    there = {each.site for each in program.optimizers if each.branch is None}
+    follow = all(
+        each.guard.tests == sole.guard.tests or (each.guard.kind == "config" and each.optimizer in there)
+        for each in step.updates
+    )
+    if follow and len(step.backwards) == 1 and step.accumulation is None:
+        return tuple((sole.statement, name) for name in names if step.clips or step.grad_reads)
+    if step.grad_reads:
+        where = step.grad_reads[0].line_from(step.loop.site.path)
+        raise Refuse(f"{where} reads gradients by hand, which the scaler would have multiplied")
     first: dict[str, Site] = {}
     for clip in step.clips:
         updates = [update for update in step.updates if clip.optimizer in (None, update.optimizer)]
-        names = {update.receiver_text for update in updates}
-        if len(names) != 1 or clip.function != updates[0].function:
+        named = {update.receiver_text for update in updates}
+        if len(named) != 1 or clip.function != updates[0].function:
             raise Refuse(f"it is not known which optimizer's gradients are clipped on line {clip.site.line}")
         tests = updates[0].guard.tests
         if clip.guard.tests[: len(tests)] != tests:
@@ -194,7 +202,7 @@ def unscalings(step: Step) -> tuple[tuple[Site, str], ...]:
             )
         if len(step.clips) > 1 and clip.guard.tests != tests:
             raise Refuse(f"gradients are clipped under several conditions (line {clip.site.line})")
-        first.setdefault(names.pop(), clip.statement)
+        first.setdefault(named.pop(), clip.statement)
     return tuple((site, name) for name, site in first.items())
 
 
@@ -242,8 +250,10 @@ def scale(scaling: Scaling, edit: Edit, *, old_torch: bool) -> None:
             raise Refuse(f"line {backward.site.line} is not a plain call that the scaler could take over")
         inner = receiver[1:-1] if receiver.startswith("(") and receiver.endswith(")") else receiver
         edit.replace(backward.site, f"{scaling.in_step}.scale({inner}){found}{rest}")
-    for clip, optimizer in scaling.unscale:
-        edit.before(clip, f"{scaling.in_step}.unscale_({optimizer})")
+    backwards = {each.statement for each in scaling.backwards}
+    for place, optimizer in scaling.unscale:
+        put = edit.after if place in backwards else edit.before
+        put(place, f"{scaling.in_step}.unscale_({optimizer})")
     for update in scaling.updates:
         if edit.text(update.site) != f"{update.receiver_text}.step()":
             raise Refuse(f"line {update.site.line} is not a plain call that the scaler could take over")

@@ -120,7 +120,8 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
     """Trainings of Lightning, whose trainer puts the module's steps under autocast, with their losses."""
     for training in program.trainings:
         given = training.argument("precision")
-        narrow = needs_a_scaler(training)
+        number = given.state == "option" and isinstance(given.values[0], int)  # by `type=int`, which takes no "bf16"
+        narrow = number or needs_a_scaler(training)
         message = f"Lightning's trainer computes in float32; the GPU is faster in {'float16' if narrow else 'bfloat16'}"
         seen = evidence(training, "precision")
         if program.target.capability < VOLTA or on_gpu(training) is False:
@@ -139,14 +140,16 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         worth = worth_under_lightning(program, training)
         if training.precision == "other" or worth is None:
             continue
-        reason = why_not_under_lightning(program, training)
+        reason = why_not_under_lightning(program, training, narrow)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
             continue
         is_cuda = training.argument("accelerator").values == ("cuda",)
         first = training.module is not None and training.module.old is not None
-        half, full = ('"bf16"', "32") if first else ('"bf16-mixed"', '"32-true"')  # Lightning 1 knows no others
-        half = half if not narrow else "16" if first else '"16-mixed"'
+        half, full = (
+            ('"bf16"', "32") if first or number else ('"bf16-mixed"', '"32-true"')
+        )  # Lightning 1 knows no others
+        half = half if not narrow else "16" if first or number else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
         kept = islands(program, training.module.calls) if training.module is not None else ()
@@ -154,9 +157,9 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         assumes = (
             *(() if sure and not first and given.state == "absent" else (LEARNS_IN_16_BITS,)),
             *((ON_GPU,) if on_gpu(training) is None else ()),
-            *((OPTION_DEFAULT,) if training.parsed else ()),
+            *((OPTION_DEFAULT,) if training.parsed or given.state == "option" else ()),
         )
-        plan = Switch("precision", value, given.edit_at if given.option is not None else None, (), kept)
+        plan = Switch("precision", value, given.edit_at, (), kept)
         yield codemod.finding(training.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -179,14 +182,14 @@ def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth
     return Worth.SMALL if tiny else Worth.HIGH
 
 
-def why_not_under_lightning(program: TrainingProgram, training: Training) -> str | None:
+def why_not_under_lightning(program: TrainingProgram, training: Training, narrow: bool) -> str | None:
     """What makes mixed precision unsafe for a module, or what decides over it."""
     given, module = training.argument("precision"), training.module
-    if given.state == "option":
+    if given.state == "option" and given.edit_at is None:
         return f"the script leaves it to {said(given)}: pass bf16-mixed"
-    if given.state == "value" and given.values != (None,) and given.option is None:
-        return f"the script asks for precision={given.text} itself, on purpose as it seems"
-    if module is not None and module.manual and needs_a_scaler(training):
+    if (reason := reason_beside(given)) is not None:
+        return reason
+    if module is not None and module.manual and narrow:
         return "the module steps its optimizers itself, and can take no bfloat16, which needs no scaler"
     reason = why_not_in_steps(program, module, training.site.path) if module is not None else None
     if reason is not None:
@@ -282,8 +285,8 @@ def why_not_under_accelerate(program: TrainingProgram, owner: Owner, steps: list
         return "before Ampere there is only fp16, which not every model bears"
     if owner.open_mapping:
         return "the call unpacks a mapping that may already hold mixed_precision"
-    if given.state != "absent" and given.values != (None,) and given.option is None:
-        return f"the script sets mixed_precision={given.text or 'no'} itself, on purpose as it seems"
+    if (reason := reason_beside(given)) is not None:
+        return reason
     cpu = owner.argument("cpu")
     if not is_off(cpu) and (cpu.state != "option" or cpu.values != (False,)):
         return f"whether it trains on a GPU is left to `cpu={cpu.text or '...'}`"

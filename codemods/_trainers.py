@@ -10,6 +10,7 @@ from turbofix.program.evidence import of_value
 from turbofix.program.model import Argument, Called, Training, TrainingProgram
 from turbofix.records import dataclass
 
+from ._loaders import mend_help
 from ._options import turned_on
 from ._precision import filled, said
 
@@ -188,6 +189,8 @@ def set_switch(switch: Switch, call: Site, edit: Edit) -> None:
         edit.after(max(fields), f"{switch.name}: {kind} = {value}")
         return
     if switch.value_at is not None:
+        old, new = edit.text(switch.value_at).strip("'\""), value.partition(" if ")[0].strip("'\"")
         edit.replace(switch.value_at, value)
+        mend_help(edit, switch.value_at, old, f"{new} where there is a GPU")
     else:
         edit.argument(call, switch.name, value, spelled_out=True)

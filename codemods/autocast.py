@@ -128,6 +128,7 @@ PERIODIC = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name
 """Sines of what a layer gave with a factor of some tens (SIREN), or of positions from a matrix product (rotary
 embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits hold those to 1 or 2."""
 
+OWN = re.compile(r"self(\.\w+|\[[\"']\w+[\"']\])+")
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
 
@@ -253,8 +254,6 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
         part = program.part(autocast_of(program, step))
         if part is None or part.kind != "autocast" or part.enabled.off or worth_of(program, step) is None:
             continue
-        if part.enabled.option is not None and part.enabled.values != (True,):
-            continue  # whoever starts it decides
         half = "float16" if scaled or program.target.capability < AMPERE else "bfloat16"
         loops: tuple[Step | Evaluation, ...] = (step, *program.evaluations)
         for loop in loops:
@@ -268,14 +267,17 @@ def left_out(program: TrainingProgram) -> Iterator[Finding]:
                 continue
             switch, here = part.enabled, region.function
             beside = holds(here, part.site) if here is not None else here == step.forwards[0].function
-            if switch.state not in ("absent", "value") and not beside:
+            own = OWN.fullmatch(switch.text or "") is not None and region.first.path == part.site.path
+            named = own or (beside and SIMPLE.fullmatch(switch.text or "") is not None)
+            open_to_all = switch.option is not None and switch.values != (True,)
+            if switch.state not in ("absent", "value") and not (named or (beside and not open_to_all)):
                 continue  # whoever starts it decides, by what is not known here
             told.add(region.first)
             first = wrap.region.calling[0] if wrap.apart else wrap.region.first
             models = [model for site in loop.models if (model := program.model(site)) is not None]
             what = "the model" if wrap.apart else called(models)
             message = f"{what} runs in float32 here, although the training computes in 16 bits"
-            if switch.state not in ("absent", "value") and SIMPLE.fullmatch(switch.text or ""):
+            if switch.state not in ("absent", "value") and named:
                 wrap, switch = replace(wrap, test=switch.text or ""), ABSENT
             assumes = (LEARNS_IN_16_BITS, *((OPTION_DEFAULT,) if switch.state not in ("absent", "value") else ()))
             seen = (Evidence("the training's autocast", part.site),)
