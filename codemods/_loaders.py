@@ -38,6 +38,14 @@ def is_timed(loader: Loader) -> bool:
     return loader.role in ("training", "both")
 
 
+ONE_PASS = "the training reads its data once, so that nothing that is kept is used again"
+
+
+def trains_again(program: TrainingProgram) -> bool:
+    """Whether a program may read its data several times."""
+    return not program.steps or any(step.passes is None or step.passes > 1 for step in program.steps)
+
+
 def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
     """Whether the loader is read in more than one epoch, as far as that can be seen, and never while it is being read.
 

@@ -52,11 +52,11 @@ from turbofix.assumptions import SAME_ITEMS
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site, Worth
-from turbofix.program.evidence import of_loader
+from turbofix.program.evidence import of_data, of_loader
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, TrainingProgram
 from turbofix.records import dataclass
 
-from ._loaders import node_of, put_above, site_of, whole
+from ._loaders import ONE_PASS, called, node_of, put_above, site_of, trains_again, whole
 from ._once import put_listed, put_remembered, take_whole
 
 codemod = Codemod(
@@ -155,6 +155,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         message = f"`{(loader.dataset.qualname or '').rpartition('.')[2]}` transforms the same graphs in every epoch"
         seen, made = of_loader(program, loader, "batch_size"), Graphs(loader.site, tuple(each.site for each in graphs))
         yield codemod.finding(loader.site, message, plan=made, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME)
+    told |= {*preloads, *(each.site for each in graphs)}
+    for loader in program.loaders:
+        if loader.role in ("training", "both") and loader.site not in told:
+            message = f"each pass over {called(loader)} makes its samples anew"
+            why = unkept(loader) if trains_again(program) else ONE_PASS
+            yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
     for built in program.built_again:
         message = f"`{built.name}` is built anew for each item"
         seen = (Evidence("built", built.call),)
@@ -162,6 +168,17 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(built.call, message, built.why_not, evidence=seen)
         else:
             yield codemod.finding(built.call, message, plan=built, evidence=seen, assumes=(SAME_ITEMS,))
+
+
+def unkept(loader: Loader) -> str:
+    """Why the samples of a loader of which nothing else is known are not kept."""
+    if loader.dataset.kind == "iterable":
+        return (
+            "they come in a stream: where it takes long to prepare them, prepare them once, into a file, and read that"
+        )
+    if loader.dataset.random:
+        return "they are drawn at random each time: keep what is the same before that, where it takes long"
+    return "what is done for each was not followed: where it takes long, do it once, before the loop"
 
 
 def transforms_graphs(loader: Loader) -> bool:

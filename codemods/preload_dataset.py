@@ -46,9 +46,10 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Worth
 from turbofix.program.evidence import of_data, of_loader
-from turbofix.program.model import CutByHand, Preload, TrainingProgram
+from turbofix.program.model import CutByHand, Loader, Preload, TrainingProgram
+from turbofix.program.preloading import HEAVY
 
-from ._loaders import called, is_in_the_way
+from ._loaders import ONE_PASS, called, is_in_the_way, trains_again
 from ._once import put_moved, take_whole
 
 codemod = Codemod(
@@ -95,6 +96,27 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield codemod.finding(
             loader.site, message, plan=preload, risk=risk, evidence=seen, assumes=assumes, worth=worth
         )
+    told = {
+        *kept,
+        *(each.loader for each in program.preloads),
+        *(site for s in program.same_items for site in s.loaders),
+    }
+    for loader in program.loaders:
+        if loader.role in ("training", "both") and loader.site not in told and not HEAVY & {*loader.dataset.work}:
+            message = f"each pass over {called(loader)} makes its batches anew"
+            why = untaken(loader) if trains_again(program) else ONE_PASS
+            yield codemod.refuse(loader.site, message, why, evidence=of_data(loader))
+
+
+def untaken(loader: Loader) -> str:
+    """Why the batches of a loader of which nothing else is known are not taken as a whole."""
+    if loader.dataset.kind == "iterable":
+        return "its data come in a stream: keep as one tensor what fits into memory"
+    if loader.dataset.random:
+        return (
+            "its samples are drawn at random each time: keep what they are made of as one tensor, and draw for a batch"
+        )
+    return "its data are not known to lie in memory: where they do, keep them as one tensor, and index that"
 
 
 @codemod.rewrite

@@ -14,7 +14,7 @@ from turbofix.program.facts import Frame, settled
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Instance, Iterated, Made, Value, members
+from turbofix.program.values import Instance, Iterated, Made, Option, Value, members
 
 
 def iterations(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
@@ -52,7 +52,7 @@ def passes(analysis: Analysis, backward: Event, loop: ast.AST) -> int | None:
         count = rounds(analysis, record, frames[: index + 1], most=True)
         if record.node is loop:
             return total if count is None else None
-        if count is None:
+        if count is None or (count == 1 and _is_chosen(analysis, record, frames[: index + 1])):
             return None
         total *= count
     return None
@@ -84,6 +84,14 @@ def cut_size(analysis: Analysis, backward: Event, loop: ast.AST) -> Argument:
             if _BATCH.search(f"{found.text} {found.option}"):
                 return found
     return ABSENT
+
+
+def _is_chosen(analysis: Analysis, record: LoopRecord, frames: tuple[Frame, ...]) -> bool:
+    """Whether the user of the script may choose how often a loop runs."""
+    over = _whole(record.iterated)
+    call = over.origin.node if isinstance(over, Iterated) and over.origin is not None else None
+    ends = [analysis.facts.evaluate(each, frames) for each in call.args[:2]] if isinstance(call, ast.Call) else []
+    return any(isinstance(each, Option) for end in ends for each in members(end))
 
 
 def _leaves_early(loop: ast.For) -> bool:

@@ -28,7 +28,7 @@ from turbofix.program.values import Bound, Function, Instance, Iterated, Made, O
 
 TENSORS = "torch.utils.data.TensorDataset"
 _PARTS = frozenset(("torch.utils.data.random_split", "torch.utils.data.Subset"))
-_HEAVY = frozenset(("read", "decode", "tokenize"))
+HEAVY = frozenset(("read", "decode", "tokenize"))
 """Work of which more than the stacking is saved where it is done once: ``cache-preprocessing`` speaks of it."""
 _SMALLEST, _ROOM = 28 * 28, 2 << 30
 _ON_DISK = re.compile(r"memmap|mmap_mode|h5py|lmdb|\bload_(?:dataset|from_disk)\(")
@@ -70,7 +70,7 @@ def preloads(
             place_of_helper(analysis, event.node, event.module),
             on_device=framework in _MOVES or _on_device(analysis, loader, reading),
             certain=change is None,
-            heavy=bool(_HEAVY & {*loader.dataset.work}) or any(_resizing(passed.value)),
+            heavy=bool(HEAVY & {*loader.dataset.work}) or any(_resizing(passed.value)),
             why_not="it is built anew in every round: build it once, before the loop, if its data stay the same"
             if anew and not rows
             else _too_large(analysis, loader, passed.value) or _why_not(analysis, loader, event, change or ""),
@@ -204,7 +204,7 @@ def _is_plain(analysis: Analysis, loader: Loader, value: Value | None) -> bool:
             return False
         made = making(analysis, get_item, each)
         text = analysis.facts.places.text(each.cls.node, each.cls.module)
-        on_disk = _ON_DISK.search(text) is not None and not _HEAVY & made.kinds
+        on_disk = _ON_DISK.search(text) is not None and not HEAVY & made.kinds
         if made.draws or made.generator or made.worker_aware or on_disk or _LAZILY.search(text):
             return False
     if own:

@@ -55,7 +55,7 @@ _HEAVY = {
 }
 """The packages whose work for an item is worth keeping, by what it is done with; the first tells what an item is."""
 _BY_WORK = {"decode": "pictures", "tokenize": "texts", "read": "files", "transform": "items"}
-_TOKENIZING = words("encode tokenize encode_plus encode_batch")
+_TOKENIZING = re.compile(r"tokeni[sz]er?|numericali[sz]e|encode(?:_plus|_batch)?|convert_tokens_to_ids|lookup_indices")
 _SPLITTING = words("lower split rsplit replace casefold")
 _LOADING = re.compile(r"(?:im|rd|dcm)?(?:load|read|open)(?:_\w+|record)?|imdecode")
 _ROWS = words("iloc loc iat")
@@ -122,6 +122,7 @@ def same_items(analysis: Analysis, loaders: tuple[Loader, ...], steps: tuple[Ste
             chosen = _CHOSEN if mine and all(chosen for _, _, chosen in mine) and same.done is None else None
             found.append(replace(same, why_not=same.why_not or chosen))
     found += _collated(analysis, loaders)
+    found += _in_steps(analysis, steps)
     found += mapped(analysis)
     return tuple(_with_helpers(sorted(found, key=lambda each: each.site)))
 
@@ -259,6 +260,22 @@ def _collated(analysis: Analysis, loaders: tuple[Loader, ...]) -> Iterator[SameI
         found = _by_part(analysis, same, _work(analysis, each, None), None)
         if found is not None:
             yield found
+
+
+def _in_steps(analysis: Analysis, steps: tuple[Step, ...]) -> Iterator[SameItems]:
+    """The tokenizers that steps call themselves, text after text or batch after batch."""
+    facts, rounds, told = analysis.facts, {step.loop.site: step for step in steps}, set[Site]()
+    for event in facts.of("call"):
+        if isinstance(event.node, ast.Call) and any(
+            getattr(each, "kind", "") == "tokenizer" for each in members(event.receiver)
+        ):
+            around = [facts.places.site(each.node, each.module) for each in facts.loops(event)]
+            loaders = [site for each in around if each in rounds for site in rounds[each].loaders]
+            site, name = facts.site(event), ast.unparse(event.node.func)
+            if any(each in rounds for each in around) and site not in told and not name.endswith("decode"):
+                told.add(site)
+                why = "the step itself does it: do it once, before the loop (`map` with `batched=True`)"
+                yield SameItems(site, site, tuple(loaders), name, site, ("texts",), why_not=why)
 
 
 _KEYS = words("items keys values get dim size numpy")
@@ -435,8 +452,10 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
                 if any(one.startswith(tuple(packages)) for one in found):
                     kinds.setdefault(kind, call)
             splits = attr in _SPLITTING and _loops(each.node)
-            if not found and (splits or (attr in _TOKENIZING and call.args)):
+            if not found and (splits or (_TOKENIZING.fullmatch(attr) and call.args)):
                 kinds.setdefault("texts", call)
+            if not found and attr == "transform" and call.args:  # a scaler's
+                kinds.setdefault("items", call)
             last = found[0].rpartition(".")[2] if found else attr
             is_loading = _LOADING.fullmatch(last) is not None
             loads = loads or is_loading or attr in ("tokenize", "encode")
@@ -462,7 +481,9 @@ def _work(analysis: Analysis, function: Function, instance: Instance | None) -> 
 @once_per_node
 def _loops(function: ast.AST) -> bool:
     """Whether a function has a loop: one text that is cut in two takes no time."""
-    return any(isinstance(each, (ast.For, ast.While, *COMPREHENSIONS)) for each in walk(function))
+    nodes = [*walk(function)]
+    mapping = any(isinstance(each, ast.Call) and dotted(each.func) == "map" for each in nodes)
+    return mapping or any(isinstance(each, (ast.For, ast.While, *COMPREHENSIONS)) for each in nodes)
 
 
 def names_random(analysis: Analysis) -> bool:
