@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import every
 from turbofix.program.contents import change_of
 from turbofix.program.events import Event
 from turbofix.program.guards import globals_written
@@ -17,7 +16,7 @@ from turbofix.program.model import FirstBatch, Rebuilt
 from turbofix.program.names import dotted, loads, names_of, stores
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Const, Host, Iterated, Made, Mapping, Sequence, Unknown, members
+from turbofix.program.values import Const, Made, members
 from turbofix.records import dataclass
 
 _HOLDING = frozenset(
@@ -25,7 +24,6 @@ _HOLDING = frozenset(
     for name in words("DataLoader TensorDataset ConcatDataset Subset RandomSampler SequentialSampler")
 )
 """What keeps what it is given, and looks at it only when it is read."""
-_KEEPING = _HOLDING - {"torch.utils.data.ConcatDataset"}  # which counts the samples
 _FIXED = frozenset(
     f"torchvision.datasets.{name}"
     for name in words("MNIST FashionMNIST KMNIST EMNIST QMNIST CIFAR10 CIFAR100 SVHN STL10 Omniglot")
@@ -249,13 +247,28 @@ def _why_not(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> st
         if not analysis.facts.at(call):
             said = dotted(call.func) or "a call"
             return f"what `{said}(...)` gives may be another thing in every round: it may read or draw"
-    if built.made.kind == "loader" and (grown := _grows(analysis, loop, built)) is not None:
-        return f"`{grown}` may grow while the loop runs, and a loader of nothing cannot be built"
+    if built.made.kind == "loader" and (handed := _handed_on(analysis, loop, built)) is not None:
+        return f"`{handed}` may grow while the loop runs, and a loader of nothing cannot be built"
     return _read_anew(analysis, loop, built)
 
 
+def _handed_on(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
+    """The data of a loader, where the loop hands them to anything else than a loader, a sampler or ``len``."""
+    passed = built.made.arguments.get("dataset", 0)
+    text = dotted(passed.node) if passed is not None and passed.node is not None else None
+    for call in walk(loop) if text is not None else ():
+        if not isinstance(call, ast.Call) or dotted(call.func) == "len":
+            continue
+        made = [each for event in analysis.facts.at(call) for each in members(event.result)]
+        given = (*call.args, *(each.value for each in call.keywords))
+        builds = any(isinstance(each, Made) and each.kind in _PARTS for each in made)
+        if text in map(dotted, given) and not builds:
+            return text
+    return None
+
+
 def _read_anew(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
-    """What may change that which is read when a statement is run, and not only kept by what it makes."""
+    """What may change that which a statement reads, or grow it: a loader of nothing cannot be built."""
     frames, module = analysis.facts.frames(built.event), built.event.module
     above = {frame.scope for frame in frames}
     inside = {id(each) for each in walk(loop)} - {id(each) for each in walk(built.statement)}
@@ -265,51 +278,7 @@ def _read_anew(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> 
         elsewhere = scope not in above and getattr(scope, "name", "") != "__init__"
         return id(node) in inside or elsewhere
 
-    return change_of(analysis, _read(analysis, built.statement.value), module, frames, counts)
-
-
-def _read(analysis: Analysis, node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
-    """The names whose contents an expression looks at: not those that a loader or its data only keep."""
-    if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) is not None:
-        yield node
-        return
-    made = [event.result for event in analysis.facts.at(node) if event.kind == "make"]
-    keeps = bool(made) and all(
-        isinstance(each, Made) and each.qualname in _KEEPING for value in made for each in members(value)
-    )
-    for child in ast.iter_child_nodes(node):
-        given = child.value if isinstance(child, ast.keyword) else child
-        if not keeps or dotted(given) is None:
-            yield from _read(analysis, given)
-
-
-def _grows(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> str | None:
-    """The data of a loader, where they are a list, or where something is done to them beside building the loader.
-
-    A sampler counts the samples when it is built, and refuses to draw from none.
-    """
-    passed = built.made.arguments.get("dataset", 0)
-    text = dotted(passed.node) if passed is not None and passed.node is not None else None
-    if passed is None or text is None:
-        return None
-    if any(isinstance(each, (Sequence, Mapping, Iterated, Host, Unknown)) for each in members(passed.value)):
-        return text
-    last = text.rpartition(".")[2]
-    here = analysis.facts.places.scope(loop, built.event.module)
-    for call in every(ast.Call, built.event.module.tree):
-        inside = any(call is each for each in walk(loop))
-        elsewhere = analysis.facts.places.scope(call, built.event.module) is not here
-        if not inside and not elsewhere:
-            continue
-        asked = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else None
-        if asked is not None and asked.rpartition(".")[2] == last:
-            return text
-        given = any(dotted(each) == text for each in (*call.args, *(keyword.value for keyword in call.keywords)))
-        if inside and given and call is not built.event.node and dotted(call.func) != "len":
-            made = [each for event in analysis.facts.at(call) for each in members(event.result)]
-            if not any(isinstance(each, Made) and each.kind in _PARTS for each in made):
-                return text
-    return None
+    return change_of(analysis, loads(built.statement.value), module, frames, counts)
 
 
 def _is_same_each_time(made: Made) -> bool:
