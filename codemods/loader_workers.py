@@ -143,16 +143,15 @@ class Extra:
 
 @dataclass(frozen=True)
 class Plan:
-    """``value`` is where the number stands; None where it is added to the call, or stays as it is (not ``counted``).
+    """``values`` are where the number stands; none where it is added to the call, or stays as it is (not ``counted``).
 
     ``anchors`` are all places of this file where a number goes: they share one line that counts the CPUs.
-    ``told``: the option of the script that says how many there shall be, which is written instead of a count.
     ``devices``: as many ranks as there are GPUs may share the CPUs. ``share``: as many loaders, read by one loop,
     divide the number among them. ``prefix``: how the names of the arguments begin. ``forked``: there are workers only
     where processes are forked; else the statements ``unguarded`` get a guard.
     """
 
-    value: Site | None
+    values: tuple[Site, ...]
     counted: bool
     extras: tuple[Extra, ...]
     anchors: tuple[Site, ...] = ()
@@ -160,7 +159,6 @@ class Plan:
     devices: bool = False
     unguarded: Region | None = None
     forked: bool = False
-    told: str | None = None
     share: int = 1
     prefix: str = ""
 
@@ -203,9 +201,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for (reason, _), loaders in refused.items():
         yield codemod.refuse(place(loaders[0]), message(loaders), reason, evidence=evidence(program, loaders))
     for site, loaders in fixable.items():
-        told = {each: told_number(program, fixable[each][0]) for each in fixable}
-        anchors = tuple(sorted(other for other in fixable if other.path == site.path and told[other] is None))
-        value = loaders[0].argument("num_workers").edit_at
+        anchors = tuple(sorted(other for other in fixable if other.path == site.path))
+        values = written_at(loaders[0].argument("num_workers"))
         extras = tuple(extra(program, loader) for loader in loaders)
         forked = next((why for loader in loaders if (why := only_forked(program, loader)) is not None), None)
         shares = [
@@ -213,7 +210,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         ]
         shared = 1 + max(shares)
         plan = Plan(
-            value,
+            values,
             counted=True,
             extras=extras,
             anchors=anchors,
@@ -221,12 +218,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             devices=by_devices(program),
             unguarded=None if is_startable(program, loaders[0]) else program.script.unguarded,
             forked=forked is not None,
-            told=told[site],
             share=shared,
         )
         yield codemod.finding(
             site,
-            message(loaders, told[site])
+            message(loaders)
             + ("; it is built anew for each pass, and its workers with it" if is_built_each_time(loaders[0]) else "")
             + said_of_forks(forked)
             + said_beside(loaders[0].argument("num_workers")),
@@ -248,8 +244,9 @@ def unseen(program: TrainingProgram) -> Iterator[Refusal]:
     for site in (*fed, *(each.site for each in under_lightning(program))):
         yield codemod.refuse(
             site,
-            "what prepares the batches of this training is made where it is not seen",
-            "look there whether it has num_workers (as many as there are CPUs, at most 16) and persistent_workers",
+            "no loader is seen that prepares the batches of this training beside it",
+            "look where they are made: a DataLoader wants num_workers (as many as there are CPUs, at most 16) and "
+            "persistent_workers, and without one every step waits for its batch",
         )
 
 
@@ -291,7 +288,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             forked = AT_MODULE_LEVEL
         only = Extra(training.site, None if inline else workers.site, False, training.again, False, True)
         plan = Plan(
-            workers.edit_at,
+            written_at(workers),
             counted=True,
             extras=(only,),
             anchors=(site,),
@@ -316,7 +313,13 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
 def place(loader: Loader) -> Site:
     """Where a person would change the number: the call, or the option, constant or entry that decides it."""
     workers = loader.argument("num_workers")
-    return loader.site if workers.edit_at in (None, workers.site) else workers.edit_at
+    return next((each for each in written_at(workers) if each != workers.site), loader.site)
+
+
+def written_at(workers: Argument) -> tuple[Site, ...]:
+    """Where the number is written: in one place, or in several of configuration files, one for each loader."""
+    several = tuple(site for _, site in workers.written)
+    return (workers.edit_at,) if workers.edit_at else several if all(is_data(each.path) for each in several) else ()
 
 
 def has_none(workers: Argument) -> bool:
@@ -332,20 +335,10 @@ def has_too_few(loader: Loader) -> bool:
     few = workers.values in [(each,) for each in range(1, FEW)]
     return (
         few
-        and workers.edit_at is not None
+        and bool(written_at(workers))
         and workers.state in ("value", "option")
         and any(kind in HEAVY for kind in data.work)
     )
-
-
-def told_number(program: TrainingProgram, loader: Loader) -> str | None:
-    """The option that says how many workers there shall be, which nothing reads so far."""
-    unread, workers = loader.unread, loader.argument("num_workers")
-    is_free = workers.state == "absent" or (workers.state == "value" and workers.edit_at == workers.site)
-    if unread.state == "absent" or not is_free or loader.unpacks or is_shared(program):
-        return None
-    several = all(isinstance(each, int) and each > 1 for each in unread.values)
-    return unread.text if several and unread.values != (2,) else None
 
 
 def positive(workers: Argument) -> bool:
@@ -484,7 +477,7 @@ def kept(program: TrainingProgram, site: Site, loaders: list[Loader]) -> Finding
     if reason is not None:
         return codemod.refuse(site, said, reason, evidence=seen)
     only = Extra(first.site, entry or workers.site, entry is not None, True, False)
-    plan = Plan(None, False, (only,))
+    plan = Plan((), False, (only,))
     assumes = [SAME_ITEMS] if any(map(may_change, loaders)) else []
     found = Worth.SOME if any(has_short_epochs(each) or each.cycled for each in loaders) else Worth.SMALL
     return codemod.finding(site, said, plan=plan, evidence=seen, assumes=assumes, worth=found)
@@ -509,7 +502,7 @@ def kept_by_trainer(
         return
     only = Extra(training.site, workers.site, False, True, False, True)
     yield codemod.finding(
-        training.site, said, plan=Plan(None, False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
+        training.site, said, plan=Plan((), False, (only,), prefix=TRAINERS), evidence=seen, worth=Worth.SMALL
     )
 
 
@@ -680,12 +673,12 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
     if workers.state == "absent":
         is_known = loader.spelled_out or loader.site in program.told_by
         return None if is_known else "the call unpacks a mapping: add `num_workers` to that mapping"
-    if workers.edit_at is None:
+    if not written_at(workers):
         return f"the script has an option for it: pass {workers.option or 'it'}"
     loaders = {each.argument("num_workers").site for each in program.loaders}
     entries = {each.mapping_entries.get("num_workers") for each in program.loaders}
     others = [read for read in workers.reads if read not in loaders | entries]
-    if others and workers.state != "value" and not is_data(workers.edit_at.path):
+    if others and workers.state != "value" and not is_data(place(loader).path):
         return f"the number is read for something else too ({at(others[0].line)})"
     return None
 
@@ -693,7 +686,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
 # --- the finding --------------------------------------------------------------------------------------------------
 
 
-def message(loaders: list[Loader], told: str | None = None) -> str:
+def message(loaders: list[Loader]) -> str:
     """What is slow, why, and where the number comes from."""
     verb = "prepare" if len(loaders) > 1 else "prepares"
     kinds = {kind for loader in loaders for kind in loader.dataset.work}
@@ -706,8 +699,6 @@ def message(loaders: list[Loader], told: str | None = None) -> str:
         said = f"{listed(loaders)} {verb} batches in the training process: {waiting}"
     else:
         said = f"{listed(loaders)} {verb} batches in {numbers(workers)}, which may be too few: {' and '.join(done)}"
-    if any(loader.unread.text is not None and loader.unread.text == told for loader in loaders):
-        said += f"; nothing reads {loaders[0].unread.option}, which says how many"
     if any(loader.dataset.random for loader in loaders):
         said += " (random draws for each sample change with workers)"
     return said
@@ -752,7 +743,6 @@ def extra(program: TrainingProgram, loader: Loader) -> Extra:
             and is_small
             and loader.role != "evaluation"
             and entry is None
-            and told_number(program, loader) is None
             and loader.argument("prefetch_factor").state == "absent"
         ),
         closed=loader.spelled_out,
@@ -798,19 +788,19 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     if unguarded is not None:
         header = f"if __name__ == {edit.quoted('__main__', unguarded.first)}:"
         edit.wrap(unguarded.first, unguarded.last, header, above_comments=True)
-    where = plan.value or finding.site
+    where = next(iter(plan.values), finding.site)
     if forked and edit.in_data(where):
         raise Refuse(f"the number stands in {where.path.name}, and no worker could be spawned (macOS, Windows)")
     forks = fork_test(edit, plan, where) if forked else ""
-    number = plan.told and (plan.told if plan.share == 1 else f"{plan.told} // {plan.share}")
-    if plan.counted and number is None:
+    number = None
+    if plan.counted:
         number = str(FEW) if edit.in_data(where) else count(edit, plan, where, unguarded)
     if number is not None:
         number += f" if {forks} else 0" if forks else ""
-        if plan.value is not None:
-            edit.replace(plan.value, number)
-            mend_help(edit, plan.value, "0", f"one per CPU, at most {MOST}")
-        else:
+        for value in plan.values:
+            edit.replace(value, number)
+            mend_help(edit, value, "0", f"one per CPU, at most {MOST}")
+        if not plan.values:
             edit.argument(plan.extras[0].call, f"{plan.prefix}num_workers", number, spelled_out=plan.extras[0].closed)
     for each in plan.extras:
         if each.persistent:
@@ -833,7 +823,7 @@ def fork_test(edit: Edit, plan: Plan, site: Site) -> str:
 
 def refuse_comments(edit: Edit, plan: Plan) -> None:
     """Raise Refuse where a comment above the call, or above the number, speaks of workers: it may say why."""
-    for site in (*(each.call for each in plan.extras), *((plan.value,) if plan.value is not None else ())):
+    for site in (*(each.call for each in plan.extras), *plan.values):
         comment = comment_above(edit, site)
         if "worker" in comment.lower() and gives_reason(comment):
             raise Refuse(f"the comment above may say why it is so: {comment}")
@@ -875,12 +865,10 @@ def keep(edit: Edit, each: Extra, plan: Plan, forks: str) -> None:
         return
     if value is None:
         raise Refuse("the number comes from elsewhere than the call: add persistent_workers beside it")
-    if plan.told is not None:
-        value = (f"{forks} and " if forks else "") + f"{plan.told} > {plan.share - 1}"
     if not each.entry:
         edit.argument(each.call, f"{plan.prefix}persistent_workers", value, spelled_out=each.closed)
         return
-    entry = each.number or plan.value
+    entry = each.number or next(iter(plan.values), None)
     if entry is not None and is_data(entry.path):
         edit.setting(entry, "persistent_workers", "True")
         return

@@ -21,7 +21,6 @@ from turbofix.program.names import dotted, loaded, parameters, targets, written
 from turbofix.program.shapes import CUTTING, sizes_of
 from turbofix.program.sites import FUNCTIONS, LOOPS
 from turbofix.program.tensors import device_meant
-from turbofix.program.unread import worker_option
 from turbofix.program.values import (
     Bound,
     Class,
@@ -415,7 +414,6 @@ def with_use(
                 first_only=loader.site in read - run_through,
                 asked_again=loader.site in asked,
                 unused=loader.site in read - used,
-                unread=worker_option(analysis, made),
                 cycled=loader.site in cycled,
                 together=tuple(sorted(zipped.get(loader.site, ()))),
             )

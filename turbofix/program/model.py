@@ -294,7 +294,6 @@ class Loader(Told):
     goes_to: Placement = Placement("unknown")  # where the copies go; its texts are valid at the construction
     name: str | None = None  # how the code calls it: "train_loader"
     comments: tuple[str, ...] = ()  # the comments on the lines of its statement, and straight above it
-    unread: Argument = ABSENT  # an option that says how many workers there shall be, and that nothing reads
     cycled: bool = False  # an endless generator runs through it again and again: `cycle(loader)`
     fed: Literal["no", "once", "again"] = "no"  # read by a framework's trainer: in one epoch, or in every one anew
     together: tuple[Site, ...] = ()  # the loaders that one loop reads at once with it: `zip(images, sketches)`

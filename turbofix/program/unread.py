@@ -1,10 +1,10 @@
-"""What a script says and never reads: how many processes load its data, over how many batches gradients add up."""
+"""What a script says and never reads: over how many batches gradients shall add up."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import everything
@@ -15,15 +15,7 @@ from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import dotted, parameters
 from turbofix.program.values import Const, Namespace, Option, Value, members
 
-_HANDS = {"cpu", "cpus", "worker", "workers", "thread", "threads", "process", "processes", "procs", "subprocesses"}
-_LOADING = {"load", "loading", "loader", "loaders", "dataloader", "dataloaders", "data", "batch", "batches"}
-_OTHERS = {"gpu", "gpus", "rank", "ranks", "node", "nodes", "env", "envs", "environment", "environments", "actors"}
 _COUNTS = {"n", "nb", "num", "number", "count", "max"}
-
-
-def worker_option(analysis: Analysis, event: Event) -> Argument:
-    """The option that a loader could take its number of workers from, in words that are valid at its call."""
-    return _option(analysis, event, is_number_of_workers)
 
 
 def accumulation_wish(analysis: Analysis, event: Event) -> Argument:
@@ -31,7 +23,7 @@ def accumulation_wish(analysis: Analysis, event: Event) -> Argument:
     reads it."""
     if event.module is not analysis.execution.entry or "acc" not in event.module.text.lower():
         return ABSENT
-    found = _option(analysis, event, is_number_of_batches)
+    found = _option(analysis, event)
     return found if found.state != "absent" else _constant(analysis, event)
 
 
@@ -41,8 +33,8 @@ def wish_at(analysis: Analysis, node: ast.AST) -> Argument:
     return accumulation_wish(analysis, events[0]) if events else ABSENT
 
 
-def _option(analysis: Analysis, event: Event, is_told: Callable[[str, str], bool]) -> Argument:
-    """The option with such a name and help, in words that are valid at an event, where nothing reads it."""
+def _option(analysis: Analysis, event: Event) -> Argument:
+    """The option with such a name, in words that are valid at an event, where nothing reads it."""
     frames = analysis.facts.frames(event)
     if not frames or event.module is not analysis.execution.entry:
         return ABSENT
@@ -60,7 +52,7 @@ def _option(analysis: Analysis, event: Event, is_told: Callable[[str, str], bool
             is_given = name in given and not bindings.writes(scope, name) and scope is frame.scope
             if not is_given and not _is_set_before(analysis, scope, name, event):
                 continue
-            found = [_told(analysis, key, option, is_told) for key, option in sorted(parsed[0].attributes.items())]
+            found = [_told(analysis, key, option) for key, option in sorted(parsed[0].attributes.items())]
             told = [(key, option, default) for key, option, default in filter(None, found)]
             if len(told) == 1 and not parsed[0].open:
                 key, option, default = told[0]
@@ -73,7 +65,7 @@ def _constant(analysis: Analysis, event: Event) -> Argument:
     """The whole number of the file's top level, set once, that says so and that no file reads."""
     module = event.module
     for name, value in sorted(module.scope.names.items()):
-        if not is_number_of_batches(name, "") or not isinstance(value, Const) or type(value.value) is not int:
+        if not is_number_of_batches(name) or not isinstance(value, Const) or type(value.value) is not int:
             continue
         writes = analysis.facts.bindings.writes(module.tree, name)
         if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or writes[0] not in module.tree.body:
@@ -95,38 +87,25 @@ def _is_set_before(analysis: Analysis, scope: ast.AST, name: str, event: Event) 
     return is_parsed and within and writes[0].lineno < event.node.lineno  # type: ignore[attr-defined]
 
 
-def _told(
-    analysis: Analysis, key: str, value: Value, is_told: Callable[[str, str], bool]
-) -> tuple[str, Option, int] | None:
+def _told(analysis: Analysis, key: str, value: Value) -> tuple[str, Option, int] | None:
     """The option with its default, where it is a whole number of that kind which nothing reads."""
     default = settled(value.default) if isinstance(value, Option) and not value.derived else None
     if not isinstance(value, Option) or value.how != "argparse" or type(default) is not int or default < 1:
         return None
     call = _declaration(analysis, value)
     given = {each.arg: each.value for each in call.keywords} if call is not None else {}
-    help_ = given.get("help")
-    says = help_.value if isinstance(help_, ast.Constant) and isinstance(help_.value, str) else ""
-    if dotted(given.get("type")) != "int" or "choices" in given or not is_told(key, says):
+    if dotted(given.get("type")) != "int" or "choices" in given or not is_number_of_batches(key):
         return None
     if any(_reads(module, key) for module in analysis.execution.modules.values()):
         return None
     return key, value, default
 
 
-def is_number_of_workers(name: str, says: str) -> bool:
-    """Whether an option's name and help say that it is the number of processes or threads that load data."""
-    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
-    told = set(re.findall(r"[a-z]+", says.lower()))
-    if (words | told) & _OTHERS or not words & _HANDS or not (words - _HANDS - _LOADING) <= _COUNTS:
-        return False
-    return bool((words | told) & _LOADING) or (not told and bool(words & {"worker", "workers"}))
-
-
 _ADDING = {"acc", "accum", "accumulate", "accumulated", "accumulation"}
 _PASSES = {"grad", "grads", "gradient", "gradients", "step", "steps", "iter", "iters", "iterations", "batch", "batches"}
 
 
-def is_number_of_batches(name: str, _says: str) -> bool:
+def is_number_of_batches(name: str) -> bool:
     """Whether a name says that it is the number of batches whose gradients add up: ``grad_accum_steps``."""
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
     return bool(words & _ADDING and words & _PASSES) and words <= _ADDING | _PASSES | _COUNTS
