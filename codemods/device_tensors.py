@@ -151,10 +151,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         if call.written is not None:
             edit.replace(call.site, filled(call.written.replace("{device}", device), edit, call.site))
             continue
-        if call.function is not None:
-            told = [*call.arguments, *([f"dtype={edit.name(call.dtype, call.site)}"] if call.dtype else [])]
-            edit.replace(call.site, f"{edit.name(call.function, call.site)}({', '.join(told)}, device={device})")
-            continue
         if plan.dtype is not None:
             edit.argument(call.site, "dtype", plan.dtype, keyword_only=True)
         edit.argument(call.site, "device", device, keyword_only=True)

@@ -85,11 +85,7 @@ _LEGACY = {
     "BoolTensor": "torch.bool",
 }
 """Types of tensors, which take sizes or numbers, and what ``torch.empty`` is told for them."""
-_OF_NUMPY = {
-    "numpy.random.randn": "torch.randn",
-    "numpy.random.rand": "torch.rand",
-    "numpy.random.normal": "torch.randn",
-}
+_DRAWN_BY_NUMPY = ("numpy.random.randn", "numpy.random.rand")
 _FILLED_BY_NUMPY = words("numpy.zeros numpy.ones numpy.eye numpy.identity")
 _NUMBERS = {
     **dict.fromkeys(("bool", "bool_", "numpy.bool_"), "torch.bool"),
@@ -242,7 +238,7 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
         place = Placement(found.pop() if len(found) == 1 else "unknown", text, "device")
     dtype = _dtype_passed(event, arguments)
     first = making.calls[0]
-    bare = making.bare and not making.names and first.function is None and "dtype" not in first.given.keywords
+    bare = making.bare and not making.names and first.written is None and "dtype" not in first.given.keywords
     told = dtype is not None and bare and first.name in _OF_ANY_TYPE
     stays = like or (dtype is not None and not told)
     unused = making.statement_to_drop() if not stays else None
@@ -283,15 +279,12 @@ class _Call:
     frame: Executed
     name: str
     given: Arguments
-    function: str | None = None
-    arguments: tuple[str, ...] = ()
-    dtype: str | None = None
     written: str | None = None
 
     def made(self, analysis: Analysis, own: Executed) -> Made:
         """As the model tells it."""
         site = analysis.facts.places.site(self.node, self.frame.module)
-        return Made(site, self.name, self.function, self.arguments, self.dtype, self.frame is not own, self.written)
+        return Made(site, self.name, self.written, self.frame is not own)
 
 
 @dataclass(eq=False)
@@ -382,7 +375,7 @@ class _Making:
             return True
         if package == "torch" and (anew := self._anew(node, name, given)) is not None:
             self.calls.append(anew)
-            self.draws = self.draws or (anew.function or "").startswith("torch.rand")
+            self.draws = self.draws or "torch.rand" in (anew.written or "")
             return True
         self.bare = False
         whole = f"{package}.{name}"
@@ -499,33 +492,28 @@ class _Making:
         if given.open or given.star or (node.keywords and not typed) or not node.args:
             return None
         text = partial(self.analysis.facts.places.text, module=self.frame.module)
-        told = partial(_Call, node, self.frame, name, given)
+
+        def told(function: str, *arguments: str, dtype: str | None = None) -> _Call:
+            more = (f"dtype={{{dtype}}}",) if dtype else ()
+            written = f"{{{function}}}({', '.join((*arguments, *more, 'device={device}'))})"
+            return _Call(node, self.frame, name, given, written)
+
         if name in ("tensor", "as_tensor") and only is not None and (_is_literal(only) or self._is_number(only)):
-            return told("torch.full", ("()", text(only), *(text(each) for each in node.keywords)))
+            return told("torch.full", "()", text(only), *(text(each) for each in node.keywords))
         if typed:
             return None
         listed = only.elts if isinstance(only, (ast.List, ast.Tuple)) else []
         if len(listed) == 1 and _is_literal(listed[0]):
-            return told("torch.full", ("(1,)", text(listed[0])), _LEGACY.get(name))
-        if isinstance(only, ast.Call):
-            events = [each for each in self.analysis.facts.at(only) if each.kind == "call"]
-            function = _OF_NUMPY.get(events[0].name) if events else None
-            if function is not None and not only.keywords and only.args:
-                sizes: list[ast.expr] = [*only.args]
-                if events[0].name == "numpy.random.normal":
-                    shape = _standard_normal(self.analysis, only)
-                    sizes = [shape] if shape is not None else []
-                if sizes:
-                    behind = self.analysis.facts.places.parent(node, self.frame.module)
-                    cast = isinstance(behind, ast.Attribute) and behind.attr == "float"
-                    dtype = None if cast else _LEGACY.get(name, "torch.double")
-                    return told(function, tuple(" ".join(text(each).split()) for each in sizes), dtype)
+            return told("torch.full", "(1,)", text(listed[0]), dtype=_LEGACY.get(name))
         if only is not None and not node.keywords and (found := self._of_numpy(only)) is not None:
             written, dtype = found
-            return _Call(node, self.frame, name, given, written=_as(_LEGACY.get(name, dtype), written, dtype))
+            behind = self.analysis.facts.places.parent(node, self.frame.module)
+            cast = isinstance(behind, ast.Attribute) and behind.attr == "float" and f"dtype={{{dtype}}}" in written
+            wanted = None if cast else _LEGACY.get(name, dtype)
+            return _Call(node, self.frame, name, given, _as(wanted, written, dtype))
         whole = all(_is_whole(each.value) for each in given.positions)
         if name in _LEGACY and (whole or len(node.args) > 1 or (only is not None and _is_shape(only))):
-            return told("torch.empty", tuple(map(text, node.args)), _LEGACY[name])
+            return told("torch.empty", *map(text, node.args), dtype=_LEGACY[name])
         return None
 
     def _of_numpy(self, node: ast.expr) -> tuple[str, str] | None:
@@ -548,13 +536,18 @@ class _Making:
         names = {event.name for event in self._events(node) if event.kind == "call"}
         name = names.pop() if len(names) == 1 else dotted(node.func) or ""
         rest = node.args if name in (*_FILLED_BY_NUMPY, "numpy.arange", "range") else node.args[1:]
-        if not all(map(self._is_plain, rest)):
+        if not all(map(self._is_plain, rest)) and name != "numpy.random.normal":
             return None
         if name in _FILLED_BY_NUMPY and given.keys() <= {"dtype"} and (name != "numpy.eye" or len(node.args) < 3):
             dtype = self._number(given["dtype"]) if given else "torch.double"
             short = "eye" if name == "numpy.identity" else name.removeprefix("numpy.")
             written = f"{{torch.{short}}}({told}, dtype={{{dtype}}}, device={{device}})"
             return (written, dtype) if dtype is not None else None
+        if name in _DRAWN_BY_NUMPY and not given and all(map(self._is_plain, node.args)):
+            return f"{{torch.{name[13:]}}}({told}, dtype={{torch.double}}, device={{device}})", "torch.double"
+        if (shape := _standard_normal(self.analysis, node)) is not None:
+            sizes = " ".join(text(shape).split())
+            return f"{{torch.randn}}({sizes}, dtype={{torch.double}}, device={{device}})", "torch.double"
         if name in ("numpy.arange", "range") and not given:
             whole = name == "range" or all(self._is_size(each) for each in node.args)
             return (f"{{torch.arange}}({told}, device={{device}})", "torch.long") if whole else None
@@ -699,7 +692,7 @@ def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST | None) -> C
     return Creation(
         site=facts.site(event),
         moved=None,
-        calls=(Made(facts.site(event), "numpy.random.normal", "torch.randn", (sizes,)),),
+        calls=(Made(facts.site(event), "numpy.random.normal", f"{{torch.randn}}({sizes}, device={{device}})"),),
         to=Placement("conditional", text, "device"),
         device=text,
         draws=True,

@@ -326,16 +326,13 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Made:
-    """A call that fills memory of the host. Where it cannot be told a device, ``function`` is torch's that can, with
-    the sources of its ``arguments`` and the name of its ``dtype``. ``inside``: a helper makes it."""
+    """A call that fills memory of the host. Where it cannot be told a device, ``written`` is what can, with qualified
+    names and the device in braces. ``inside``: a helper makes it."""
 
     site: Site
     name: str
-    function: str | None = None
-    arguments: tuple[str, ...] = ()
-    dtype: str | None = None
+    written: str | None = None
     inside: bool = False
-    written: str | None = None  # all of it as torch writes it, with names and the device in braces
 
 
 @dataclass(frozen=True)
