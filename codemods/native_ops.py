@@ -25,7 +25,8 @@ Use instead
     2``. They differ in the last digits, and more only where a row hardly varies.
 
     Lists that Python makes of tensors one by one are made at once: windows (``torch.stack([data[i : i + n] for i in
-    starts])``), norms of parameters or gradients (``torch._foreach_norm``), equal numbers (``torch.full``).
+    starts])``), norms of parameters or gradients (``torch._foreach_norm``), equal numbers (``torch.full``). What a mask
+    selects, on both sides of an assignment or for a cross-entropy, makes the host wait: ``torch.where`` does not.
 
 When refused
     Nothing is said of formulas that are used piece by piece, of norms over another dimension than the last, and where
@@ -82,7 +83,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for each in program.listed:
         if each.on_device:
             continue  # for device-tensors
-        made = (Evidence("made in Python", each.site),)
+        made = (Evidence("selected by a mask" if each.more else "made in Python", each.site),)
         yield codemod.finding(
             each.site, each.message, plan=each, evidence=made, assumes=(SAME_FORMULA,), worth=Worth.SOME
         )
@@ -122,7 +123,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     """Replace the expression by a call, and take out what led to it."""
     formula = finding.plan
     if isinstance(formula, Listed):
-        edit.replace(formula.site, named(formula, edit))
+        for site, text in ((formula.site, named(formula, edit)), *formula.more):
+            edit.replace(site, text)
         return
     assert isinstance(formula, Formula)
     norm = formula.eps is not None

@@ -30,7 +30,8 @@ _KERNELS = re.compile(
     r"flash_attn|memory_efficient_attention|flex_attention|xformers\.ops"
 )
 _HIGHER = re.compile(
-    r"\b(torch\.func|functorch|autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
+    r"\b((?:torch\.func|functorch)(?!\.(?:vmap|functional_call|stack_module_state)\b)|"
+    r"autograd\.functional|forward_ad|higher|learn2learn|torchmeta|torchopt)\b"
 )
 _FLATTENING = frozenset(("view", "reshape", "flatten"))
 """What makes positions, which come last, of a picture's rows and columns."""
@@ -162,11 +163,9 @@ def _attentions(analysis: Analysis) -> Iterator[Attention]:
             found = _Reading(analysis, call, module).attention()
             if found is not None:
                 against = against or [_differentiates_twice(analysis)]
-                yield found if found.why_not or not against[0] else _refused(found, against[0])
-
-
-def _refused(found: Attention, why_not: str) -> Attention:
-    return Attention(found.softmax, found.product, found.function, why_not=why_not)
+                if found.why_not is None and against[0] is not None:
+                    found = Attention(found.softmax, found.product, found.function, why_not=against[0])
+                yield found
 
 
 def _differentiates_twice(analysis: Analysis) -> str | None:
@@ -374,6 +373,8 @@ class _Reading:
         """From the weights through dropout and casts to the product; the expression reached is ``_top``."""
         while True:
             parent = self.places.parent(node, self.module)
+            first = isinstance(parent, ast.keyword) and parent.arg == "input"
+            parent = self.places.parent(parent, self.module) if first and parent is not None else parent
             self._top = node
             if self.turned:
                 return self._product_of_turned(parent, node)
@@ -388,7 +389,7 @@ class _Reading:
                     return self._by_letters(parent, given)
                 if given is not None:
                     raise _OtherError
-                if parent.args[:1] == [node] and self._drops(parent, test):
+                if (first or parent.args[:1] == [node]) and self._drops(parent, test):
                     node = parent
                     continue
             if isinstance(parent, ast.Attribute) and parent.value is node and parent.attr in ("permute", "transpose"):

@@ -15,7 +15,7 @@ from turbofix.program.libraries import words
 from turbofix.program.model import Listed
 from turbofix.program.names import dotted
 from turbofix.program.sites import COMPREHENSIONS, LOOPS
-from turbofix.program.values import Tensor, members
+from turbofix.program.values import Made, Tensor, members
 from turbofix.program.written import meaning
 
 _DRAWN = words("torch.randint torch.randperm torch.arange torch.multinomial")
@@ -41,7 +41,7 @@ def listed(analysis: Analysis) -> tuple[Listed, ...]:
                 made = _equal(analysis, call, inner, module)
             if made is not None:
                 found.append(made)
-    return tuple(sorted((*found, *_indexed(analysis)), key=lambda each: each.site))
+    return tuple(sorted((*found, *_indexed(analysis), *_masked(analysis)), key=lambda each: each.site))
 
 
 def _indexed(analysis: Analysis) -> Iterator[Listed]:
@@ -51,21 +51,115 @@ def _indexed(analysis: Analysis) -> Iterator[Listed]:
         ranged = [each for each in subscripts if _ranges(each, module)]
         for node in ranged:
             places, text = analysis.facts.places, dotted(node.value)
-            seen = [each for each in analysis.execution.frames.items() if node.value in each[1].values]
-            held = [each for _, frame in seen for each in members(frame.values[node.value])]
-            looped = any(isinstance(each, LOOPS) for each in places.ancestors(node, module))
-            looped = looped or any(level.kind == "loop" for opener, _ in seen for level in opener.chain())
-            if text is None or not looped or not held or not all(isinstance(each, Tensor) for each in held):
-                continue
-            device = {each.device for each in held if isinstance(each, Tensor)}
-            for call in _ranges(node, module) if device != {"cpu"} else ():
+            device = _devices(analysis, node.value, module)
+            for call in _ranges(node, module) if text is not None and device else ():
                 numbers = ", ".join(_text(analysis, each, module) for each in (*call.args, *call.keywords))
-                made = [each for _, frame in seen for each in members(frame.values.get(call))]
+                frames = analysis.execution.frames.values()
+                made = [each for frame in frames for each in members(frame.values.get(call))]
                 if any(getattr(each, "device", "cpu") != "cpu" for each in made):
                     continue
                 message = f"the numbers of a range are made on the host and copied, to index `{text}`"
                 told = f"{{torch.arange}}({numbers}, device={text}.device)"
                 yield Listed(places.site(call, module), message, told, unplaced="unknown" in device, on_device=True)
+
+
+def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: bool = True) -> set[str]:
+    """Where a tensor of a loop lies; empty where it always lies on the host, or may be none and ``surely`` is asked."""
+    seen = [each for each in analysis.execution.frames.items() if node in each[1].values]
+    held = [each for _, frame in seen for each in members(frame.values[node])]
+    looped = any(isinstance(each, LOOPS) for each in analysis.facts.places.ancestors(node, module))
+    around = [level for opener, _ in seen for level in opener.chain()]
+    called = [getattr(level.detail, "function", level.detail) for level in around if level.kind == "call"]
+    stepping = any(getattr(each, "name", "") == "training_step" for each in called)  # Lightning loops, and moves
+    looped = looped or stepping or any(level.kind == "loop" for level in around)
+    device: set[str] = {each.device if isinstance(each, Tensor) else "unknown" for each in held}
+    is_one = all(isinstance(each, Tensor) for each in held) or not surely
+    return device if looped and is_one and (stepping or device != {"cpu"}) else set()
+
+
+_WAITS = "the host waits for the GPU, to learn how many numbers {} selects"
+
+
+def _masked(analysis: Analysis) -> Iterator[Listed]:
+    """``x[mask] = y[mask]``, ``cross_entropy(x[mask], y[mask])``: selections whose size the host has to know."""
+    places = analysis.facts.places
+    for module in analysis.execution.modules.values():
+        for node in every(ast.Assign, module.tree) if "] = " in module.text else ():
+            target = node.targets[0] if len(node.targets) == 1 else None
+            if not isinstance(target, ast.Subscript) or dotted(target.value) is None:
+                continue
+            parts = _by(target.slice, node.value)
+            own = {ast.dump(each.value).replace("Store", "Load") for each in (target, *parts)}
+            test = _compared(analysis, target.slice, module)
+            told = any(ast.dump(each) in own for each in (test.left, *test.comparators)) if test is not None else False
+            plain = all(
+                isinstance(each, (ast.BinOp, ast.operator, ast.Constant)) for each in _around(node.value, parts)
+            )
+            if parts and told and plain and _devices(analysis, target.value, module):
+                mask, name = _text(analysis, target.slice, module), _text(analysis, target.value, module)
+                value = _with(analysis, module, node.value, {e: _text(analysis, e.value, module) for e in parts})
+                wide = (places.site(target.slice, module), "...")
+                text = f"{{torch.where}}({mask}, {value}, {name})"
+                yield Listed(places.site(node.value, module), _WAITS.format(f"`{mask}`"), text, more=(wide,))
+        for call in every(ast.Call, module.tree) if "ntropy" in module.text else ():
+            taken = [_once(analysis, each, module) for each in call.args]
+            logits, labels = taken if len(taken) == len("xy") else (None, None)
+            if logits is None or labels is None or not _is_plain_entropy(analysis, call, module):
+                continue
+            mask = _text(analysis, labels.slice, module)
+            if _by(labels.slice, logits) != [logits] or _compared(analysis, labels.slice, module) is None:
+                continue
+            if _devices(analysis, logits.value, module, surely=False):
+                rows, classes = (_text(analysis, each.value, module) for each in (logits, labels))
+                flat = "" if "view(-1" in rows else ".flatten()"
+                text = f"{{torch.where}}({mask}, {classes}, -100){flat}"
+                whole = (places.site(logits, module), f"{rows}.flatten(0, -2)" if flat else rows)
+                yield Listed(places.site(labels, module), _WAITS.format(f"`{mask}`"), text, more=(whole,))
+
+
+def _by(index: ast.expr, node: ast.AST) -> list[ast.Subscript]:
+    """The subscripts in an expression with just that index."""
+    return [e for e in walk(node) if isinstance(e, ast.Subscript) and ast.dump(e.slice) == ast.dump(index)]
+
+
+def _around(node: ast.AST, parts: list[ast.Subscript]) -> Iterator[ast.AST]:
+    if node not in parts:
+        yield node
+        for each in ast.iter_child_nodes(node):
+            yield from _around(each, parts)
+
+
+def _given_once(analysis: Analysis, node: ast.expr, module: ModuleFile) -> ast.expr | None:
+    """What the one assignment of a name gives it; another expression as it is."""
+    if not isinstance(node, ast.Name):
+        return node
+    writes = analysis.facts.bindings.writes(analysis.facts.places.scope(node, module), node.id)
+    return writes[0].value if len(writes) == 1 and isinstance(writes[0], ast.Assign) else None
+
+
+def _compared(analysis: Analysis, mask: ast.expr, module: ModuleFile) -> ast.Compare | None:
+    """The comparison that makes a mask."""
+    made = _given_once(analysis, mask, module)
+    return made if isinstance(made, ast.Compare) and len(made.ops) == 1 else None
+
+
+def _once(analysis: Analysis, node: ast.expr, module: ModuleFile) -> ast.Subscript | None:
+    """A selection that is an argument, or the name of one that is read there alone."""
+    scope = analysis.facts.places.scope(node, module)
+    reads = [e for e in walk(scope) if isinstance(e, ast.Name) and isinstance(node, ast.Name) and e.id == node.id]
+    made = _given_once(analysis, node, module) if len(reads) in (0, len("wr")) else None
+    return made if isinstance(made, ast.Subscript) else None
+
+
+def _is_plain_entropy(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
+    """Whether a cross-entropy leaves out the labels -100, and gives one number."""
+    if meaning(call.func, module.tree) == "torch.nn.functional.cross_entropy":
+        return not call.keywords
+    held = [e for frame in analysis.execution.frames.values() for e in members(frame.values.get(call.func))]
+    made = [e for e in held if isinstance(e, Made) and e.qualname == "torch.nn.CrossEntropyLoss"]
+    return (
+        bool(made) and len(made) == len(held) and not any(e.arguments.positions or e.arguments.keywords for e in made)
+    )
 
 
 def _ranges(node: ast.Subscript, module: ModuleFile) -> list[ast.Call]:

@@ -1576,13 +1576,15 @@ class Kept:
 @dataclass(frozen=True)
 class Listed:
     """A list that Python makes of tensors or numbers one by one, and what does it at once: a source, with names of
-    torch in braces. ``on_device``: it is made for a tensor of a GPU, or of an unknown place (``unplaced``)."""
+    torch in braces. ``on_device``: it is made for a tensor of a GPU, or of an unknown place (``unplaced``). ``more``:
+    what else is replaced by what."""
 
     site: Site
     message: str
     text: str
     unplaced: bool = False
     on_device: bool = False
+    more: tuple[tuple[Site, str], ...] = ()
 
 
 @dataclass(frozen=True)
