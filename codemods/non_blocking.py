@@ -50,7 +50,6 @@ from turbofix.codemod import Codemod
 from turbofix.config import suppressions
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, InPlace, Refusal, Risk, Site
-from turbofix.nodes import parse
 from turbofix.program.evidence import of_copy, of_loader, of_value
 from turbofix.program.model import Framework, TrainingProgram, Transfer
 from turbofix.program.names import dotted, targets, walk_here
@@ -58,7 +57,7 @@ from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
 from ._copies import Copying, copyings
-from ._loaders import called, copies_itself, is_timed, whole
+from ._loaders import called, copies_itself, is_timed
 from ._pages import pages_of
 from ._precision import filled, version
 from ._throttling import changed_line
@@ -198,7 +197,8 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     if isinstance(plan, Configured):
         told = f"non_blocking={edit.name('torch.cuda.is_available', plan.call)}()"
-        edit.argument(plan.call, "dataloader_config", f"{configuration(plan.call, edit)}({told})")
+        made = edit.name("accelerate.DataLoaderConfiguration", plan.call)
+        edit.argument(plan.call, "dataloader_config", f"{made}({told})")
         return
     assert isinstance(plan, Plan)
     for copy, value in plan.values:
@@ -237,18 +237,3 @@ def viewed(node: ast.AST) -> str | None:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS:
         node = node.func.value
     return dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
-
-
-def configuration(call: Site, edit: Edit) -> str:
-    """The name of Accelerate's configuration of loaders, brought by the import that brings the object itself."""
-    name = "DataLoaderConfiguration"
-    for statement in parse(whole(edit, call)).body:
-        if isinstance(statement, ast.ImportFrom) and statement.module == "accelerate" and not statement.level:
-            place = (statement.lineno, statement.col_offset, statement.end_lineno or 0, statement.end_col_offset or 0)
-            names = {alias.name: alias.asname or alias.name for alias in statement.names}
-            if name not in names and not edit.is_bound(name, call):
-                edit.also_import(Site(call.path, *place, "ImportFrom"), name)
-                return name
-            if name in names:
-                return names[name]
-    return edit.name(f"accelerate.{name}", call)

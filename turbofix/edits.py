@@ -391,16 +391,6 @@ class Edit:
             self._splice(tree, [change])
         return spelled
 
-    def also_import(self, statement: Site, name: str) -> None:
-        """Let a ``from ... import a, b`` bring another name of the same module, which the file must not have bound."""
-        from turbofix import layout
-
-        tree = self._tree(statement)
-        if tree.names.is_bound(name):
-            raise Refuse(f"`{name}` means something else in {statement.path.name}")
-        imports = tree.node(tree.site(tree.statement(statement)))
-        self._splice(tree, [layout.also_imported(tree, imports, name)])
-
     def quoted(self, word: str, site: Site) -> str:
         """``word`` as a string literal, in the kind of quotes that the file of ``site`` uses more."""
         text = self._tree(site).text if not is_data(site.path) else ""

@@ -70,21 +70,6 @@ def cut(tree: Tree, node: cst.CSTNode, part: cst.CSTNode) -> Change:
     return Change(last, end, "", depth=tree.depth(node))
 
 
-def also_imported(tree: Tree, node: cst.CSTNode, name: str) -> Change:
-    """One more name behind those that a ``from ... import ...`` brings."""
-    if not isinstance(node, cst.ImportFrom) or isinstance(node.names, cst.ImportStar):
-        raise Refuse(f"line {tree.site(node).line} imports no single names")
-    last = node.names[-1]
-    end = tree.outer(last.name if last.asname is None else last.asname.name)[1]
-    starts = [tree.text[: tree.outer(each.name)[0]] for each in node.names]
-    indents = [re.split(r"[\r\n]", start)[-1] for start in starts]
-    if not any(indent.strip() for indent in indents):  # each name stands on a line of its own
-        newline = re.search(r"\r\n|\n|\r", tree.text)
-        name = f"{newline[0] if newline else ''}{indents[-1]}{name}"
-        return Change(end, end, f",{name}", Role.ADDED, tree.depth(node))
-    return Change(end, end, f", {name}", Role.ADDED, tree.depth(node))
-
-
 def _fitting(tree: Tree, node: cst.BaseExpression, pattern: str, part: str, candidates: Iterable[str]) -> str:
     """The first way to write ``pattern``, ``part`` in its hole, that keeps its meaning in the place of ``node``."""
     root = node

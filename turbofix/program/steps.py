@@ -1181,6 +1181,7 @@ def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, move
         each.site
         for each in moved
         if each.pageable
+        and each.cast is None
         and each.guard.kind == "always"
         and each.to.reaches_cuda
         and each.non_blocking.state == "absent"

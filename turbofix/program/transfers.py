@@ -13,7 +13,6 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import argument_from, reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import unwrapped
-from turbofix.program.floats import gives_float32
 from turbofix.program.loaders import loader_sites
 from turbofix.program.model import ABSENT, ALWAYS, Transfer
 from turbofix.program.names import dotted
@@ -113,20 +112,15 @@ def _is_built_here(node: ast.AST) -> bool:
     return (dotted(moved.func) or "").rpartition(".")[2] in _BUILDERS
 
 
-def _cast(analysis: Analysis, node: ast.AST, loaders: frozenset[Site]) -> tuple[ast.Call, set[Site]] | None:
-    """The cast before a copy, ``x.float()``, where ``x`` is a part of a batch as its loaders made it, and those."""
+def _cast(analysis: Analysis, node: ast.AST) -> ast.Call | None:
+    """The cast before a copy, ``x.float()``, where ``x`` is a part of a batch as its loaders made it."""
     cast = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
     if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute) or cast.args or cast.keywords:
         return None
     asked = (event for event in analysis.facts.at(cast) if event.kind in ("call", "cast"))
     given = [each for event in asked for each in members(event.receiver) if not isinstance(each, Unknown)]
-    found: set[Site] = set()
-    for each in given if cast.func.attr in _CASTS else ():
-        sites = loader_sites(analysis, each.source) if isinstance(each, Tensor) and not each.pageable else ()
-        found.update(loaders.intersection(sites) or sites)
-        if not sites:
-            return None
-    return (cast, found) if found else None
+    made = [isinstance(each, Tensor) and not each.pageable and loader_sites(analysis, each.source) for each in given]
+    return cast if cast.func.attr in _CASTS and made and all(made) else None
 
 
 def _likely(analysis: Analysis, value: Value | None, loop: ast.AST) -> Literal["batch", "output"] | None:
@@ -170,9 +164,7 @@ def transfer_of(
         elif is_dtype(first.value):
             dtype_only = arguments.get("device", 1) is None
     what, loader, pageable = moved(analysis, event.receiver, loaders)
-    cast = _cast(analysis, event.node, frozenset(loaders))
-    is_kept = cast is not None and ast.unparse(cast[0].func).endswith(".float")
-    is_kept = is_kept and cast is not None and all(gives_float32(analysis, site) for site in cast[1])
+    cast = _cast(analysis, event.node)
     if what in ("batch", "input") and _is_used_as_mapping(analysis, event):
         what = "object"
     position = {"to": 2, "cuda": 1, "type": 1}.get(method)
@@ -183,7 +175,7 @@ def transfer_of(
         passed = arguments.get("non_blocking", position)
     non_blocking = argument_from(passed, event.module, analysis.facts, analysis.reads) if passed is not None else ABSENT
     placement = analysis.devices.of_transfer(event)
-    pageable = (pageable or _is_built_here(event.node)) and not _pinned(event.node) and not is_kept
+    pageable = (pageable or _is_built_here(event.node)) and not _pinned(event.node)
     return Transfer(
         site=analysis.facts.site(event),
         method=method,  # type: ignore[arg-type]
@@ -194,7 +186,7 @@ def transfer_of(
         dtype_only=dtype_only,
         again=_is_there(event.receiver) and placement.where != "cpu",
         pageable=pageable,
-        cast=_cast_apart(analysis, event, cast[0]) if pageable and cast is not None and not placement.mps else None,
+        cast=_cast_apart(analysis, event, cast) if pageable and cast is not None and not placement.mps else None,
         loader=loader,
         likely=_likely(analysis, event.receiver, loop) if what == "unknown" else None,
         in_step=in_step,
