@@ -218,6 +218,95 @@ def test_what_has_no_codemod_yet_is_told_by_the_nearest() -> None:
     assert told == [("ddp", 5), ("ddp", 7), ("ddp", 9), ("no-sync", 12)]
 
 
+SUMS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from data import Pictures
+
+device = torch.device("cuda")
+net, critic = nn.Linear(9, 9).to(device), nn.Linear(9, 1).to(device)
+optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], 0.1)
+loader = DataLoader(Pictures(), batch_size=64)
+
+
+def clip_gradients(parameters):
+    for each in parameters:
+        each.grad.clamp_(-1, 1)
+
+
+for epoch in range(10):
+    hits, seen, counted, read = 0, 0, 0, 0
+    for step, (x, y) in enumerate(loader):
+        x, y = x.to(device), y.to(device)
+        made = net(x)
+        loss = nn.functional.cross_entropy(made, y) + critic(made.detach()).mean()
+        loss.backward()
+        if (step + 1) % 4 == 0:
+            clip_gradients(net.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+        hits += (made.argmax(1) == y).sum()
+        counted += len(y)
+        read += (made.argmax(1) == y).sum()
+        print(read.item())
+        seen += loss
+    if epoch % 2 == 0:
+        print(hits.item() / counted)
+"""
+
+
+def test_sums_that_no_step_reads_and_what_a_step_cuts_off() -> None:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(SUMS), registry.load(), Target())
+    lines = SUMS.splitlines()
+    found = {(each.codemod, lines[each.site.line - 1].strip()) for each in report.in_place}
+    sums = {line for codemod, line in found if codemod == "defer-item"}
+    assert sums == {"hits += (made.argmax(1) == y).sum()"}  # one is read in each step, one keeps its graph, one counts
+    assert found >= {
+        ("skip-unused-gradients", "loss = nn.functional.cross_entropy(made, y) + critic(made.detach()).mean()"),
+        ("grad-accumulation", "if (step + 1) % 4 == 0:"),
+        ("clip-gradients", "clip_gradients(net.parameters())"),
+        ("throttle-logging", "if epoch % 2 == 0:"),
+    }
+
+
+LOGGED = """
+import torch
+from torch import nn
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader
+from data import Pictures
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(9, 9)
+
+    def training_step(self, batch, index):
+        loss = nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        self.log("loss", loss)
+        self.log("number", loss.item())
+        self.log("shown", loss, prog_bar=True)
+        self.log_dict({"again": loss})
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+pl.Trainer(accelerator="auto", max_epochs=9).fit(Net(), DataLoader(Pictures(), batch_size=64))
+"""
+
+
+def test_what_lightning_logs_as_a_tensor() -> None:
+    report = pipeline.analyze(ENTRY, MemoryWorkspace.of(LOGGED), registry.load(), Target())
+    lines = LOGGED.splitlines()
+    found = [lines[each.site.line - 1].strip() for each in report.in_place if each.codemod == "defer-item"]
+    assert found == ['self.log("loss", loss)', 'self.log_dict({"again": loss})']
+    assert "use-cuda" in {each.codemod for each in report.in_place}
+
+
 def test_data_that_are_made_and_moved_once() -> None:
     text = (
         "import torch\n"

@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turbofix.findings import InPlace, Site
+from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
+from turbofix.program.answers import every
 from turbofix.program.events import Arguments, Event, Passed
+from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import CLIPS, kind_of
 from turbofix.program.model import Step
+from turbofix.program.names import dotted
 from turbofix.program.runs import are_weights
+from turbofix.program.sites import LOOPS
 from turbofix.program.switches import switch_of
-from turbofix.program.values import Const, Instance, Option, members
-from turbofix.program.written import SHAPES, is_interval, named_calls, written_of
+from turbofix.program.values import Const, Instance, Option, Tensor, members
+from turbofix.program.written import SHAPES, calls_by_name, is_interval, named_calls, written_of
 from turbofix.records import dataclass
 
 ROWS = Path(__file__).with_name("habits.tsv")
@@ -144,7 +149,12 @@ def habits(analysis: Analysis, steps: Collection[Step]) -> Iterator[InPlace]:
     stay = bool(steps) and all(step.device.where == "cpu" for step in steps)
     anywhere = ("any",) if stay else ("any", "gpu")
     always = _passed_each_time(analysis, steps)
-    for habit in (*_executed(analysis, steps, anywhere, always), *_written(analysis, anywhere, always)):
+    summed = [each.accumulation for each in steps if each.accumulation and 1 not in each.accumulation.steps.values]
+    executed = (*_executed(analysis, steps, anywhere, always), *_kept(analysis, stay))
+    executed += tuple(
+        InPlace("grad-accumulation", each.guard, "gradients add up over several batches") for each in summed
+    )
+    for habit in (*executed, *_written(analysis, anywhere, always)):
         place = habit.codemod, habit.site.path, habit.site.line
         if place not in told:
             told.add(place)
@@ -199,6 +209,56 @@ def _settings(constructed: Collection[Event]) -> Iterator[Event]:
                 given = dict(event.arguments.keywords) if event.arguments is not None else {}
                 given |= {name: Passed(value) for name, value in made.attributes.items()}
                 yield from (replace(event, name=name, arguments=Arguments(keywords=given)) for name in names)
+
+
+def _kept(analysis: Analysis, stay: bool) -> Iterator[InPlace]:
+    """Tensors of the GPU that a loop sums or gathers, or gives to Lightning's log, with no wait for their values."""
+    given: dict[ast.expr, tuple[ast.AST, ModuleFile, str]] = {}
+    for module in analysis.execution.modules.values() if not stay else ():
+        for total in every(ast.AugAssign, module.tree):
+            if isinstance(total.op, ast.Add):
+                given[total.value] = total, module, ""
+        for name in ("append", "log", "log_dict"):
+            for call in calls_by_name(module.tree).get(name, ()):
+                words = {word.arg: word.value for word in call.keywords}
+                first = [words.get("value"), words.get("dictionary"), *reversed(call.args)]
+                taken = next((each for each in first if each is not None), None)
+                if taken is not None and not getattr(words.get("prog_bar"), "value", False):
+                    given |= dict.fromkeys(getattr(taken, "values", [taken]), (call, module, name))
+    for frame in analysis.execution.frames.values():
+        for node, (said, module, name) in given.items():
+            found = members(frame.values.get(node))
+            tensors = [each for each in found if isinstance(each, Tensor)]
+            if not found or len(tensors) < len(found):
+                continue
+            site, sentence = (
+                analysis.facts.places.site(said, module),
+                "a tensor is kept, and no step waits for its value",
+            )
+            if isinstance(said, ast.Call) and name != "append":
+                owners = members(frame.values.get(getattr(said.func, "value", said)))
+                classes = [base for each in owners if isinstance(each, Instance) for base in each.cls.externals()]
+                if any(base.endswith(".LightningModule") for base in classes):
+                    yield InPlace(
+                        "defer-item", site, sentence.replace("a tensor is kept", "Lightning keeps the tensor")
+                    )
+            elif _is_only_summed(analysis, said, module, tensors):
+                yield InPlace("defer-item", site, sentence)
+
+
+def _is_only_summed(analysis: Analysis, said: ast.AST, module: ModuleFile, tensors: Collection[Tensor]) -> bool:
+    """Whether a loop sums or gathers tensors of the GPU without their graphs, and reads nothing of the total in it."""
+    loops = [each for each in analysis.facts.places.ancestors(said, module) if isinstance(each, LOOPS)]
+    total = dotted(
+        said.target if isinstance(said, ast.AugAssign) else getattr(getattr(said, "func", None), "value", None)
+    )
+    in_step = written_of(analysis).where(said, module) in ("step", "interval")
+    grows = any("loss" in each.roles and not each.detached for each in tensors) and in_step
+    if not loops or total is None or grows or any(each.device not in ("cuda", "conditional") for each in tensors):
+        return False
+    inside = {id(each) for each in walk(loops[0])}
+    reads = (each.node for each in analysis.facts.of("sync") if id(each.node) in inside)
+    return not any(dotted(part) == total for read in reads for part in walk(read))
 
 
 def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[Site]) -> Iterator[InPlace]:

@@ -293,13 +293,13 @@ Found = Iterator[tuple[ast.AST, ModuleFile]]
 
 
 def every_so_often(written: Written) -> Found:
-    """``if step % 50 == 0:`` in a step, with something that is shown or read."""
+    """``if step % 50 == 0:`` in a training's loop, with something that is shown or read."""
     for module in written.modules:
         for test in every(ast.If, module.tree):
             if not is_interval(test):
                 continue
             said = {last(each) for part in test.body for each in walk_here(part) if isinstance(each, ast.Call)}
-            if (said & written.shows or "item" in said) and written.where(test.test, module) in ("step", "interval"):
+            if (said & written.shows or "item" in said) and written.where(test.test, module):
                 yield test, module
 
 
@@ -352,18 +352,37 @@ def without_graph(written: Written) -> Found:
                 yield block, module
 
 
+def cut_off(written: Written) -> Found:
+    """``critic(fake.detach())`` in a step."""
+    for module in written.modules:
+        for call in calls_by_name(module.tree).get("detach", ()):
+            above = parents_in(module.tree).get(call)
+            handed = isinstance(above, ast.Call) and call in above.args and last(above) not in _SHOWING | {"append"}
+            if handed and written.where(call, module) in ("step", "interval"):
+                yield call, module
+
+
+def clipped(written: Written) -> Found:
+    """``clip_gradients(model, 1.0)``, a function of the project's own, in a step."""
+    for module in written.modules:
+        for name, calls in calls_by_name(module.tree).items():
+            if name in written.functions and "clip" in name and "grad" in name:
+                yield from ((each, module) for each in calls if written.where(each, module))
+
+
 def made_there(written: Written) -> Found:
     """Tensors that a step or a forward pass makes where they are needed: ``torch.zeros(n, device=x.device)``."""
     for module in written.modules:
         for call in every(ast.Call, module.tree):
             on = next((word.value for word in call.keywords if word.arg == "device"), None)
             name = meaning(call.func, module.tree)
-            if on is None or _is(on, "cpu") or _is(on, None) or name.rpartition(".")[2] not in _MAKERS:
+            like = name.endswith("_like") and on is None
+            if not like and (on is None or _is(on, "cpu") or _is(on, None) or name.rpartition(".")[2] not in _MAKERS):
                 continue
             if not name.startswith("torch."):
                 continue
             function = function_of(call, module)
-            if function is not None and (function.name != "__init__" or written.where(call, module)):
+            if written.where(call, module) or (function is not None and function.name != "__init__"):
                 yield call, module
 
 
@@ -372,11 +391,13 @@ def longest(written: Written) -> Found:
     for module in written.modules:
         for call in every(ast.Call, module.tree):
             pads = last(call) == "max" and _measures(call)
-            pads = pads or any(
+            asked = any(
                 word.arg == "padding" and (_is(word.value, True) or _is(word.value, "longest"))
                 for word in call.keywords
             )
+            pads = pads or asked
             always = last(call) == "enable_padding" and not any(word.arg == "length" for word in call.keywords)
+            always = always or (asked and "Collator" in last(call))
             if always or (pads and _batches(written, call, module)):
                 yield call, module
         for cut in every(ast.Slice, module.tree):
@@ -409,6 +430,11 @@ def _batches(written: Written, node: ast.AST, module: ModuleFile) -> bool:
     name = function.name.lower()
     return (
         function.name in written.collating
+        or any(
+            function.name in written.everywhere(each)
+            for n in written.collating
+            for each in written.functions.get(n, ())
+        )
         or any(word in name for word in ("collate", "batch"))
         or (name == "__call__" and bool(given & _LISTS))
         or written.where(node, module) == "step"
@@ -530,17 +556,6 @@ def _is_literal(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], (ast.Constant, ast.List, ast.UnaryOp))
 
 
-def tensor_totals(written: Written) -> Found:
-    """Sums and lists of tensors that no step reads: ``total += loss.detach()``."""
-    for module in written.modules:
-        for total in every(ast.AugAssign, module.tree):
-            if isinstance(total.op, ast.Add) and last(total.value) == "detach" and written.where(total, module):
-                yield total, module
-        for call in calls_by_name(module.tree).get("append", ()):
-            if call.args and last(call.args[0]) == "detach" and written.where(call, module):
-                yield call, module
-
-
 def function_of(node: ast.AST, module: ModuleFile) -> ast.FunctionDef | None:
     """The innermost function around a node."""
     parents = parents_in(module.tree)
@@ -562,12 +577,13 @@ SHAPES: dict[str, Callable[[Written], Found]] = {
         schedules,
         frozen,
         without_graph,
+        cut_off,
+        clipped,
         made_there,
         longest,
         kept_items,
         read_back,
         moved_once,
-        tensor_totals,
     )
 }
 """The shapes that the table may name."""
