@@ -252,13 +252,17 @@ def _is_only_summed(analysis: Analysis, said: ast.AST, module: ModuleFile, tenso
     total = dotted(
         said.target if isinstance(said, ast.AugAssign) else getattr(getattr(said, "func", None), "value", None)
     )
-    in_step = written_of(analysis).where(said, module) in ("step", "interval")
-    grows = any("loss" in each.roles and not each.detached for each in tensors) and in_step
-    if not loops or total is None or grows or any(each.device not in ("cuda", "conditional") for each in tensors):
+    written = written_of(analysis)
+    counts = any(isinstance(each, ast.Compare) or getattr(each, "attr", "") == "eq" for each in walk(said))
+    grows = not counts and not all(each.detached for each in tensors)
+    if not loops or total is None or any(each.device not in ("cuda", "conditional") for each in tensors):
+        return False
+    if grows and (isinstance(said, ast.Call) or written.where(said, module) in ("step", "interval")):
         return False
     inside = {id(each) for each in walk(loops[0])}
-    reads = (each.node for each in analysis.facts.of("sync") if id(each.node) in inside)
-    return not any(dotted(part) == total for read in reads for part in walk(read))
+    reads = [each.node for each in analysis.facts.of("sync") if id(each.node) in inside]
+    seldom = (each for each in reads if written.where(each, module) != "interval")
+    return not any(dotted(part) == total for read in seldom for part in walk(read))
 
 
 def _written(analysis: Analysis, anywhere: Collection[str], always: Collection[Site]) -> Iterator[InPlace]:
