@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from turbofix.findings import Site
@@ -204,10 +204,6 @@ class _Search:
                 line = module.text.count("\n", 0, said.start()) + 1
                 place = ast.Pass(lineno=line, col_offset=0, end_lineno=line, end_col_offset=0)
                 raise _InTheWay(place, module, f"the program speaks of `{said[0]}` itself")
-            for call in every(ast.Call, module.tree):
-                kind = (dotted(call.args[0]) or "") if len(call.args) == 1 else ""
-                if kind.endswith("Tensor") and getattr(call.func, "attr", "") == "type":
-                    raise _InTheWay(call, module, f"`{kind}` is a tensor of the host")
         for event in self.events:
             if event.kind == "call" and event.name.startswith(_OF_THE_HOST):
                 raise _InTheWay(event.node, event.module, f"`{event.name}` may need what it is given on the host")
@@ -277,7 +273,7 @@ class _Search:
 
     def _makes(self, node: ast.AST) -> bool:
         called = (event for event in self.facts.at(node) if event.kind == "call")
-        return any(
+        return _brings_back(node) or any(
             each.name.startswith("torch.") and each.name.rpartition(".")[2] in _FACTORIES and not self._is_placed(each)
             for each in called
         )
@@ -298,6 +294,11 @@ class _Search:
             scope = self.places.scope(node, module)
             own = self._of_method(node, module) if _name(scope) != "__init__" else None
             text = f"next({own}.parameters()).device" if own else self._beside_model(scope, module)
+        above: ast.AST | None = node
+        while isinstance(above, (ast.Attribute, ast.Call)):  # behind a cast that follows: `from_numpy(x).type(...)`
+            node = above if _brings_back(above) else node
+            behind = self.places.parent(above, module)
+            above = behind if above in (getattr(behind, "value", None), getattr(behind, "func", None)) else None
         if isinstance(node, ast.Call) and node.args and any(each.name in PARAMETERS for each in self.facts.at(node)):
             node = node.args[0]  # what a copy of a parameter gives is none
         site = self.places.site(node, module)
@@ -315,6 +316,8 @@ class _Search:
         nodes = walk(node)
         if isinstance(node, ast.For):  # what it runs over moves batch by batch
             nodes = [each for part in node.body for each in walk(part)]
+        for cast in filter(_brings_back, nodes):
+            self._move(cast, module)
         summed = {id(each.target) for each in nodes if isinstance(each, ast.AugAssign)}
         for name in nodes:
             if isinstance(name, ast.Name) and (isinstance(name.ctx, ast.Load) or id(name) in summed):
@@ -381,7 +384,10 @@ class _Search:
         if not isinstance(node, ast.Name):
             return False
         owner = self.facts.bindings.owner(node.id, node, module)
-        return any(id(write) in self.followed for write in self.facts.bindings.writes(owner, node.id))
+        writes = self.facts.bindings.writes(owner, node.id)
+        made = [each.value for each in writes if isinstance(each, ast.Assign)]
+        there = any(self.places.site(part, module) in self.moves for value in made for part in _calls_of(value))
+        return there or any(id(write) in self.followed for write in writes)
 
     def _attributes(self, event: Event) -> None:
         """Note the tensors that an object of the program holds, and that are neither parameters nor buffers."""
@@ -426,7 +432,8 @@ class _Search:
             read += [each for each in given if isinstance(each[0], _PLAIN) and _is_tensor(each[1])]
         for each, value in read:
             roles = frozenset().union(*(one.roles for one in tensors_in(value)))
-            if roles & _THERE or (inside and "batch" in roles) or self._is_followed(each, event.module):
+            *_, first = _calls_of(each)
+            if roles & _THERE or (inside and "batch" in roles) or self._is_followed(first, event.module):
                 site = self.places.site(each, event.module)
                 self.moves[site] = Moved(site, "cpu")
 
@@ -470,6 +477,21 @@ class _Search:
 
 def _name(scope: ast.AST) -> str:
     return getattr(scope, "name", "")
+
+
+def _brings_back(node: ast.AST) -> bool:
+    """Whether a call casts to a type that is one of the host as well: ``x.type(torch.LongTensor)``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or getattr(node.func, "attr", "") != "type":
+        return False
+    return (dotted(node.args[0]) or "").endswith("Tensor")
+
+
+def _calls_of(value: ast.AST) -> Iterator[ast.AST]:
+    """A value and what its chain of methods begins with, in turn: ``x.to(y).view(2)``, ``x.to(y)``, ``x``."""
+    while isinstance(value, (ast.Call, ast.Attribute)):
+        yield value
+        value = value.func if isinstance(value, ast.Call) else value.value
+    yield value
 
 
 def _is_tensor(value: Value) -> bool:
