@@ -20,7 +20,7 @@ Use instead
     Lengths are multiples of eight, as the tensor cores like them, where the fixed length is one. Texts that are padded
     before there are batches (by a data set, by ``map``) stay as they are. Their loader or trainer gets a function that
     cuts off the columns in which the attention mask of all texts of the batch is 0. It calls the collate function that
-    was there.
+    was there. Without a mask, or with texts of two kinds, it cuts off the columns in which all rows end alike, but one.
 
 When refused
     Nothing is said of programs for TPUs, of exported models, and of streams. It is refused
@@ -28,8 +28,8 @@ When refused
     - where the program compiles: each length would be compiled anew;
     - where the call is given more than is written in it, or only some batches are padded;
     - where a trainer makes batches in its own way;
-    - where no mask tells what is padding, or texts of two kinds are padded: pad in the collate function, as in
-      ``DataCollatorWithPadding(tokenizer)`` or ``pad_sequence``.
+    - where what is padded was not followed to the items, or beside a collate function of its own without a mask;
+    - where nothing in the program tells padding from words: the model and its loss count it.
 
 Risk
     equivalent: masked positions count for nothing, so losses differ by rounding, and dropout draws for fewer positions.
@@ -107,18 +107,32 @@ def cut_off(padding: Padding, edit: Edit, above: Site) -> None:
     name, mask = edit.free_name("without_padding", above), edit.quoted(padding.mask or "", above)
     kept, labels = "kept" if padding.targets else "used", 'key == "labels" or key.startswith("decoder_")'
     made = "transformers.default_data_collator" if padding.trainer else "torch.utils.data.default_collate"
-    put_above(
-        edit,
-        above,
-        f"def {name}(texts, collate={edit.name(made, above)}):",
-        '    """A batch of texts, without the columns that are padding in all of them."""',
-        "    batch = collate(texts)",
+    keys = [edit.quoted(each, above) if isinstance(each, str) else str(each) for each in padding.keys]
+    items = "batch.items()" if isinstance(next(iter(padding.keys), ""), str) else "enumerate(batch)"
+    alike = (
+        f"    padded = ({', '.join(keys)}{',' if len(keys) == 1 else ''})",
+        f"    texts = {{key: part for key, part in {items} if key in padded and part.dim() > 1}}",
+        "    for length in {text.shape[-1] for text in texts.values()}:",
+        "        alike = {key: text for key, text in texts.items() if text.shape[-1] == length}",
+        "        used = sum((text != text.flatten()[-1]).flatten(0, -2).any(0) for text in alike.values()).nonzero()",
+        "        for key, text in alike.items() if len(used) else ():",
+        "            batch[key] = text[..., : int(used[-1]) + 2]  # one column of what all rows end with stays",
+    )
+    by_mask = (
         f"    used = batch[{mask}].flatten(0, -2).any(0)",
         *(['    told = (batch["labels"] != -100).flatten(0, -2).any(0)'] if padding.targets else ()),
         "    for key, part in batch.items():",
         *([f"        kept = told if {labels} else used"] if padding.targets else ()),
         f'        if hasattr(part, "dim") and part.dim() > 1 and part.shape[-1] == len({kept}):',
         f"            batch[key] = part[..., {kept}]",
+    )
+    put_above(
+        edit,
+        above,
+        f"def {name}(texts, collate={edit.name(made, above)}):",
+        '    """A batch of texts, without the columns that are padding in all of them."""',
+        "    batch = collate(texts)",
+        *(alike if padding.keys else by_mask),
         "    return batch",
     )
     keyword = "data_collator" if padding.trainer else "collate_fn"

@@ -1072,7 +1072,8 @@ class Padding:
     says so, ``in_eights``: the fixed length is a known multiple of eight. ``by_hand``: no tokenizer does it, but
     the program. ``readers`` (loaders, or trainers of transformers, each with the collate function that it is given)
     could cut off what is padding in all texts of a batch, by a function in front of ``helper`` and the item's
-    ``mask``; ``targets``: the labels are texts of another length. ``why_not`` speaks against it.
+    ``mask``, or by what the parts of items at ``keys`` share at their ends; ``targets``: the labels are texts of
+    another length. ``why_not`` speaks against it.
     """
 
     site: Site
@@ -1086,6 +1087,7 @@ class Padding:
     readers: tuple[tuple[Site, Site | None], ...] = ()
     helper: Site | None = None
     mask: str | None = None
+    keys: tuple[str | int, ...] = ()
     why_not: str | None = None
 
 

@@ -16,7 +16,7 @@ from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, constants
 from turbofix.program.libraries import words
 from turbofix.program.model import Padding, Step
-from turbofix.program.names import dotted, is_false, is_nothing
+from turbofix.program.names import dotted, is_false, is_nothing, targets
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.same_items import datasets_in
 from turbofix.program.sites import COMPREHENSIONS, FUNCTIONS, LOOPS
@@ -42,7 +42,10 @@ def paddings(analysis: Analysis, steps: tuple[Step, ...]) -> tuple[Padding, ...]
     found = {each.site: each for each in search.by_hand()}
     for module in modules:
         found.update((each.site, each) for each in search.in_file(module) if _pads(module))
-    return tuple(found[site] for site in sorted(found))
+    once = {
+        (each.keys, each.readers) if each.keys else site: site for site, each in sorted(found.items(), reverse=True)
+    }
+    return tuple(found[site] for site in sorted(once.values()))
 
 
 def _pads(module: ModuleFile) -> bool:
@@ -83,6 +86,13 @@ def _reads_mask(value: ast.expr, cls: ast.ClassDef, depth: int = 3) -> bool:
     return bool(depth) and any(_reads_mask(each.value, cls, depth - 1) for each in sets)
 
 
+def _lengthens(node: ast.AST) -> bool:
+    """Whether an expression pads: a tokenizer's call, or ``[0] * missing``."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List) and len(node.left.elts) == 1
+    return isinstance(node, ast.Call) and "max_length" in _said(node)
+
+
 _SHORT = 32
 """Texts that are cut to so many tokens are about as long as that."""
 
@@ -92,9 +102,12 @@ _TO_THE_LONGEST = frozenset(("torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.
 _PADDED = "torch.nn.functional.pad"
 _FILLED = frozenset(words("zeros ones full empty"))
 _BY_HAND = (
-    "it is written out, and what the model and its loss make of padding is not known: where they leave it out, "
-    "pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
+    "it is written out, and which parts of an item it lengthens was not followed: where the model and its loss leave "
+    "padding out, pad in the `collate_fn` of the loader, to the longest of the batch (`pad_sequence`)"
 )
+_COUNTED = "nothing in the program tells padding from words, so that the model and its loss count it: mask it first"
+_TOLD_APART = re.compile(r"attention_mask|pad(?:ding)?_mask|masked_fill|pack_padded_sequence|ignore_index|-100\b")
+"""What a program has that leaves padding out."""
 
 
 def _written_out(analysis: Analysis, frames: tuple[Frame, ...]) -> Iterator[ast.expr]:
@@ -187,7 +200,8 @@ class _Search:
             if nodes:  # (lists are filled up beforehand as well)
                 first = min(nodes, key=lambda each: (each.lineno, each.col_offset))
                 found = self._of_items(first, module, self._classes_around(first, module), by_hand=True)
-                yield found if found.why_not is None else replace(found, why_not=_BY_HAND)
+                unknown = found.why_not == _ONE_BY_ONE
+                yield replace(found, why_not=_BY_HAND) if unknown else found
 
     # --- with one
 
@@ -261,7 +275,13 @@ class _Search:
         pads = [each for each in walk(owner or node) if isinstance(each, ast.Call) and "max_length" in _said(each)]
         targets = len(pads) > 1 or any(word.arg == "text_target" for each in pads for word in each.keywords)
         own = len(pads) < 3 and all(each.name.endswith("Seq2SeqTrainer") for each in readers)  # (labels by their own)
-        why = _ONE_BY_ONE if not (readers and mask) or (targets and not own) else None  # (two have two lengths)
+        why: str | None = None
+        keys: tuple[str | int, ...] = ()
+        if not (readers and mask) or (targets and not own):  # (two have two lengths)
+            mask, keys = None, self._lengthened(classes, node) if readers else ()
+            known = keys and all(self._collate(each) is None for each in readers)
+            apart = any(_TOLD_APART.search(each.text) for each in self.analysis.execution.modules.values())
+            why = _ONE_BY_ONE if not known else None if apart else _COUNTED
         if len({event.module.path for event in readers}) > 1 or any(map(_unpacks, readers)):
             why = _ONE_BY_ONE
         elif any(event in self.trainers and not _takes_collator(event) for event in readers):
@@ -272,7 +292,8 @@ class _Search:
             for word in (every(ast.keyword, each.tree) if "torch_compile" in each.text else ())
         ):
             why = _COMPILED
-        if mask is not None and any(self._cuts(each, mask) for each in readers):
+        by = mask if mask is not None else next(iter(self._lengthened(classes, node)), None)
+        if by is not None and any(self._cuts(each, by) for each in readers):
             return Padding(site, "item", dynamic=True)
         if why is not None:
             return Padding(site, "item", by_hand=by_hand, why_not=why)
@@ -283,9 +304,48 @@ class _Search:
             readers=tuple(sorted({(self.facts.site(each), self._collate(each)) for each in readers}, key=str)),
             helper=min(place_of_helper(self.analysis, each.node, each.module) for each in readers),
             mask=mask,
+            keys=keys,
             trainer=readers[0] in self.trainers,
             targets=targets,
         )
+
+    def _lengthened(self, classes: list[ast.ClassDef], node: ast.expr) -> tuple[str | int, ...]:
+        """The keys or places of what is made of padded texts in the items of a class."""
+        methods = [each for cls in classes[:1] for each in cls.body if getattr(each, "name", "") == "__getitem__"]
+        method = methods[-1] if methods else None
+        returns = [each.value for each in walk(method) if isinstance(each, ast.Return)] if method is not None else []
+        if method is None or len(returns) != 1 or not any(each is node for each in walk(method)):
+            return ()
+        if re.search("tri[lu]|mask\\(", ast.unparse(method)):
+            return ()  # a mask of two such lengths
+        sets = [each for each in walk(method) if isinstance(each, (ast.Assign, ast.AugAssign, ast.Expr))]
+        made: set[str | None] = set()
+
+        def reads(value: ast.AST) -> bool:
+            return any(
+                each is node or _lengthens(each) or (isinstance(each, ast.Name) and each.id in made)
+                for each in walk(value)
+            )
+
+        for _ in range(3):
+            for each in sets:
+                call = each.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else None
+                changed = call.func.value if call is not None and isinstance(call.func, ast.Attribute) else None
+                to = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", changed)]
+                if reads(each.value):
+                    made |= {
+                        one.id for part in to if part is not None for one in targets(part) if isinstance(one, ast.Name)
+                    }
+        given = returns[0]
+        if isinstance(given, ast.Name):
+            written = [
+                each.value for each in sets if isinstance(each, ast.Assign) and dotted(each.targets[0]) == given.id
+            ]
+            given = written[0] if len(written) == 1 else None
+        pairs: list[tuple[object, ast.expr]] = list(enumerate(given.elts)) if isinstance(given, ast.Tuple) else []
+        if isinstance(given, ast.Dict):
+            pairs = [(getattr(each, "value", None), one) for each, one in zip(given.keys, given.values, strict=True)]
+        return tuple(key for key, value in pairs if isinstance(key, (str, int)) and reads(value))
 
     def _collate(self, event: Event) -> Site | None:
         """The collate function that a loader or trainer is given."""
@@ -293,7 +353,7 @@ class _Search:
         node = passed.node if passed is not None and not is_nothing(passed.node) else None
         return self.places.site(node, event.module) if node is not None else None
 
-    def _cuts(self, event: Event, mask: str) -> bool:
+    def _cuts(self, event: Event, mask: str | int) -> bool:
         """Whether the collate function that a reader is given cuts batches by their mask."""
         passed = event.arguments.get(*COLLATE[event in self.trainers]) if event.arguments is not None else None
         given = passed.node if passed is not None else None
