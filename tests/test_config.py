@@ -232,9 +232,24 @@ def test_lines_count_as_python_counts_them() -> None:
 
 
 def test_what_the_project_asks_for_may_be_old(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
+    (tmp_path / "requirements.txt").write_text("torch>=1.13.1\n")
     script = tmp_path / "train.py"
     found = target(Settings(gpu="a100"), script, tmp_path)
     assert (found.torch, found.recent) == ((1, 13), (2, 4))
     chosen = target(Settings(gpu="a100", torch_version=(1, 13)), script, tmp_path)
     assert (chosen.torch, chosen.recent) == ((1, 13), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "recent"),
+    [
+        ("torch==1.8.0+cpu", None),
+        ("- pytorch=1.12.1=py3.10_cuda11.3", None),
+        ("torch==1.*", (2, 4)),
+        ("torch~=1.12.1", (2, 4)),
+        ("torch==1.13.1\ntorch>=1.13", (2, 4)),
+    ],
+)
+def test_one_version_alone_is_no_recent_one(tmp_path: Path, line: str, recent: tuple[int, int] | None) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{line}\n")
+    assert target(Settings(gpu="a100"), tmp_path / "train.py", tmp_path).recent == recent

@@ -38,7 +38,7 @@ class Target:
 
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
-    did when they were written. ``accelerate`` is the oldest version of it, where the project says so.
+    did when they were written, and ask for no single version. ``accelerate`` is the oldest version of it, where the project says so.
     """
 
     capability: tuple[int, int] = (8, 0)
