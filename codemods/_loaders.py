@@ -11,7 +11,7 @@ from turbofix.datafile import is_data
 from turbofix.edits import Edit
 from turbofix.findings import Site
 from turbofix.nodes import parse, walk
-from turbofix.program.model import Argument, Framework, Loader, TrainingProgram, Transfer
+from turbofix.program.model import Argument, Evaluation, Framework, Loader, Step, TrainingProgram, Transfer
 
 
 def copies_itself(program: TrainingProgram) -> bool:
@@ -61,6 +61,20 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
         return False
     in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
     return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
+
+
+MANY = 3
+"""Passes of a training beside which a single one of an evaluation is hardly noticed."""
+
+ONCE = "it is done in one pass of an evaluation, beside a training of many: nothing of it is noticed"
+
+
+def is_once(program: TrainingProgram, loop: Step | Evaluation | None) -> bool:
+    """Whether a loop is an evaluation that runs once for each training of many passes."""
+    repeated = [step for step in program.steps if step.epoch_loop is not None]
+    training = {each.site for step in repeated for each in (step.loop, step.epoch_loop) if each is not None}
+    many = any((step.passes or MANY) >= MANY for step in repeated)
+    return many and isinstance(loop, Evaluation) and not loop.around & training
 
 
 def is_built_each_time(loader: Loader) -> bool:

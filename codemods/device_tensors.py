@@ -31,7 +31,8 @@ When refused
     - where something else uses the tensor on the host, or it takes gradients;
     - where a generator of the host's draws it, or ``.cuda(gpu)`` may be given None;
     - where the device is known only below: choose it earlier;
-    - where the call unpacks a mapping that may hold the device already.
+    - where the call unpacks a mapping that may hold the device already;
+    - in an evaluation that runs once, beside a training of many passes.
 
 Risk
     exact: the numbers are the same. equivalent: random numbers come from the GPU's generator, and what is computed
@@ -54,6 +55,7 @@ from turbofix.program.model import Creation, Evaluation, Guard, Listed, MovedAga
 
 from ._copies import goes_to_gpu
 from ._listed import named
+from ._loaders import ONCE, is_once
 from ._precision import filled
 
 codemod = Codemod(
@@ -95,8 +97,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 *of_device(made.to, made.site),
             )
             risk = Risk.EQUIVALENT if made.draws or made.rounds else Risk.EXACT
-            if made.why_not is not None:
-                yield codemod.refuse(made.site, message, made.why_not, risk=risk, evidence=seen)
+            why_not = made.why_not or (ONCE if is_once(program, loop) else None)
+            if why_not is not None:
+                yield codemod.refuse(made.site, message, why_not, risk=risk, evidence=seen)
             else:
                 assumes = (*((ON_GPU,) if made.unsure else goes), *(ALL_MOVED,) * made.meets)
                 yield codemod.finding(

@@ -27,7 +27,7 @@ When refused
     - where an option chooses the GPU, and the place of the call does not know it;
     - where batches hold sparse tensors, which older versions of torch cannot pin;
     - where batches are objects of a class of their own, which are pinned only if it has a ``pin_memory`` method;
-    - where ``pin_memory=False`` stands with a comment.
+    - where ``pin_memory=False`` stands with a comment, or the loader is read once, beside a training of many passes.
 
 Risk
     exact: where the memory lies changes no number.
@@ -51,7 +51,7 @@ from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinnin
 from turbofix.records import dataclass
 
 from ._copies import Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
-from ._loaders import called, copies_itself, is_timed, reason_beside
+from ._loaders import ONCE, called, copies_itself, is_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
 from ._trainers import called as called_settings
@@ -146,9 +146,7 @@ def moved_by(
         return None
     for copy in loader.copies:
         goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)
-        if goes is not None and (
-            eased_by is not None or (pinning(loader) == "no" and (copy.cast is not None or not copy.pageable))
-        ):
+from ._loaders import ONCE, called, copies_itself, is_once, is_timed, reason_beside
             return copy.site.line_from(loader.site.path), eased_by.assumes if eased_by is not None else goes, copy
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     moving = any(each.transfers for each in loops if loader.site in each.loaders)
@@ -205,7 +203,14 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
         return f"the script has a switch for it: pass {pin.option}"
     if wish_is_elsewhere(loader):
         return f"the script uses the GPU only with {loader.goes_to.needs}, which the place of this call does not tell"
-    return reason_beside(pin)
+    return reason_beside(pin) or (ONCE if is_read_once(program, loader) else None)
+
+
+def is_read_once(program: TrainingProgram, loader: Loader) -> bool:
+    """Whether the loader only serves evaluations that run once."""
+    loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
+    reading = [is_once(program, each) for each in loops if loader.site in each.loaders]
+    return bool(reading) and all(reading)
 
 
 @codemod.rewrite

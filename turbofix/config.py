@@ -268,12 +268,12 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
     folder, default = entry.absolute().parent, Target()
     lines = list(_naming("torch", folder, root)) if settings.torch_version is None else []
     required = _oldest(lines, "torch")
-    newer = required is not None and required < default.torch and not all(map(_PINNED.search, lines))
     return Target(
         chosen or installed_capability() or default.capability,
         settings.torch_version or required or default.torch,
-        default.torch if newer else None,
+        default.torch if required is not None and required < default.torch else None,
         required_version("accelerate", folder, root),
+        pinned=bool(lines) and all(map(_PINNED.search, lines)),
     )
 
 

@@ -38,13 +38,15 @@ class Target:
 
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
-    did when they were written, and ask for no single version. ``accelerate`` is the oldest version of it, where the project says so.
+    did when they were written. ``accelerate`` is the oldest version of it, where the project says so.
+    ``pinned``: they ask for one version of ``torch`` and no other, which only a large gain makes somebody change.
     """
 
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
     recent: tuple[int, int] | None = None
     accelerate: tuple[int, int] | None = None
+    pinned: bool = False
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -865,6 +867,7 @@ class Evaluation:
     calls: tuple[Called, ...] = ()
     leaks: tuple[Accumulator, ...] = ()
     epoch_loop: Loop | None = None  # the loop that repeats it, through calls too
+    around: frozenset[Site] = frozenset()  # all loops around it, through calls too
     copied_at_once: bool = (
         False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
     )

@@ -1154,6 +1154,7 @@ def _evaluation(
         models=tuple(called),
         calls=called_in(analysis, events, loop, (region,) if region is not None else ()),
         epoch_loop=_repeating_loop(analysis, record, events),
+        around=_loops_around(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         chores=chores(analysis, events, record),
         graphs=kept_graph(analysis, record, events, steps),
@@ -1197,6 +1198,13 @@ def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, move
         if event.kind in ("forward", "sync") or (event.kind == "unknown_call" and not converts):
             return False
     return False
+
+
+def _loops_around(analysis: Analysis, record: LoopRecord, events: list[Event]) -> frozenset[Site]:
+    """All loops around an evaluation, through the calls that hold it."""
+    facts = analysis.facts
+    outer = {id(each): each for event in events for each in facts.enclosing_loops(record.node, event)}
+    return frozenset(facts.places.site(each.node, each.module) for each in outer.values())
 
 
 def _repeating_loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop | None:
