@@ -54,13 +54,11 @@ def is_read_again(program: TrainingProgram, loader: Loader) -> bool:
     if loader.fed != "no":
         return loader.fed == "again" and not loader.built_in_loop
     steps = {step.loop.site for step in program.steps if loader.site in step.loaders}
-    inner = (each for each in program.evaluations if loader.site in each.loaders and each.epoch_loop is not None)
-    if is_built_each_time(loader) or any(
-        each.epoch_loop is not None and each.epoch_loop.site in steps for each in inner
-    ):
+    inner = [each.around for each in program.evaluations if loader.site in each.loaders]
+    if is_built_each_time(loader) or any(each & steps for each in inner):
         return False
     in_steps = any(loader.site in step.loaders and step.epoch_loop for step in program.steps)
-    return in_steps or any(loader.site in each.loaders and each.epoch_loop for each in program.evaluations)
+    return in_steps or any(inner)
 
 
 MANY = 3

@@ -42,9 +42,7 @@ def batch_loops(program: TrainingProgram) -> Iterator[BatchLoop]:
         program.framework not in LEFT
     ):  # DeepSpeed's engine takes the time of each step, synchronized, unless told not to
         return
-    # where the next batch is copied at once, blocking, the host waits there for what it would not wait for here
-    evaluations = (each for each in program.evaluations if not each.copied_at_once)
-    loops: tuple[BatchLoop, ...] = (*program.steps, *evaluations)
+    loops: tuple[BatchLoop, ...] = (*program.steps, *program.evaluations)
     for loop in loops:
         chosen = program.framework in NAMES and loop.device.where != "cuda"
         yield replace(loop, device=replace(loop.device, mps=True)) if chosen else loop

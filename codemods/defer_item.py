@@ -121,13 +121,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             plan = (replacing(site, text),)
             yield codemod.finding(site, message, plan=plan, risk=Risk.EQUIVALENT, evidence=seen, assumes=(ON_GPU,))
     yield from shared.refusals(codemod)
-    for copied in program.evaluations if program.framework in LEFT else ():
-        for sync in waits(copied, program) if copied.copied_at_once else ():
-            if sync.site not in told and sync.use in ("summed", "stored", "meter"):
-                told.add(sync.site)
-                message = f"the host waits for {read_text(sync)} {loop_words(copied)}{purpose(sync)}"
-                reason = "it waits for the GPU all the same, in the copy that the next batch begins with"
-                yield codemod.refuse(sync.site, message, reason, evidence=(of_loop(copied),))
     if program.framework in LEFT and program.complete:
         yield from leaks(program)
 

@@ -866,8 +866,7 @@ class Evaluation:
     models: tuple[Site, ...] = ()
     calls: tuple[Called, ...] = ()
     leaks: tuple[Accumulator, ...] = ()
-    epoch_loop: Loop | None = None  # the loop that repeats it, through calls too
-    around: frozenset[Site] = frozenset()  # all loops around it, through calls too
+    around: frozenset[Site] = frozenset()  # the loops that repeat it, through calls too
     copied_at_once: bool = (
         False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
     )

@@ -1153,25 +1153,12 @@ def _evaluation(
         device=device,
         models=tuple(called),
         calls=called_in(analysis, events, loop, (region,) if region is not None else ()),
-        epoch_loop=_repeating_loop(analysis, record, events),
         around=_loops_around(analysis, record, events),
         copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         chores=chores(analysis, events, record),
         graphs=kept_graph(analysis, record, events, steps),
-        creations=() if _waits_for_a_person(analysis, record) else creations(analysis, events, loop),
+        creations=creations(analysis, events, loop),
         resized=resized(analysis, record, events),
-    )
-
-
-def _waits_for_a_person(analysis: Analysis, record: LoopRecord) -> bool:
-    """Whether a loop reads what somebody types, beside which nobody notices a copy."""
-    bindings = analysis.facts.bindings
-    return any(
-        isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Name)
-        and each.func.id == "input"
-        and not bindings.writes(bindings.owner("input", each.func, record.module), "input")
-        for each in walk(record.node)
     )
 
 
@@ -1201,16 +1188,8 @@ def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, move
 
 
 def _loops_around(analysis: Analysis, record: LoopRecord, events: list[Event]) -> frozenset[Site]:
-    """All loops around an evaluation, through the calls that hold it."""
+    """The loops around an evaluation, through the calls that hold it, in any of the ways in which it is reached."""
     facts = analysis.facts
     outer = {id(each): each for event in events for each in facts.enclosing_loops(record.node, event)}
-    return frozenset(facts.places.site(each.node, each.module) for each in outer.values())
-
-
-def _repeating_loop(analysis: Analysis, record: LoopRecord, events: list[Event]) -> Loop | None:
-    """The next loop around an evaluation, through the call that holds it, in any of the ways in which it is reached."""
-    for event in events:
-        outer = [each for each in analysis.facts.enclosing_loops(record.node, event) if isinstance(each.node, LOOPS)]
-        if outer:
-            return _loop(analysis, outer[-1], events)
-    return None
+    loops = (each for each in outer.values() if isinstance(each.node, LOOPS))
+    return frozenset(facts.places.site(each.node, each.module) for each in loops)
