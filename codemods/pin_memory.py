@@ -146,7 +146,9 @@ def moved_by(
         return None
     for copy in loader.copies:
         goes, eased_by = goes_to_gpu(program, copy.to), eases.get(copy.site)
-from ._loaders import ONCE, called, copies_itself, is_once, is_timed, reason_beside
+        told = pinning(loader) == "no" and (copy.cast is not None or not copy.pageable)
+        told = told or is_read_once(program, loader)
+        if goes is not None and (eased_by is not None or told):
             return copy.site.line_from(loader.site.path), eased_by.assumes if eased_by is not None else goes, copy
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     moving = any(each.transfers for each in loops if loader.site in each.loaders)
