@@ -21,7 +21,8 @@ Use instead
 
     Tensors that the program makes beside them move too (hidden states, masks). Where only a constant or an option's
     default keeps a training on the CPU or Apple's GPU (``device = "cpu"``, ``"mps"``, ``--device``), that one place is
-    changed: what it says stays for machines without CUDA. Lightning's ``accelerator="cpu"`` becomes ``"auto"``.
+    changed: what it says stays for machines without CUDA. Lightning's ``accelerator="cpu"`` becomes ``"auto"``;
+    before 2.0 its trainer is given ``gpus``.
 
 When refused
     Nothing is said of data that are known to be few. It is refused
@@ -54,9 +55,9 @@ from turbofix.program.model import Batch, Framework, Held, Model, Step, Training
 from turbofix.program.sizes import batch_of, has_noticeable
 from turbofix.records import dataclass
 
-from ._loaders import gives_reason, mend_help, node_of
+from ._loaders import gives_reason, mend_help, node_of, reason_beside
 from ._options import TurnedOn, turn_on
-from ._trainers import evidence, why_not
+from ._trainers import Switch, evidence, is_off, set_switch, why_not
 
 codemod = Codemod(
     __name__,
@@ -117,6 +118,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal]:
     """Trainings of Lightning whose trainer is told to leave the GPU alone."""
     for training in program.trainings:
+        gpus, others = training.argument("gpus"), map(training.argument, ("accelerator", "devices", "tpu_cores"))
+        old = gpus.state != "absent" or (training.module is not None and training.module.old is not None)
+        if old and is_off(gpus, unless_passed=True) and all(map(is_off, others)):
+            message = "Lightning before 2.0 trains on the CPU unless its trainer is given `gpus`"
+            reason, seen = why_not(program, training, "gpus", "1") or reason_beside(gpus), evidence(training, "gpus")
+            if reason is not None:
+                yield codemod.refuse(training.site, message, reason, evidence=seen)
+                continue
+            switch = Switch("gpus", "1 if {torch.cuda.is_available}() else None", gpus.edit_at)
+            rests = (ALL_MOVED, *((OPTION_DEFAULT,) if gpus.option is not None else ()))
+            yield codemod.finding(training.site, message, plan=switch, evidence=seen, assumes=rests)
+            continue
         given = training.argument("accelerator")
         site = given.edit_at
         if given.values != ("cpu",) or site is None:
@@ -181,6 +194,9 @@ def convolves(model: Model) -> bool:
 def rewrite(finding: Finding, edit: Edit) -> None:
     """Choose the device, move the models where they are built, and the batches where they are read."""
     plan = finding.plan
+    if isinstance(plan, Switch):
+        set_switch(plan, finding.site, edit)
+        return
     assert isinstance(plan, Plan)
     for held in plan.held:
         if held.wanted is None:

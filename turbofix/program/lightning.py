@@ -49,6 +49,7 @@ _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 _OLD = words(
     """
+    early_stop_callback show_progress_bar log_save_interval
     gpus auto_select_gpus tpu_cores ipus auto_lr_find auto_scale_batch_size progress_bar_refresh_rate
     checkpoint_callback weights_summary amp_backend amp_level distributed_backend resume_from_checkpoint
     replace_sampler_ddp track_grad_norm flush_logs_every_n_steps truncated_bptt_steps terminate_on_nan
