@@ -217,6 +217,8 @@ class _Reader:
             if depth < 0:
                 return False
             if isinstance(each, ast.Name):
+                if self._constant(each) is not None:
+                    return True
                 found = self._definition(each.id, at)
                 if found is not None:
                     index, value = found
@@ -513,7 +515,8 @@ class _Reader:
             found = self._definition(node.id, at)
             if found is not None:
                 return self._work_out(found[1], found[0], symbols)
-            return symbols[node.id]
+            constant = self._constant(node)
+            return number(constant) if constant is not None else symbols[node.id]
         if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == 1:
             return self._work_out(node.elts[0], at, symbols)
         if self._is_maximum(node):
@@ -543,7 +546,7 @@ class _Reader:
         of = self._work_out(node.value, at, symbols)
         return picked(of, [self._work_out(each, at, symbols) for each in indices])
 
-    def _constant(self, node: ast.Attribute) -> float | None:
+    def _constant(self, node: ast.expr) -> float | None:
         return math.pi if self._qualname(node) in ("math.pi", "numpy.pi", "torch.pi") else None
 
     def _operation(self, node: ast.Call) -> tuple[str, list[ast.expr], dict[str | None, ast.expr]] | None:

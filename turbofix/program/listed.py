@@ -77,6 +77,7 @@ def _devices(analysis: Analysis, node: ast.expr, module: ModuleFile, *, surely: 
     return device if looped and is_one and (stepping or device != {"cpu"}) else set()
 
 
+_EACH = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Constant)
 _WAITS = "the host waits for the GPU, to learn how many numbers {} selects"
 
 
@@ -92,9 +93,7 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
             own = {ast.dump(each.value).replace("Store", "Load") for each in (target, *parts)}
             test = _compared(analysis, target.slice, module)
             told = any(ast.dump(each) in own for each in (test.left, *test.comparators)) if test is not None else False
-            plain = all(
-                isinstance(each, (ast.BinOp, ast.operator, ast.Constant)) for each in _around(node.value, parts)
-            )
+            plain = all(isinstance(each, _EACH) for each in _around(node.value, parts))
             if parts and told and plain and _devices(analysis, target.value, module):
                 mask, name = _text(analysis, target.slice, module), _text(analysis, target.value, module)
                 value = _with(analysis, module, node.value, {e: _text(analysis, e.value, module) for e in parts})
@@ -157,9 +156,8 @@ def _is_plain_entropy(analysis: Analysis, call: ast.Call, module: ModuleFile) ->
         return not call.keywords
     held = [e for frame in analysis.execution.frames.values() for e in members(frame.values.get(call.func))]
     made = [e for e in held if isinstance(e, Made) and e.qualname == "torch.nn.CrossEntropyLoss"]
-    return (
-        bool(made) and len(made) == len(held) and not any(e.arguments.positions or e.arguments.keywords for e in made)
-    )
+    told = any(each.arguments.positions or each.arguments.keywords for each in made)
+    return bool(made) and len(made) == len(held) and not told
 
 
 def _ranges(node: ast.Subscript, module: ModuleFile) -> list[ast.Call]:
