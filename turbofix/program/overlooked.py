@@ -189,6 +189,20 @@ def _is_cut(call: ast.Call, module: ModuleFile) -> bool:
     )
 
 
+def windows(written: Written) -> Found:
+    """``torch.stack([data[i : i + length] for i in starts])`` in a step: a window of the data for each sample."""
+    for module in written.modules:
+        for made in every(ast.ListComp, module.tree):
+            over = dotted(made.generators[0].target)
+            cuts = (each.slice for each in walk(made.elt) if isinstance(each, ast.Subscript))
+            starts = [each.lower for each in cuts if isinstance(each, ast.Slice) and each.lower is not None]
+            moving = any(isinstance(one, ast.Name) and one.id == over for each in starts for one in walk(each))
+            above = parents_in(module.tree).get(made)
+            stacked = isinstance(above, ast.Call) and last(above) in ("stack", "array", "tensor", "vstack")
+            if moving and stacked and written.where(made, module) in ("step", "interval"):
+                yield made, module
+
+
 def volatile(written: Written) -> Found:
     """``Variable(x, volatile=True)``."""
     for module in written.modules:
@@ -278,6 +292,7 @@ SHAPES: dict[str, Callable[[Written], Found]] = REPEATED | {
         evaluated_with_graphs,
         graphs_of_copies,
         volatile,
+        windows,
         old_clipping,
     )
 }
