@@ -252,7 +252,7 @@ def unseen(program: TrainingProgram) -> Iterator[Refusal]:
 
 def goes_over_something(loop: Loop) -> bool:
     """Whether a loop goes over an object that hands out batches, not over numbers or as long as a test holds."""
-    return loop.iterated is not None and not loop.iterated.startswith(("range(", "trange("))
+    return loop.iterated is not None and "range(" not in loop.iterated
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
