@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from turbofix.codemod import Codemod
 from turbofix.edits import Refuse
 from turbofix.findings import Evidence, Refusal, Site
-from turbofix.program.model import Evaluation, Step, Sync, TrainingProgram
+from turbofix.program.model import Step, Sync, TrainingProgram
 from turbofix.records import dataclass
 
 from ._carrying import carried
@@ -144,10 +144,7 @@ def sentence(loop: BatchLoop, sync: Sync, reason: str) -> str:
 
 def nothing_gained(program: TrainingProgram, view: Outlook, *but: Site) -> str | None:
     """Why it brings nothing to take reads out of a loop."""
-    loop = view.waiting.loop
-    if isinstance(loop, Evaluation) and loop.copied_at_once:
-        return "it waits for the GPU all the same, in the copy that the next batch begins with"
-    return ONCE if is_once(program, loop) else view.lasting(but)
+    return ONCE if is_once(program, view.waiting.loop) else view.lasting(but)
 
 
 @dataclass

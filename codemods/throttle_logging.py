@@ -30,7 +30,7 @@ When refused
     - in a ``while``, or in another function than the loop (unless that only shows);
     - where the message calls what may do more than show, or its number serves other purposes;
     - where all that it shows is read in each step anyway, or another number steers each step: nothing is gained;
-    - in an evaluation that runs once, beside a training of many passes;
+    - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
     - where a guard of yours with the interval 1 does more than to show, or a trainer logs in every step: raise it.
 
 Risk
@@ -138,6 +138,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     )
                 continue
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
+            if not timed and show.kind in ("writer", "tracker"):
+                reason = reason or "the rows that an evaluation writes are its result: average them, and write one"
             reason = reason or nothing_gained(program, view, *show.syncs)
             how_often = loop_words(loop)
             if unknown is not None and show.guard.every is not None:

@@ -867,9 +867,6 @@ class Evaluation:
     calls: tuple[Called, ...] = ()
     leaks: tuple[Accumulator, ...] = ()
     around: frozenset[Site] = frozenset()  # the loops that repeat it, through calls too
-    copied_at_once: bool = (
-        False  # an iteration begins with a blocking copy of pageable memory, with no loader before it
-    )
     chores: tuple[Chore, ...] = ()  # what keeps house in it
     graphs: KeptGraph | None = None  # what it builds for nothing
     creations: tuple[Creation, ...] = ()  # tensors made on the host and copied at once

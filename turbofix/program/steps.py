@@ -1154,37 +1154,11 @@ def _evaluation(
         models=tuple(called),
         calls=called_in(analysis, events, loop, (region,) if region is not None else ()),
         around=_loops_around(analysis, record, events),
-        copied_at_once=not found_loaders and not _reads_data(record) and _copied_at_once(analysis, events, loop, moved),
         chores=chores(analysis, events, record),
         graphs=kept_graph(analysis, record, events, steps),
         creations=creations(analysis, events, loop),
         resized=resized(analysis, record, events),
     )
-
-
-def _copied_at_once(analysis: Analysis, events: list[Event], loop: ast.AST, moved: tuple[Transfer, ...]) -> bool:
-    """Whether an iteration begins with a copy that waits for the last one, and little is done on the host before it."""
-    facts = analysis.facts
-    waiting = {
-        each.site
-        for each in moved
-        if each.pageable
-        and each.cast is None
-        and each.guard.kind == "always"
-        and each.to.reaches_cuda
-        and each.non_blocking.state == "absent"
-        if not each.dtype_only
-    }
-    for event in events:
-        if event.kind == "transfer" and facts.site(event) in waiting:
-            return True
-        inner = facts.loops(event)
-        if inner and inner[-1].node is not loop and not analysis.guards.conditions(event, loop):
-            return False
-        converts = event.name.rpartition(".")[2] in ("astype", "reshape")
-        if event.kind in ("forward", "sync") or (event.kind == "unknown_call" and not converts):
-            return False
-    return False
 
 
 def _loops_around(analysis: Analysis, record: LoopRecord, events: list[Event]) -> frozenset[Site]:
