@@ -99,9 +99,9 @@ def test_another_precision_may_decide_close_calls_otherwise() -> None:
     def said(text: str) -> list[printed.Line]:
         return printed.read_lines([(1, text)])
 
-    old = said("loss: 2.2880, accuracy: 20/200 (10.0 %), mean IoU 0.31, total 5.5")
-    flipped = said("loss: 2.2875, accuracy: 40/200 (20.0 %), mean IoU 0.42, total 5.5")
-    wrong = said("loss: 4.2875, accuracy: 20/200 (10.0 %), mean IoU 0.31, total 5.5")
+    old = said("loss: 2.2880, accuracy: 20/200 (10.0 %), mean IoU 0.31, NDCG@10:0.0295, HR@10: 0.08, total 5.5")
+    flipped = said("loss: 2.2875, accuracy: 40/200 (20.0 %), mean IoU 0.42, NDCG@10:0.0309, HR@10: 0.09, total 5.5")
+    wrong = said("loss: 4.2875, accuracy: 20/200 (10.0 %), mean IoU 0.31, NDCG@10:0.0295, HR@10: 0.08, total 5.5")
     assert printed.compare_printed([old], flipped, 0.05, all_lines=False, decisions=False) is None
     assert printed.compare_printed([old], flipped, 0.05, all_lines=False) is not None
     assert printed.compare_printed([old], wrong, 0.05, all_lines=False, decisions=False) is not None

@@ -18,7 +18,9 @@ TIMING = re.compile(
 )
 # what counts decisions: rounding turns a close one, and of many close ones many
 DECISION = re.compile(
-    r"(acc|correct|error|prec|recall|iou|auc|bleu|dice|score|top|map|f1|exact|wer|cer|rouge)[\w@ ]*\W*$", re.IGNORECASE
+    r"(acc|correct|error|prec|recall|iou|auc|roc|bleu|dice|score|top|map|mrr|ndcg|\bhr|\bhits?|f1|exact|wer|cer|rouge)"
+    r"[\w@ ]*\W*$",
+    re.IGNORECASE,
 )
 UNIT = re.compile(
     r"\s?(ms|s|sec|secs|seconds|mins?|minutes|h|hours|us|µs|[kKMG]i?B|[\w ]*/\s?(s|sec|second|it|step|epoch|batch))\b"
