@@ -26,9 +26,9 @@ When refused
     Nothing is said unless the program shows that memory is short: it handles running out of memory, adds up gradients
     over batches of one or two samples, or has a line for checkpointing that is commented out. It is refused
 
-    - where a second pass would change something: BatchNorm, blocks that print, change their input or their attributes,
-      or draw random numbers from elsewhere than torch;
-    - where not every layer of the blocks, or the kind of the transformers model, is known;
+    - where a second pass would change something: BatchNorm, blocks that print, work in place, or draw random numbers
+      from elsewhere than torch;
+    - where the kind of the transformers model is not known;
     - for models with frozen parts, under FSDP, and where several processes train in a loop of the script's.
 
 Risk
@@ -79,7 +79,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(each.call, message, reason, evidence=each.evidence)
         else:
-            yield codemod.finding(each.call, message, plan=each, evidence=each.evidence)
+            assumes = () if each.library else (READ_WHOLE,)
+            yield codemod.finding(each.call, message, plan=each, evidence=each.evidence, assumes=assumes)
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:

@@ -19,9 +19,8 @@ Use instead
         for images, labels in loader:
             optimizer.step()
 
-    Where the script says that it is there for the memory's sake, by a comment beside it or by another
-    ``empty_cache()`` in the loop that answers an error, it is kept for every 100th step:
-    ``if step % 100 == 0: torch.cuda.empty_cache()``. That is often enough against memory that is cut up bit by bit.
+    Where it is there against memory that is cut up bit by bit, every 100th step is often enough:
+    ``if step % 100 == 0: torch.cuda.empty_cache()``.
 
 When refused
     Nothing is said of what happens once an epoch, under a test of the step or the loss, or where an error is handled;
@@ -30,7 +29,8 @@ When refused
     or copies that do not block need it, and where another read of the step waits all the same. The others are
     refused where the loop measures memory, where processes share a GPU, under DeepSpeed, and ``gc.collect()`` where
     the program runs the collector by hand or differentiates its gradients (``create_graph=True`` leaves cycles). All
-    are refused where the call is more than a statement of its own, or is reached without the loop too.
+    are refused where a comment stands beside the call, where that is more than a statement of its own, or is reached
+    without the loop too.
 
 Risk
     exact: no number changes. Memory that is not given back stays with the process, as ``nvidia-smi`` shows.
@@ -54,8 +54,8 @@ from turbofix.program.model import Chore, TrainingProgram
 from turbofix.records import dataclass
 
 from ._pages import Page, page_of
-from ._syncs import Action, BatchLoop, batch_loops, loop_words, runs_each_time, waits
-from ._throttling import counts_itself, is_harmless, new_counter
+from ._syncs import BatchLoop, batch_loops, loop_words, runs_each_time, waits
+from ._throttling import is_harmless
 
 codemod = Codemod(
     __name__,
@@ -66,10 +66,6 @@ codemod = Codemod(
     assumes=(READ_WHOLE,),
 )
 
-EVERY = 100
-"""How often is often enough against fragmentation."""
-
-OWN_MARK = "turbofix:"
 
 MESSAGES = {
     "empty_cache": "torch gives its cache back and asks the driver for it again {often}",
@@ -90,12 +86,11 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The loop, the chore, and all chores of the program that can go; ``seldom``: it is kept for every 100th step."""
+    """The loop, the chore, and all chores of the program that can go."""
 
     loop: BatchLoop
     chore: Chore
     others: tuple[Chore, ...]
-    seldom: bool
 
 
 @codemod.find
@@ -115,13 +110,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if reason is not None:
             yield codemod.refuse(chore.site, message, reason, evidence=seen)
         else:
-            plan = Plan(loop, chore, free, seldom=is_for_memory(chore, loop))
+            plan = Plan(loop, chore, free)
             yield codemod.finding(chore.site, message, plan=plan, evidence=seen)
 
 
 def concerns(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> bool:
     """Whether a chore is one of every step, and costs something where the program runs."""
-    if chore.seldom or not runs_each_time(chore.guard):
+    if not runs_each_time(chore.guard):
         return False
     if chore.kind != "collect":
         place = loop.device if loop.device.where != "unknown" else program.device
@@ -130,20 +125,14 @@ def concerns(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> bool:
     return True
 
 
-def is_for_memory(chore: Chore, loop: BatchLoop) -> bool:
-    """Whether the script says that a chore is there for the memory's sake."""
-    answered = any(each.kind == "empty_cache" and each.guard.kind == "except" for each in loop.chores)
-    return chore.kind != "synchronize" and (bool(chore.comments) or answered)
-
-
 def why_not(chore: Chore, loop: BatchLoop, program: TrainingProgram) -> str | None:
     """What a chore may be needed for, or what is in the way of taking it out."""
     if chore.purpose is not None:
         line = chore.purpose.site.line_from(chore.site.path)
         return NEEDED[chore.purpose.kind].format(line=line)
+    if chore.comments:
+        return "the comment beside it may say what it is there for: every 100th step is often enough for memory's sake"
     if chore.kind == "synchronize":
-        if chore.comments:
-            return "the comment beside it may say what it is there for"
         if program.processes and not program.distributed:
             return "processes that share memory may count on it"
         reading = waits(loop, program)
@@ -169,9 +158,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     page = page_of(edit, plan.chore.statement)
     statement = page.node(plan.chore.statement)
     assert isinstance(statement, ast.stmt)
-    if plan.seldom:
-        keep_seldom(plan, page, statement, edit)
-        return
     removed = [each for other in plan.others if (each := statement_of(other, plan, page)) is not None]
     plain = plan.chore.guard.kind in ("always", "config")
     edit.delete(page.site(outermost(page, statement, removed, plain=plain)))
@@ -181,7 +167,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
 
 def statement_of(other: Chore, plan: Plan, page: Page) -> ast.stmt | None:
     """The statement of another chore of the same file that goes too, and has no comment that would be left alone."""
-    if other.site.path != plan.chore.site.path or is_for_memory(other, plan.loop) or other.comments:
+    if other.site.path != plan.chore.site.path or other.comments:
         return None
     node = page.node(other.statement)
     return node if isinstance(node, ast.stmt) else None
@@ -220,36 +206,3 @@ def drop_import(page: Page, statement: ast.stmt, edit: Edit) -> None:
     commented = plain and page.places.comments_at(plain[0], page.module)
     if len(used) == 1 and len(plain) == 1 and page.holds(statement, used[0]) and not commented and len(tree.body) > 1:
         edit.delete(page.site(plain[0]))
-
-
-def keep_seldom(plan: Plan, page: Page, statement: ast.stmt, edit: Edit) -> None:
-    """Put the statement, with the chores beside it that are kept too, under a test of the step. Raises ``Refuse``."""
-    loop = page_of(edit, plan.loop.loop.site).node(plan.loop.loop.site)
-    why = "a comment stands with it" if plan.chore.comments else "the script runs out of memory at times"
-    if plan.loop.loop.site.path != plan.chore.site.path or page.loop_of(statement) is not loop:
-        raise Refuse(f"{why}, and it is called in another function or loop than the one that counts the steps")
-    if not isinstance(loop, ast.For):
-        raise Refuse(f"{why}, and the steps of its loop are not counted")
-    common: list[Action] = []
-    counter = plan.loop.loop.counter
-    if counter is None or not counts_itself(loop, counter):
-        counter = new_counter(page, loop, common)
-    kept = [
-        page.node(other.statement)
-        for other in plan.others
-        if other.site.path == plan.chore.site.path and is_for_memory(other, plan.loop) and not has_own_mark(other)
-    ]
-    block = page.block(statement)
-    first = last = block.index(statement)
-    while first > 0 and block[first - 1] in kept:
-        first -= 1
-    while last + 1 < len(block) and block[last + 1] in kept:
-        last += 1
-    for action in common:
-        action(edit)
-    edit.wrap(page.site(block[first]), page.site(block[last]), f"if {counter} % {EVERY} == 0:")
-
-
-def has_own_mark(chore: Chore) -> bool:
-    """Whether a comment to turbofix stands with a chore."""
-    return any(OWN_MARK in comment for comment in chore.comments)

@@ -11,19 +11,17 @@ from dataclasses import replace
 from typing import Literal
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
 from turbofix.program.acts import creates_graph
 from turbofix.program.analysis import Analysis
-from turbofix.program.answers import by_type, once_per_node
+from turbofix.program.answers import every
 from turbofix.program.events import Event, LoopRecord
 from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, settled
 from turbofix.program.guards import modulo_of
 from turbofix.program.model import Chore, Guard, Purpose
 from turbofix.program.names import is_false, walk_here
-from turbofix.program.placements import device_of, is_dtype
 from turbofix.program.sites import blocks
-from turbofix.program.values import Bound, External, Function, members
+from turbofix.program.values import External, members
 
 _KINDS: dict[str, Literal["empty_cache", "collect", "synchronize"]] = {
     "torch.cuda.empty_cache": "empty_cache",
@@ -44,8 +42,6 @@ _MEASURED = frozenset(
     }
 )  # fmt: skip
 
-_WHOLE = ("torch.nn.Sequential", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel")
-"""Modules of torch that are models."""
 
 _OF_A_PROCESS = ("memory_info", "memory_full_info", "memory_percent")
 """What an object of psutil, made before the loop, is asked."""
@@ -97,7 +93,6 @@ def _chore(analysis: Analysis, event: Event, events: list[Event], record: LoopRe
         guard=_guard(analysis, event, loop),
         alone=isinstance(statement, ast.Expr) and statement.value is event.node,
         comments=_comments(analysis, statement, event.module),
-        seldom=_is_seldom(analysis, event, record),
         outside=_called_from(analysis, outside[0]) if outside else None,
         purpose=next(_purposes(analysis, kind, event, events, record), None),
     )
@@ -122,42 +117,6 @@ def _comments(analysis: Analysis, statement: ast.AST, module: ModuleFile) -> tup
         found += places.comments_at(above.test, module)
         statement, above = above, places.parent(above, module)
     return tuple(dict.fromkeys(found))
-
-
-def _is_seldom(analysis: Analysis, event: Event, record: LoopRecord) -> bool:
-    """Whether an iteration of the loop goes through batches in a loop of its own, beside the chore.
-
-    That is the loop of an epoch with an evaluation in it, or of an update with the steps of an environment before it.
-    """
-    around = {each.node for each in analysis.facts.loops(event)}
-    inside = analysis.facts.events_in(record.node)
-    learning = {each.node for one in inside if one.kind == "backward" for each in analysis.facts.loops(one)}
-    for each in inside:
-        if each.kind != "forward" or (each.name.startswith("torch.nn.") and each.name not in _WHOLE):
-            continue  # a layer by itself goes through features
-        inner = _loop_below(analysis, each, record)
-        if inner is None or inner in around or inner in learning:
-            continue
-        if analysis.guards.guard(each, record.node).kind in ("always", "config", "rank"):
-            return True
-    return False
-
-
-def _loop_below(analysis: Analysis, event: Event, record: LoopRecord) -> ast.AST | None:
-    """The outermost loop below a loop that a forward pass happens in, if the model's own code does not open it."""
-    below = False
-    for level in event.control.chain():
-        if level.kind == "call" and below and any(each.kind == "forward" for each in _at(analysis, level.node)):
-            return None
-        if level.kind == "loop" and isinstance(level.detail, LoopRecord):
-            if below:
-                return level.detail.node
-            below = level.detail.node is record.node
-    return None
-
-
-def _at(analysis: Analysis, node: ast.AST | None) -> list[Event]:
-    return analysis.facts.at(node) if node is not None else []
 
 
 def _called_from(analysis: Analysis, event: Event) -> Site:
@@ -201,32 +160,14 @@ def _read_clocks(analysis: Analysis, events: list[Event], record: LoopRecord) ->
     for call, frame in _calls(analysis, events, record):
         if _is_clock(analysis, call, frame):
             yield Purpose("clock", places.site(call, frame.module))
-    for function in _iterating(analysis, record):
-        module = function.module
+    iterated = getattr(record.node, "iter", None)
+    called = [getattr(each, "attr", getattr(each, "id", "")) for each in (walk_here(iterated) if iterated else ())]
+    for module in analysis.execution.modules.values():
         frame = Frame(module.tree, module, module.tree, None, ())
-        calls = [each for each in by_type(module.tree).get(ast.Call, ()) if isinstance(each, ast.Call)]
-        for node in sorted(calls, key=lambda each: (_distance(each, function), each.lineno)):
-            if _is_clock(analysis, node, frame):
-                yield Purpose("clock", places.site(node, module))
-
-
-def _distance(call: ast.Call, function: Function) -> int:
-    """How far a call is from what a generator does for each batch: in the loop that yields, in it, in its file."""
-    loops = _yielding(function.node)
-    if any(loop.lineno < call.lineno <= (loop.end_lineno or loop.lineno) for loop in loops):
-        return 0
-    node = function.node
-    return 1 if node.lineno <= call.lineno <= (node.end_lineno or node.lineno) else 2
-
-
-@once_per_node
-def _yielding(function: ast.AST) -> tuple[ast.stmt, ...]:
-    """The loops of a generator that yield."""
-    return tuple(
-        loop
-        for loop in walk(function)
-        if isinstance(loop, (ast.For, ast.While)) and any(isinstance(each, ast.Yield) for each in walk(loop))
-    )
+        functions = [each for each in every(ast.FunctionDef, module.tree) if each.name in called]
+        for call in every(ast.Call, module.tree) if functions else ():
+            if _is_clock(analysis, call, frame):
+                yield Purpose("clock", places.site(call, module))
 
 
 def _calls(analysis: Analysis, events: list[Event], record: LoopRecord) -> Iterator[tuple[ast.Call, Frame]]:
@@ -255,27 +196,6 @@ def _is_clock(analysis: Analysis, call: ast.Call, frame: Frame) -> bool:
     return any(isinstance(each, External) and each.qualname in _CLOCKS for each in members(found))
 
 
-def _iterating(analysis: Analysis, record: LoopRecord) -> Iterator[Function]:
-    """The project's generators that a loop runs over: they, or their files, may read a clock for each batch."""
-    if isinstance(record.node, (ast.For, ast.AsyncFor)):
-        for call in walk_here(record.node.iter):
-            if isinstance(call, ast.Call):
-                yield from _functions_called(analysis, call, record)
-
-
-def _functions_called(analysis: Analysis, call: ast.Call, record: LoopRecord) -> Iterator[Function]:
-    scope = analysis.facts.places.scope(record.node, record.module)
-    for event in analysis.facts.events_in(record.node):
-        for frame in analysis.facts.frames(event):
-            if frame.scope is scope:
-                for each in members(analysis.facts.evaluate(call.func, (frame,))):
-                    if isinstance(each, Bound):
-                        yield each.function
-                    elif isinstance(each, Function):
-                        yield each
-                return
-
-
 def _other_streams(analysis: Analysis) -> Iterator[Purpose]:
     """What only a wait for all of the GPU's work makes safe, or what is measured with it."""
     facts = analysis.facts
@@ -283,40 +203,22 @@ def _other_streams(analysis: Analysis) -> Iterator[Purpose]:
         if each.name.startswith(_STREAMS):
             yield Purpose("stream", facts.site(each))
     for module in facts.execution.modules.values():
-        for node in (*by_type(module.tree).get(ast.Import, ()), *by_type(module.tree).get(ast.ImportFrom, ())):
+        for node in (*every(ast.Import, module.tree), *every(ast.ImportFrom, module.tree)):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             if any(name.partition(".")[0] in _KERNELS for name in names):
                 yield Purpose("stream", facts.places.site(node, module))
-        for call in by_type(module.tree).get(ast.Call, ()):
-            if isinstance(call, ast.Call) and _copies_without_stop(analysis, call):
+        for call in every(ast.Call, module.tree):
+            if _copies_without_stop(analysis, call):
                 yield Purpose("copies", facts.places.site(call, module))
 
 
 def _copies_without_stop(analysis: Analysis, call: ast.Call) -> bool:
     """A copy that may not block and may leave the GPU, or pinned memory that the program fills itself."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _WITHOUT_STOP:
-        return False
-    method = call.func.attr
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if method in ("pin_memory", "share_memory_"):
         return True
-    events = analysis.facts.at(call)
-    frames = analysis.facts.frames(events[0]) if events else ()
-    if not _may_go_on(analysis, call, frames):
+    named = any(each.arg in (None, "non_blocking") and not is_false(each.value) for each in call.keywords)
+    if method not in _WITHOUT_STOP or not (named or len(call.args) > 1):
         return False
-    if method != "to":
-        return True
-    moves = [each for each in events if each.kind == "transfer"]
-    if moves:
-        return not all(analysis.devices.of_transfer(each).reaches_cuda for each in moves)
-    targets = [*call.args[:1], *(each.value for each in call.keywords if each.arg in ("device", "other"))]
-    return not any(device_of(analysis.facts.evaluate(each, frames))[0] in ("cuda", "conditional") for each in targets)
-
-
-def _may_go_on(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> bool:
-    """Whether ``non_blocking`` may be given to a copy: by name, in a mapping, or by position."""
-    for each in call.keywords:
-        if each.arg in (None, "non_blocking") and not is_false(each.value):
-            return True
-    return any(
-        not is_false(each) and not is_dtype(analysis.facts.evaluate(each, frames)) for each in call.args[1:]
-    ) or any(isinstance(each, ast.Starred) for each in call.args)
+    moves = [each for each in analysis.facts.at(call) if each.kind == "transfer"]
+    return method != "to" or not moves or not all(analysis.devices.of_transfer(each).reaches_cuda for each in moves)

@@ -648,8 +648,7 @@ class Chore:
     ``torch.cuda.synchronize()``.
 
     ``alone``: the call is a statement of its own. ``outside`` is where the same call happens without the loop, through
-    a function that is called elsewhere too. ``purpose`` is what it may be there for. ``seldom``: beside it, an
-    iteration goes through batches in a loop of its own, as that of an epoch does which ends with an evaluation.
+    a function that is called elsewhere too. ``purpose`` is what it may be there for.
     """
 
     site: Site
@@ -661,7 +660,6 @@ class Chore:
     comments: tuple[str, ...] = ()
     outside: Site | None = None
     purpose: Purpose | None = None
-    seldom: bool = False
 
 
 @dataclass(frozen=True)

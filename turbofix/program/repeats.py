@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 from collections.abc import Iterable, Iterator
 
@@ -11,15 +10,12 @@ from turbofix.findings import Evidence, Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
-from turbofix.program.contents import other_names
 from turbofix.program.events import Event
 from turbofix.program.execution import ModuleFile
-from turbofix.program.facts import Frame
 from turbofix.program.model import Argument, Loader, Repeated, Step, Training
 from turbofix.program.names import dotted, is_main_test, parameters
 from turbofix.program.objects import Layers, layers_of
-from turbofix.program.syntax import Glance
-from turbofix.program.values import Const, External, Function, Made, members
+from turbofix.program.values import Const, Made, members
 
 _ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
 _SWITCHED = re.compile(r"gradient_checkpointing_enable|utils\.checkpoint")
@@ -37,8 +33,7 @@ _FAMILIES = (
 
 _CLASS = re.compile(rf"(?i:{_FAMILIES})[\d.]*(?:Model|For|LMHead|DoubleHeads)")
 _CHECKPOINT = re.compile(rf"(?:[\w.-]+/)?(?:{_FAMILIES})(?![a-z])", re.IGNORECASE)
-_OWN_DRAWS = ("random.", "numpy.random.")
-_IN_PLACE = re.compile(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(")
+_IN_PLACE = re.compile(r"\.[a-z]\w*[a-z]_\(|inplace\s*=\s*True|\bprint\(|(?<!torch\.)\brandom\.")
 _STATISTICS = ("BatchNorm", "SyncBatchNorm", "InstanceNorm", "spectral_norm", "SpectralNorm")
 
 
@@ -153,122 +148,21 @@ def _blocks(
     why = None
     if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
         why = "what the blocks are given is unpacked"
-    if _is_changed(node, calls[0]) or _is_changed_elsewhere(analysis, node, calls[0], module, frames):
-        why = "what the blocks are given is changed in place, or which block it is"
     layers = Layers()
     layers_of(lists[0], layers)
     why = why or _second_time(analysis, layers)
     return Repeated(facts.places.site(calls[0], module), first[0].arg, node.target.id, evidence, why_not=why)
 
 
-def _is_changed(loop: ast.For, call: ast.Call) -> bool:
-    """Whether a loop changes, beside calling a block, what it gives it, or sets the block's name anew."""
-    given = {each.id for each in walk(call) if isinstance(each, ast.Name)}
-    for statement in loop.body:
-        for node in walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == dotted(call.func):
-                return True
-            changed = _changed_by(node)
-            while isinstance(changed, (ast.Subscript, ast.Attribute)):
-                changed = changed.value
-            if isinstance(changed, ast.Name) and changed.id in given:
-                return True
-    return False
-
-
-def _is_changed_elsewhere(
-    analysis: Analysis, loop: ast.For, call: ast.Call, module: ModuleFile, frames: tuple[Frame, ...]
-) -> bool:
-    """Whether what a block is given is changed in or behind the loop, under a name that it had before."""
-    given = [each for each in walk(call) if isinstance(each, ast.Name) and each is not call.func]
-    is_one = other_names(analysis, given, module, frames, loop.end_lineno or loop.lineno)
-    own = {each.id for each in given}
-    for node in walk(frames[-1].scope):
-        changed = _changed_by(node)
-        if changed is None or changed.lineno < loop.lineno:
-            continue
-        while isinstance(changed, ast.Subscript):
-            changed = changed.value
-        if (not isinstance(changed, ast.Name) or changed.id not in own) and is_one(changed):
-            return True
-    return False
-
-
-def _changed_by(node: ast.AST) -> ast.expr | None:
-    """What a node changes in place."""
-    if isinstance(node, ast.AugAssign):
-        return node.target
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return node
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-        return node.func.value
-    return None
-
-
 def _second_time(analysis: Analysis, layers: Layers) -> str | None:
     """What a second forward pass of blocks would change, or could change."""
-    if not layers.complete:
-        return "not every layer of the blocks is known here"
     for name in sorted(layers.names):
         if name.rpartition(".")[2].startswith(_STATISTICS):
             return f"{name.rpartition('.')[2]} would count every batch twice"
-    waiting: list[tuple[ast.AST, ModuleFile, str]] = [(each.node, each.module, each.name) for each in layers.functions]
     for cls in layers.own:
-        if Glance().changing_attributes(cls.node):
-            return f"an attribute is changed in `{cls.node.name}`"
         if _IN_PLACE.search(analysis.facts.places.text(cls.node, cls.module)):
-            return f"something is changed in place in `{cls.node.name}`"
-        waiting += [
-            (each, cls.module, cls.node.name)
-            for each in cls.node.body
-            if isinstance(each, ast.FunctionDef) and each.name != "__init__"
-        ]
-    seen: set[ast.AST] = set()
-    while waiting:
-        function, module, name = waiting.pop()
-        if function in seen:
-            continue
-        seen.add(function)
-        reason = _by_its_code(analysis, function, module)
-        if isinstance(reason, str):
-            return f"{reason} in `{name}`"
-        waiting += [(each.node, each.module, each.name) for each in reason]
+            return f"something is changed in place, or drawn at random beside torch, in `{cls.node.name}`"
     return None
-
-
-def _by_its_code(analysis: Analysis, function: ast.AST, module: ModuleFile) -> str | list[Function]:
-    """What speaks against calling a function a second time, else the functions of the program that it calls."""
-    given = {each.arg for each in parameters(function)}
-    if _IN_PLACE.search(analysis.facts.places.text(function, module)):
-        return "something is changed in place"
-    called: list[Function] = []
-    frames = (Frame(function, module, function, None, ()),)
-    for node in walk(function):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Subscript)):
-            base = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-            if dotted(base) in given or isinstance(node.target, ast.Subscript):
-                return "something is changed in place"
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            return "something is changed in place"
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            return "an attribute is changed"
-        root = node.func if isinstance(node, ast.Call) else None
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if not isinstance(node, ast.Call) or not isinstance(root, ast.Name):
-            continue
-        if not isinstance(analysis.facts.bindings.owner(root.id, root, module), ast.Module):
-            continue  # of the layer, or of what it is given
-        found = members(analysis.facts.evaluate(node.func, frames))
-        names = [each.qualname for each in found if isinstance(each, External)]
-        if any(name.startswith(_OWN_DRAWS) for name in names):
-            return "numbers are drawn beside torch's generator"
-        own = [each for each in found if isinstance(each, Function)]
-        is_builtin = not analysis.facts.bindings.writes(module.tree, root.id) and root.id in vars(builtins)
-        if len(names) + len(own) != len(found) or (not found and not is_builtin):
-            return f"`{dotted(node.func)}` may do more than compute"
-        called += own
-    return called
 
 
 def _of_library(
