@@ -203,7 +203,11 @@ def _other_streams(analysis: Analysis) -> Iterator[Purpose]:
         if each.name.startswith(_STREAMS):
             yield Purpose("stream", facts.site(each))
     for module in facts.execution.modules.values():
-        for node in (*every(ast.Import, module.tree), *every(ast.ImportFrom, module.tree)):
+        imports: list[ast.Import | ast.ImportFrom] = [
+            *every(ast.Import, module.tree),
+            *every(ast.ImportFrom, module.tree),
+        ]
+        for node in imports:
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             if any(name.partition(".")[0] in _KERNELS for name in names):
                 yield Purpose("stream", facts.places.site(node, module))
