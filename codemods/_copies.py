@@ -13,7 +13,6 @@ from turbofix.records import dataclass
 
 from ._loaders import ONCE, is_in_the_way, is_once, may_be_non_blocking
 from ._precision import SIMPLE, cuda_test
-from ._syncs import runs_each_time, why_it_stays
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,13 @@ def is_kept(program: TrainingProgram, loader: Loader) -> bool:
 
 def copyings(program: TrainingProgram) -> Iterator[Copying]:
     """The copies of batches that could run beside the computation, in the order of the source."""
-    for transfer, loaders, unnoticed in copies(program):
+    for transfer, loaders, once in copies(program):
         is_batch = transfer.what in ("batch", "object") or transfer.likely == "batch"
         goes = goes_to_gpu(program, transfer.to)
         if not is_batch or goes is None or transfer.again or transfer.dtype_only:
             continue
         if transfer.pageable and transfer.cast is None:
-            if loaders and unnoticed is None and transfer.non_blocking.state == "absent":
+            if loaders and not once and transfer.non_blocking.state == "absent":
                 yield Copying(transfer, loaders, "can be", None, ANEW)
             continue
         if is_in_the_way(transfer.non_blocking):
@@ -62,8 +61,8 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
             continue
         if transfer.non_blocking.state != "absent":
             continue
-        if unnoticed is not None:
-            yield Copying(transfer, loaders, "can be", None, unnoticed)
+        if once:
+            yield Copying(transfer, loaders, "can be", None, ONCE)
             continue
         unknown = not loaders or transfer.what not in ("batch", "object")
         assumes = (*((BATCHES_ON_HOST,) if unknown else ()), *goes)
@@ -87,13 +86,9 @@ def goes_to_gpu(program: TrainingProgram, to: Placement) -> tuple[Assumption, ..
 
 
 def eased(program: TrainingProgram) -> dict[Site, Copying]:
-    """The copies that pinning serves: those that do not block, or will not when the same run has rewritten them, and
-    those that may as well block."""
-    given = (copy for copy in copyings(program) if copy.state == "given" or copy.value or copy.why_not == EMPTY)
+    """The copies that do not block, or will not when the same run has rewritten them: those that pinning serves."""
+    given = (copy for copy in copyings(program) if copy.state == "given" or copy.value is not None)
     return {copy.transfer.site: copy for copy in given}
-
-
-EMPTY = "its loop waits for what it computed of each batch, and the next copy has no work to run beside"
 
 
 ANEW = (
@@ -102,30 +97,24 @@ ANEW = (
 )
 
 
-def why_unnoticed(program: TrainingProgram, loop: Step | Evaluation) -> str | None:
-    """Why nobody notices how an evaluation copies its batches: it runs once, or the GPU is done with the last batch."""
-    if is_once(program, loop):
-        return ONCE
-    lasting = (each for each in loop.syncs if runs_each_time(each.guard) and each.guard.kind != "config")
-    emptied = isinstance(loop, Evaluation) and any(why_it_stays(each) and each.use != "shown" for each in lasting)
-    return EMPTY if emptied else None
-
-
-def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...], str | None]]:
+def copies(program: TrainingProgram) -> Iterator[tuple[Transfer, tuple[Loader, ...], bool]]:
     """The copies in all loops over batches, each once, in the order of the source, with the loaders of the batches.
 
     Where a batch may come from several loaders (one function validates on two sets), it is all that its loop reads.
-    With each, why nobody notices it in any of its loops.
+    With each, whether it only serves evaluations that run once.
     """
-    found: dict[Site, tuple[Transfer, tuple[Loader, ...], str | None]] = {}
+    found: dict[Site, tuple[Transfer, tuple[Loader, ...], bool]] = {}
     loops: tuple[Step | Evaluation, ...] = (*program.evaluations, *program.steps)
     for loop in loops:
-        why = why_unnoticed(program, loop)
         for transfer in loop.transfers:
             sites = (transfer.loader,) if transfer.loader is not None else loop.loaders
             known = tuple(loader for site in sites if (loader := program.loader(site)) is not None)
-            here = why if transfer.site not in found else why and found[transfer.site][2]
-            found[transfer.site] = transfer, known if len(known) == len(sites) else (), here
+            _, _, before = found.get(transfer.site, (None, None, True))
+            found[transfer.site] = (
+                transfer,
+                known if len(known) == len(sites) else (),
+                is_once(program, loop) and before,
+            )
     yield from (found[site] for site in sorted(found))
 
 

@@ -13,7 +13,7 @@ from turbofix.records import dataclass
 
 from ._carrying import carried
 from ._deferring import Deferral, deferral
-from ._loaders import ONCE, is_inside, is_once
+from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
 from ._throttling import Throttling, begun, ended, throttling
@@ -76,14 +76,6 @@ class Outlook:
             if sync.asked and sync not in self.waiting.syncs and loop in sync.loops and not moves:
                 yield sync, "it is read wherever there is a value"
 
-    def lasting(self, but: Iterable[Site] = ()) -> str | None:
-        """Why no wait is saved: in each step a number steers, or a mask picks, which nobody takes out."""
-        for sync, reason in self.staying(but):
-            steers = sync.use == "control" and sync.how in ("bool", "item", "float", "int")
-            if (steers or sync.picked is not None) and sync.guard.kind != "config":
-                return f"nothing is gained: {sentence(self.waiting.loop, sync, reason)}"
-        return None
-
     def beside(self, but: Iterable[Site]) -> str:
         """What a message adds of another read that stays, one in the loop itself if there is: then little is gained."""
         loop = self.waiting.loop.loop.site
@@ -140,11 +132,6 @@ def sentence(loop: BatchLoop, sync: Sync, reason: str) -> str:
     """What a message says of a read that stays."""
     where = sync.site.line_from(loop.loop.site.path)
     return f"{read_text(sync)} on {where} still waits {loop_words(loop)} ({reason})"
-
-
-def nothing_gained(program: TrainingProgram, view: Outlook, *but: Site) -> str | None:
-    """Why it brings nothing to take reads out of a loop."""
-    return ONCE if is_once(program, view.waiting.loop) else view.lasting(but)
 
 
 @dataclass

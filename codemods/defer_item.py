@@ -28,7 +28,7 @@ When refused
     - Where a step does more with it than keep, sum or return it, or other scripts may call what returns it.
     - Where the sum itself is stored in each step, or may be a number already.
     - Where each step's time is taken beside it.
-    - Where a number steers the same loop in each step, or a mask picks what is read: the host waits for that anyway.
+    - In an evaluation where a mask picks what is read: the host waits for that anyway.
     - In an evaluation that runs once, beside a training of many passes.
 
 Risk
@@ -52,8 +52,9 @@ from turbofix.program.model import Accumulator, Step, Sync, TrainingProgram
 
 from ._deferring import Deferral, detached_sum
 from ._frameworks import LEFT
+from ._loaders import ONCE, is_once
 from ._pages import page_of
-from ._staying import Told, Waiting, is_shown_now_and_then, nothing_gained, outlook, within
+from ._staying import Told, Waiting, is_shown_now_and_then, outlook, within
 from ._syncs import GAIN, BatchLoop, batch_loops, interval, loop_words, on_gpu, read_text, replacing, waits
 from ._trainers import evidence
 from ._trainers import on_gpu as trains_on_gpu
@@ -95,8 +96,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                 continue
             if isinstance(found, Deferral) and found.too_early is not None:
                 found = f"line {found.too_early} shows it {loop_words(loop)}: throttle-logging comes first"
-            elif isinstance(found, Deferral):
-                found = nothing_gained(program, view, sync.site) or found
+            elif isinstance(found, Deferral) and is_once(program, loop):
+                found = ONCE
             if isinstance(found, str):
                 yield codemod.refuse(sync.site, message, found, evidence=seen)
                 continue

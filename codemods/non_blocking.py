@@ -27,7 +27,7 @@ When refused
 
     - for what the step puts together in new memory, or cuts out (``torch.stack(x).to(device)``): that is not pinned;
     - where the host changes the batch in place below the copy, which may not have read it yet;
-    - in an evaluation that runs once, beside a training of many passes, or whose batches are each waited for;
+    - in an evaluation that runs once, beside a training of many passes;
     - for batches of a class of their own, whose ``to`` may not take ``non_blocking``;
     - where the device may be Apple's and no test tells: there the copy may be read too early (pytorch issue 139550);
     - for an older Accelerate, or beside ``split_batches`` and the like, which belong into ``dataloader_config`` too.

@@ -29,7 +29,7 @@ When refused
     - for lines that ``print(..., file=...)`` writes, which are kept complete;
     - in a ``while``, or in another function than the loop (unless that only shows);
     - where the message calls what may do more than show, or its number serves other purposes;
-    - where all that it shows is read in each step anyway, or another number steers each step: nothing is gained;
+    - where all that it shows is read in each step anyway: nothing is gained;
     - in an evaluation that runs once, beside a training of many passes, or whose rows in a log are its result;
     - where a guard of yours with the interval 1 does more than to show, or a trainer logs in every step: raise it.
 
@@ -54,9 +54,9 @@ from turbofix.program.model import Show, Step, Sync, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._deferring import Deferral
-from ._loaders import mend_help, reason_beside
+from ._loaders import ONCE, is_once, mend_help, reason_beside
 from ._pages import Page, page_of, pages_of
-from ._staying import Outlook, Told, Waiting, nothing_gained, outlook, sentence
+from ._staying import Outlook, Told, Waiting, outlook, sentence
 from ._syncs import (
     GAIN,
     INTERVAL,
@@ -140,7 +140,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             reason = unknown or view.shown.refused.get(show.statement) or reads_stay(view, show)
             if not timed and show.kind in ("writer", "tracker"):
                 reason = reason or "the rows that an evaluation writes are its result: average them, and write one"
-            reason = reason or nothing_gained(program, view, *show.syncs)
+            reason = reason or (ONCE if is_once(program, loop) else None)
             how_often = loop_words(loop)
             if unknown is not None and show.guard.every is not None:
                 line = show.guard.tests[-1].line_from(show.statement.path)

@@ -257,8 +257,8 @@ def test_every_codemod_has_a_whole_page(codemod: Codemod) -> None:
 def test_what_only_an_old_requirement_refuses_is_likely(name: str, fixture: str) -> None:
     """The torch in a project's requirements may be years old; the one that the user asks for is a requirement."""
     texts = texts_of(FIXTURES / name.replace("-", "_") / fixture)
-    for recent, pinned, rests in (((2, 4), False, ["recent-torch"]), ((2, 4), True, None), (None, False, None)):
-        target = Target(torch=(1, 11), recent=recent, pinned=pinned)
+    for recent, rests in (((2, 4), ["recent-torch"]), (None, None)):
+        target = Target(torch=(1, 11), recent=recent)
         report = pipeline.analyze(ENTRY, MemoryWorkspace(texts), [CODEMODS[name]], target)
         assert report.findings
         for found in report.findings:

@@ -238,18 +238,3 @@ def test_what_the_project_asks_for_may_be_old(tmp_path: Path) -> None:
     assert (found.torch, found.recent) == ((1, 13), (2, 4))
     chosen = target(Settings(gpu="a100", torch_version=(1, 13)), script, tmp_path)
     assert (chosen.torch, chosen.recent) == ((1, 13), None)
-
-
-@pytest.mark.parametrize(
-    ("line", "pinned"),
-    [
-        ("torch==1.8.0+cpu", True),
-        ("- pytorch=1.12.1=py3.10_cuda11.3", True),
-        ("torch==1.*", False),
-        ("torch~=1.12.1", False),
-        ("torch==1.13.1\ntorch>=1.13", False),
-    ],
-)
-def test_a_project_may_ask_for_one_torch_alone(tmp_path: Path, line: str, pinned: bool) -> None:
-    (tmp_path / "requirements.txt").write_text(f"{line}\n")
-    assert target(Settings(gpu="a100"), tmp_path / "train.py", tmp_path).pinned == pinned

@@ -121,8 +121,6 @@ class Codemod:
             there = {said.site for said in found if not isinstance(said, Refusal)}
             recent = replace(program, target=replace(program.target, torch=program.target.recent, recent=None))
             more = [said for said in self._examine(recent) if not isinstance(said, InPlace) and said.site not in there]
-            if program.target.pinned:  # it breaks there, and only a large gain is worth another torch
-                more = [said for said in more if isinstance(said, Finding) and said.worth is Worth.HIGH]
             sites = {said.site for said in more}
             found = [said for said in found if said.site not in sites]
             found += [

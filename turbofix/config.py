@@ -266,14 +266,12 @@ def target(settings: Settings, entry: Path, root: Path) -> Target:
     """
     chosen = capability(settings.gpu or "auto")
     folder, default = entry.absolute().parent, Target()
-    lines = list(_naming("torch", folder, root)) if settings.torch_version is None else []
-    required = _oldest(lines, "torch")
+    required = required_version("torch", folder, root) if settings.torch_version is None else None
     return Target(
         chosen or installed_capability() or default.capability,
         settings.torch_version or required or default.torch,
         default.torch if required is not None and required < default.torch else None,
         required_version("accelerate", folder, root),
-        pinned=bool(lines) and all(map(_PINNED.search, lines)),
     )
 
 
@@ -315,24 +313,14 @@ def required_version(name: str, folder: Path, root: Path) -> tuple[int, int] | N
     Raises:
         ConfigError: a pyproject.toml on the way cannot be read.
     """
-    return _oldest(_naming(name, folder, root), name)
-
-
-def _oldest(lines: Iterable[str], name: str) -> tuple[int, int] | None:
-    return min((bound for line in lines if (bound := lower_bound(line, name)) is not None), default=None)
-
-
-def _naming(name: str, folder: Path, root: Path) -> Sequence[str]:
-    """The lines of the nearest requirements that bound a package from below."""
     for candidate in (folder, *folder.parents):
-        lines = [line for line in _requirements(candidate, name) if lower_bound(line, name) is not None]
-        if lines or candidate == root:
-            return lines
-    return []
+        bounds = [bound for line in _requirements(candidate, name) if (bound := lower_bound(line, name)) is not None]
+        if bounds:
+            return min(bounds)
+        if candidate == root:
+            break
+    return None
 
-
-_PINNED = re.compile(r"(?<![<>!~=])={1,3}\s*v?\d+(\.\d+)+(?![.\d]*\*)")
-"""One version and no other: ``torch==1.8.0``, not ``torch==1.*``."""
 
 REQUIREMENTS = ("*requirements*.txt", "*environment*.y*ml")
 

@@ -39,14 +39,12 @@ class Target:
     ``capability`` is the CUDA compute capability (8.0 = Ampere), ``torch`` the oldest torch version, as (2, 4).
     ``recent``: the version that it may be as well where only the project's own requirements name ``torch``, as they
     did when they were written. ``accelerate`` is the oldest version of it, where the project says so.
-    ``pinned``: they ask for one version of ``torch`` and no other, which only a large gain makes somebody change.
     """
 
     capability: tuple[int, int] = (8, 0)
     torch: tuple[int, int] = (2, 4)
     recent: tuple[int, int] | None = None
     accelerate: tuple[int, int] | None = None
-    pinned: bool = False
 
 
 # --- values -----------------------------------------------------------------------------------------------------
