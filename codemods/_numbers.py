@@ -111,31 +111,7 @@ def kind_of_part(page: Page, node: ast.AST, at: int, many: int, results: Results
         return kind_of(page, node.elts[at], results, depth - 1) if len(node.elts) == many else None
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return kind_of(page, node.elt, results, depth - 1)
-    if isinstance(node, ast.Name):
-        filled = appended(page, node)
-        kinds = {kind_of(page, each, results, depth - 1) for each in filled or ()}
-        return kinds.pop() if len(kinds) == 1 else None
     return None
-
-
-def appended(page: Page, node: ast.Name) -> list[ast.expr] | None:
-    """All that a list of a function is filled with, where it begins empty and is only appended to and handed out."""
-    scope = page.scope(node)
-    writes = page.writes(node.id, scope)
-    if len(writes) != 1 or not isinstance(writes[0], ast.Assign) or not page.bindings.is_local(node.id, scope):
-        return None
-    made = writes[0].value
-    if len(writes[0].targets) != 1 or not isinstance(made, ast.List) or made.elts:
-        return None
-    found: list[ast.expr] = []
-    for read in page.reads(node.id, scope):
-        above = page.parent(read)
-        call = page.parent(above) if isinstance(above, ast.Attribute) and above.attr == "append" else None
-        if isinstance(call, ast.Call) and call.func is above and len(call.args) == 1 and not call.keywords:
-            found.append(call.args[0])
-        elif not isinstance(above, ast.Return):
-            return None
-    return found
 
 
 def kind_of_method(page: Page, call: ast.Call, func: ast.Attribute, results: Results, depth: int) -> Number | None:

@@ -14,9 +14,6 @@ from turbofix.records import dataclass
 from ._loaders import put_above, whole
 from ._precision import THERE, autocast_of, requote, test_beside, written
 
-TAKES_CPU = (2, 3)
-"""From here on a scaler also scales what is computed on a CPU."""
-
 
 @dataclass(frozen=True)
 class Scaling:
@@ -69,8 +66,6 @@ def scaling_for(program: TrainingProgram, step: Step, test: str) -> Scaling:
         update = next(u for u, o in zip(step.updates, optimizers, strict=True) if o is last)
         at_home, in_step = companion_names(last, update, "scaler")
     except Refuse:
-        if program.target.torch < TAKES_CPU:
-            raise
         return Scaling(None, test if test == "True" else THERE, "scaler", "scaler", (), *done, (), ())
     saved = why_not_saved(optimizers, last, step.loop.site.path) is None
     return Scaling(
@@ -99,8 +94,6 @@ def test_at_home(program: TrainingProgram, optimizer: Optimizer, step: Step, tes
     home = test_beside(program, optimizer)
     if home is None and (test == "True" or optimizer.function == step.forwards[0].function):
         home = test
-    if home is None and program.target.torch < TAKES_CPU:
-        raise Refuse("no test was found that tells, where the optimizer is built, whether there is a GPU")
     return home or THERE
 
 

@@ -330,8 +330,6 @@ def plan_for(program: TrainingProgram, step: Step, half: str, taken: set[Site]) 
             continue
         taken.add(found.region.first)
         wraps.append(found)
-    if half == "float16" and wraps[0].test == THERE and program.target.torch < SCALER_SINCE:
-        raise Refuse("no test was found that tells, at the forward pass, whether it runs on a GPU")
     scaling = scaling_for(program, step, wraps[0].test) if half == "float16" else None
     plan = Plan(tuple(wraps), half, scaling, program.target.torch < SCALER_SINCE, kept)
     return plan, () if sure and not kept else (LEARNS_IN_16_BITS,)

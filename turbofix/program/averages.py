@@ -358,9 +358,7 @@ def _returned(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...], ten
     # `if old is None: return new`: what the loop hands over is a tensor
     if not isinstance(last, ast.Return) or last.value is None:
         return None
-    if not all(
-        _asks_for_none(each, {name for name, value in told.items() if _names(value) & tensors}) for each in tests
-    ):
+    if not all(isinstance(each, ast.If) and ast.unparse(each.test).endswith(" is None") for each in tests):
         return None
     bindings, module = analysis.facts.bindings, function.module
     for name in (each for each in walk(last.value) if isinstance(each, ast.Name) and each.id not in told):
@@ -389,22 +387,6 @@ def _called(analysis: Analysis, call: ast.Call, frames: tuple[Frame, ...]) -> Fu
         return None
     (only,) = found.values()
     return only if isinstance(only.node, ast.FunctionDef) else None
-
-
-def _asks_for_none(statement: ast.stmt, tensors: set[str]) -> bool:
-    """``if old is None: return new``, of a parameter that is given a tensor."""
-    return (
-        isinstance(statement, ast.If)
-        and not statement.orelse
-        and isinstance(statement.test, ast.Compare)
-        and isinstance(statement.test.left, ast.Name)
-        and statement.test.left.id in tensors
-        and len(statement.test.ops) == 1
-        and isinstance(statement.test.ops[0], ast.Is)
-        and isinstance(statement.test.comparators[0], ast.Constant)
-        and statement.test.comparators[0].value is None
-        and all(isinstance(each, ast.Return) for each in statement.body)
-    )
 
 
 # --- the formula --------------------------------------------------------------------------------------------------

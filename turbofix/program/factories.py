@@ -19,7 +19,7 @@ from turbofix.program.events import Arguments, Event, Passed
 from turbofix.program.facts import Frame, qualnames
 from turbofix.program.libraries import FROM_HOST, words
 from turbofix.program.model import Creation, Guard, Helper, Made, MovedAgain, Placement, Step
-from turbofix.program.names import dotted, parameters, reads_of, stores
+from turbofix.program.names import dotted, parameters, stores
 from turbofix.program.placements import device_of
 from turbofix.program.reaching import readers
 from turbofix.program.scopes import Frame as Executed
@@ -101,9 +101,7 @@ def creations(analysis: Analysis, events: list[Event], loop: ast.AST | None) -> 
     """Such expressions in a loop, one for each place, in the order of the text."""
     found: dict[ast.AST, Creation | None] = {}
     for event in events:
-        if event.kind == "call" and event.name == _ON_GPU:
-            made = _drawn_by_numpy(analysis, event, loop)
-        elif (event.kind == "transfer" and event.name in ("to", "cuda")) or event.name == "Tensor.type_as":
+        if (event.kind == "transfer" and event.name in ("to", "cuda")) or event.name == "Tensor.type_as":
             made = _creation(analysis, event, loop)
         else:
             continue
@@ -673,35 +671,6 @@ class _Making:
         return None
 
 
-_ON_GPU, _ON_HOST = "torch.cuda.FloatTensor", "torch.FloatTensor"
-_RETYPING = ("torch.set_default_dtype", "torch.set_default_tensor_type", "torch.set_default_device")
-
-
-def _drawn_by_numpy(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creation | None:
-    """``Tensor(np.random.normal(0, 1, shape))``, where ``Tensor`` is a type on the GPU if another tensor lies there."""
-    node, facts, module = event.node, analysis.facts, event.module
-    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
-        return None
-    shape = _standard_normal(analysis, node.args[0])
-    found = _chosen_by(analysis, node.func, event)
-    if shape is None or found is None or any(each.name in _RETYPING for each in facts.of("call", "set")):
-        return None
-    owner, statement = found
-    text = f"{owner.id}.device"
-    sizes = " ".join(facts.places.text(shape, module).split())
-    return Creation(
-        site=facts.site(event),
-        moved=None,
-        calls=(Made(facts.site(event), "numpy.random.normal", f"{{torch.randn}}({sizes}, device={{device}})"),),
-        to=Placement("conditional", text, "device"),
-        device=text,
-        draws=True,
-        guard=_guard(analysis, event, loop),
-        kept=_is_kept(facts.places.statement(node, module)),
-        unused=facts.places.site(statement, module) if statement is not None else None,
-    )
-
-
 def _standard_normal(analysis: Analysis, node: ast.expr) -> ast.expr | None:
     """How many numbers numpy draws from the standard normal distribution; None where it does something else."""
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 3:
@@ -714,32 +683,6 @@ def _standard_normal(analysis: Analysis, node: ast.expr) -> ast.expr | None:
     asked = shape.func if isinstance(shape, ast.Call) and not (shape.args or shape.keywords) else None
     told = isinstance(shape, ast.Tuple) or (isinstance(shape, ast.Attribute) and shape.attr == "shape")
     return shape if standard and (told or (isinstance(asked, ast.Attribute) and asked.attr == "size")) else None
-
-
-def _chosen_by(analysis: Analysis, func: ast.expr, event: Event) -> tuple[ast.Name, ast.stmt | None] | None:
-    """The tensor that decides where a type has its tensors: ``torch.cuda.FloatTensor if x.is_cuda else ...``.
-
-    With the statement that chooses the type, where nothing else reads the name that it gives it.
-    """
-    facts, module = analysis.facts, event.module
-    scope = facts.places.scope(func, module)
-    statement: ast.stmt | None = None
-    chosen = func
-    if isinstance(func, ast.Name):
-        writes = facts.bindings.writes(scope, func.id)
-        (write,) = writes if len(writes) == 1 else (None,)
-        if not isinstance(write, ast.Assign) or len(write.targets) > 1 or not isinstance(write.targets[0], ast.Name):
-            return None
-        chosen = write.value
-        statement = write if len(list(reads_of(func.id, scope))) == 1 else None
-    if not isinstance(chosen, ast.IfExp) or not isinstance(chosen.test, ast.Attribute) or chosen.test.attr != "is_cuda":
-        return None
-    tensor = chosen.test.value
-    if not isinstance(tensor, ast.Name) or facts.bindings.writes(scope, tensor.id):
-        return None
-    frames = facts.frames(event)
-    types = [qualnames(facts.evaluate(each, frames)) for each in (chosen.body, chosen.orelse)]
-    return (tensor, statement) if types == [{_ON_GPU}, {_ON_HOST}] else None
 
 
 def _as(wanted: str | None, written: str, dtype: str) -> str:

@@ -495,11 +495,6 @@ def _optimizer(
         owned += models_in(value)
     qualname = qualname if qualname is None or not qualname.endswith("*") else None
     arguments = {name: argument_from(each, module, facts, analysis.reads) for name, each in sorted(passed.items())}
-    asked = passed["fused"].node if "fused" in passed else None
-    if isinstance(asked, ast.expr) and arguments["fused"].state == "unknown":
-        frames = [facts.frames(each) for each in events]
-        if all(analysis.devices.holds_on_cuda(asked, each) for each in frames):
-            arguments["fused"] = replace(arguments["fused"], state="computed")
     return Optimizer(
         site=site,
         qualname=qualname,

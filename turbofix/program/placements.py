@@ -337,51 +337,6 @@ class Devices:
             self._asked[key] = self._asks(test, frames, depth)
         return self._asked[key]
 
-    def holds_on_cuda(self, test: ast.expr, frames: tuple[Frame, ...], depth: int = 4) -> bool:
-        """Whether an expression that asks for the device is surely true wherever it is a CUDA GPU.
-
-        ``device_type == "cuda"`` where no GPU is called by its number (``"cuda:1"``), ``device.type == "cuda"``,
-        ``torch.cuda.is_available()``; beside what every torch that counts has: a parameter of a function.
-        """
-        if depth < 0 or not frames:
-            return False
-        if isinstance(test, ast.Name):
-            written = self._definitions(test, frames[-1])
-            return len(written) == 1 and self.holds_on_cuda(written[0], frames, depth - 1)
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            asking = [each for each in test.values if not self._asks_signature(each, frames)]
-            return bool(asking) and all(self.holds_on_cuda(each, frames, depth - 1) for each in asking)
-        if isinstance(test, ast.Call):
-            told = members(self.facts.evaluate(test, frames))
-            return bool(told) and all(isinstance(each, Computed) and _tells_gpu(each) for each in told)
-        if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
-            return False
-        if not (isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value == "cuda"):
-            return False
-        if isinstance(test.left, ast.Attribute) and test.left.attr == "type":
-            held = members(self.facts.evaluate(test.left.value, frames))
-            return bool(held) and all(isinstance(each, Made) and each.kind == "device" for each in held)
-        named = [each.value for each in members(self.facts.evaluate(test.left, frames)) if isinstance(each, Const)]
-        whole = len(named) == len(members(self.facts.evaluate(test.left, frames)))
-        return whole and "cuda" in named and not any(str(each).startswith("cuda:") for each in named)
-
-    def _asks_signature(self, test: ast.expr, frames: tuple[Frame, ...]) -> bool:
-        """``"fused" in inspect.signature(torch.optim.AdamW).parameters``, or a name for it."""
-        if isinstance(test, ast.Name):
-            written = self._definitions(test, frames[-1])
-            return (
-                len(written) == 1 and not isinstance(written[0], ast.Name) and self._asks_signature(written[0], frames)
-            )
-        if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In)):
-            return False
-        held = test.comparators[0]
-        if not (isinstance(held, ast.Attribute) and held.attr == "parameters" and isinstance(held.value, ast.Call)):
-            return False
-        asked = members(self.facts.evaluate(held.value.func, frames))
-        return bool(asked) and all(
-            isinstance(each, External) and each.qualname == "inspect.signature" for each in asked
-        )
-
     def _asks(self, test: ast.AST, frames: tuple[Frame, ...], depth: int) -> bool:
         for each in walk(test):
             if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value.startswith("cuda"):

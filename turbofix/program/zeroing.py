@@ -159,29 +159,14 @@ def _is_attribute(node: ast.expr, name: str, attribute: str) -> bool:
 
 def _forgets(analysis: Analysis, loop: ast.For, event: Event) -> str | None:
     """What can be told to forget the gradients that a loop goes through: the module, or the optimizer."""
-    frames, places = analysis.facts.frames(event), analysis.facts.places
-    owner: ast.expr | None = None
-    if isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Attribute):
-        plain = not (loop.iter.args or loop.iter.keywords) and loop.iter.func.attr == "parameters"
-        owner = loop.iter.func.value if plain and len(_fors(loop)) == 1 else None
-    elif isinstance(loop.iter, ast.Attribute) and loop.iter.attr == "param_groups" and len(_fors(loop)) == 2:
-        inner, group = _fors(loop)[1].iter, loop.target
-        if (
-            isinstance(inner, ast.Subscript)
-            and isinstance(inner.slice, ast.Constant)
-            and inner.slice.value == "params"
-            and isinstance(inner.value, ast.Name)
-            and isinstance(group, ast.Name)
-            and inner.value.id == group.id
-        ):
-            owner = loop.iter.value
-    if owner is None or not _is_torchs(analysis.facts.evaluate(owner, frames)):
+    made, owner = loop.iter, None
+    if isinstance(made, ast.Attribute) and made.attr == "param_groups" and "['params']:" in ast.unparse(loop):
+        owner = made.value
+    elif isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and not (made.args or made.keywords):
+        owner = made.func.value if made.func.attr == "parameters" else None
+    if owner is None or not _is_torchs(analysis.facts.evaluate(owner, analysis.facts.frames(event))):
         return None
-    return places.text(owner, event.module)
-
-
-def _fors(loop: ast.For) -> list[ast.For]:
-    return [each for each in ast.walk(loop) if isinstance(each, ast.For)]
+    return analysis.facts.places.text(owner, event.module)
 
 
 def gradient_reads(analysis: Analysis, but: Iterable[ast.For] = ()) -> Iterator[Site]:
