@@ -26,7 +26,7 @@ Use instead
 When refused
     Nothing is said where the program itself asks which torch it has: there the old name is the fallback. It is refused
 
-    - where the oldest torch to be served, or one that a comment speaks of, does not have the new name;
+    - where the oldest torch to be served does not have the new name;
     - where a class derives from the old one, it is passed on without being called, or something else takes its place;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
@@ -103,7 +103,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         reason = next((use.why_not for use in uses if use.why_not is not None), None)
         if any(program.target.torch < SINCE[use.name] for use in uses):
             reason = f"the project serves torch {version(program.target.torch)}, which has the old name alone"
-        reason = reason or next(filter(None, map(too_old, uses)), None)
         dtypes = frozenset(use.site for use in uses if needs_dtype(program, use))
         if reason is None and any("**" in use.takes for use in uses if use.site in dtypes):
             reason = "it may be entered inside another region, and what it unpacks may hold a dtype or not"
@@ -121,16 +120,6 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
     for part in program.precision:
         if part.qualname == "torch.amp.GradScaler":
             yield codemod.in_place(part.site, "the gradient scaler is torch.amp's")
-
-
-def too_old(use: OldName) -> str | None:
-    """Why a comment speaks against a new name: it names a torch that does not have it yet."""
-    for (major, minor), place in use.spoken:
-        if (major, minor) < SINCE[use.name]:
-            since = ".".join(map(str, SINCE[use.name]))
-            line = place.line_from(use.site.path)
-            return f"a comment ({line}) speaks of torch {major}.{minor}, and the new name came with {since}"
-    return None
 
 
 def only_bfloat16(program: TrainingProgram) -> bool:

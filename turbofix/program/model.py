@@ -1317,7 +1317,6 @@ class OldName:
     which then serves all uses of one ``brought``. ``takes`` are the arguments given. ``bare``: the name decorates a
     function without being called; ``named``: it is only asked for, in an annotation or by ``isinstance``. ``nested``:
     it may be entered inside another region of another dtype. ``guarded``: the program itself asks which torch it has.
-    ``spoken`` are the torch versions that comments name in the files with such names, and where.
     """
 
     name: str
@@ -1330,7 +1329,6 @@ class OldName:
     nested: bool = False
     guarded: bool = False
     why_not: str | None = None  # what makes another spelling unsafe
-    spoken: tuple[tuple[tuple[int, int], Site], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from turbofix.findings import Site
-from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every
 from turbofix.program.events import Event
@@ -36,9 +35,7 @@ _PARAMETERS = {
     "custom_bwd": ("bwd",),
 }
 _SUBMODULES = ("", ".autocast_mode", ".grad_scaler")
-_ASKING = ("hasattr", "getattr", "isinstance", "print")
 _MENTIONS = re.compile(r"amp\b(?<=\bamp)")  # the word; a text is looked through faster for what begins with letters
-_VERSION = re.compile(r"(?<![a-z_.])(?:py)?torch\s*(?:version\s*)?(?:[<>=~!]=|[<>=v])?\s*(\d+)\.(\d+)", re.IGNORECASE)
 _DEFAULTS = Wording(
     ("set_autocast_", "cache_enabled"),
     re.compile(r"\bset_autocast_(gpu_)?dtype\b|\b(set_autocast_)?cache_enabled\b"),
@@ -61,61 +58,7 @@ def old_names(analysis: Analysis) -> tuple[OldName, ...]:
     """Every use of the deprecated names in the program's files, in order."""
     modules = [each for each in analysis.execution.modules.values() if _MENTIONS.search(each.text)]
     found = [use for module in modules for use in _uses(analysis, module)]
-    spoken = tuple(each for module in modules for each in _spoken(analysis, module)) if found else ()
-    changed = {name: place for module in modules if found for name, place in _changed(analysis, module)}
-    for index, use in enumerate(found):
-        if use.why_not is None and use.name in changed:
-            where = changed[use.name].line_from(use.site.path)
-            found[index] = replace(use, why_not=f"{where} puts something else in its place, under the old name alone")
-    return tuple(sorted((replace(use, spoken=spoken) for use in found), key=lambda each: each.site))
-
-
-def _changed(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[str, Site]]:
-    """The old names that a file gives another meaning, with the place: by assignment, ``setattr``, ``mock.patch``."""
-    roots = _roots(analysis, module)
-    names = {name for name, _ in roots}
-    places = analysis.facts.places
-
-    def path_of(node: ast.AST) -> str:
-        """The dotted name of torch that an expression stands for; empty for anything else."""
-        name, _, rest = (dotted(node) or "").partition(".")
-        if name not in names:
-            return ""
-        first = next((each for each in walk(node) if isinstance(each, ast.Name)), None)
-        root = roots.get((name, analysis.facts.bindings.owner(name, first, module))) if first is not None else None
-        return f"{root.target}.{rest}".rstrip(".") if root is not None else ""
-
-    for attribute in every(ast.Attribute, module.tree):
-        if isinstance(attribute.ctx, (ast.Store, ast.Del)) and attribute.attr in NAMES:
-            name = _old_name(path_of(attribute))
-            if name is not None:
-                yield name, places.site(attribute, module)
-    for call in every(ast.Call, module.tree):
-        for given in call.args if dotted(call.func) not in _ASKING else ():
-            if isinstance(given, ast.Constant):
-                # also what is asked for by such a text, as by mock.patch, changes
-                name = _old_name(given.value) if isinstance(given.value, str) else None
-                yield from [(name, places.site(call, module))] if name is not None else []
-            elif isinstance(given, (ast.Name, ast.Attribute)) and _is_old_module(path_of(given)):
-                yield from ((each, places.site(call, module)) for each in NAMES)
-
-
-def _is_old_module(path: str) -> bool:
-    """Whether a dotted name is the old module or one inside it."""
-    return path.startswith(OLD) and path in {OLD + each for each in _SUBMODULES}
-
-
-def _spoken(analysis: Analysis, module: ModuleFile) -> Iterator[tuple[tuple[int, int], Site]]:
-    """The torch versions that the comments of a file name, each with the place of its comment."""
-    if _VERSION.search(module.text) is None:
-        return
-    page = analysis.facts.places.page(module)
-    for number, line in enumerate(page.lines, 1):
-        comment = page.comment(number) if "#" in line and _VERSION.search(line) else None
-        for found in _VERSION.finditer(comment or ""):
-            start = line.index("#")
-            site = Site(module.path, number, start, number, len(line), "Comment")
-            yield (int(found[1]), int(found[2])), site
+    return tuple(sorted(found, key=lambda each: each.site))
 
 
 def _uses(analysis: Analysis, module: ModuleFile) -> Iterator[OldName]:
