@@ -162,8 +162,7 @@ def node_of(edit: Edit, site: Site) -> ast.AST | None:
 
 def begins(node: ast.expr | ast.stmt, site: Site, text: str) -> bool:
     """Whether a node stands where a site begins."""
-    found = site_of(node, site.path, text)
-    return (found.line, found.column) == (site.line, site.column)
+    return node.lineno == site.line and site_of(node, site.path, text).column == site.column
 
 
 def site_of(node: ast.expr | ast.stmt | ast.alias, path: Path, text: str) -> Site:

@@ -50,6 +50,9 @@ _MENTIONS = (
     Wording((".mean(dim",), re.compile(r"\.mean\(dim ?= ?-1")),
 )
 """Each is looked for by itself, as a text with such a word is searched for one pattern in a tenth of the time."""
+_OF_TWO = re.compile(r"exp|log|softmax")
+"""What one of the calls of a formula of two tensors is named by."""
+
 _MODULES = frozenset(("torch", "math", "numpy", "torch.nn.functional", "torch.special"))
 _SHAPE = (2, 3, 7)
 """Of what formulas are worked out for; of its last two dimensions alone, too."""
@@ -411,7 +414,10 @@ class _Reader:
         x = plain[0]
         if plain[1:]:
             other = plain[1]
-            return None if rows or numbers else self._of_two(node, x, other) or self._of_two(node, other, x)
+            calls = [each for part in (node, *self.used.values()) for each in walk(part) if isinstance(each, ast.Call)]
+            if rows or numbers or not (self.met or any(_OF_TWO.search(ast.unparse(each.func)) for each in calls)):
+                return None
+            return self._of_two(node, x, other) or self._of_two(node, other, x)
         if self._is_read_once(node, x):
             return None
         worked = self._worked(node, [_drawn(seed, rank, x, rows, numbers) for seed, rank in ((1, 3), (2, 3), (3, 2))])

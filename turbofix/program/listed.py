@@ -101,8 +101,9 @@ def _masked(analysis: Analysis) -> Iterator[Listed]:
                 text = f"{{torch.where}}({mask}, {value}, {name})"
                 yield Listed(places.site(node.value, module), _WAITS.format(f"`{mask}`"), text, more=(wide,))
         for call in every(ast.Call, module.tree) if "ntropy" in module.text else ():
-            taken = [_once(analysis, each, module) for each in call.args]
-            logits, labels = taken if len(taken) == len("xy") else (None, None)
+            named = [each for each in call.args if isinstance(each, (ast.Name, ast.Subscript))]
+            pair = len(named) == len(call.args) == len("xy")
+            logits, labels = (_once(analysis, each, module) for each in named) if pair else (None, None)
             if logits is None or labels is None or not _is_plain_entropy(analysis, call, module):
                 continue
             mask = _text(analysis, labels.slice, module)
@@ -144,9 +145,11 @@ def _compared(analysis: Analysis, mask: ast.expr, module: ModuleFile) -> ast.Com
 
 def _once(analysis: Analysis, node: ast.expr, module: ModuleFile) -> ast.Subscript | None:
     """A selection that is an argument, or the name of one that is read there alone."""
-    scope = analysis.facts.places.scope(node, module)
-    reads = [e for e in walk(scope) if isinstance(e, ast.Name) and isinstance(node, ast.Name) and e.id == node.id]
-    made = _given_once(analysis, node, module) if len(reads) in (0, len("wr")) else None
+    made = _given_once(analysis, node, module)
+    if isinstance(node, ast.Name) and isinstance(made, ast.Subscript):
+        scope = analysis.facts.places.scope(node, module)
+        reads = [each for each in walk(scope) if isinstance(each, ast.Name) and each.id == node.id]
+        return made if len(reads) == len("wr") else None
     return made if isinstance(made, ast.Subscript) else None
 
 
