@@ -98,8 +98,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         yield from [each for each in judged if isinstance(each, InPlace)] or (judged if convolving else ())
         return
     steps = [step for step in program.steps if uses(program, step, convolving)]
-    if not convolving or not steps:
+    if not convolving:
         yield from no_choice(program)
+        return
+    if not steps:
+        yield codemod.refuse(convolving[0].site, CHOSEN, "no step of a training is seen that calls them")
         return
     place = program.script.setup if for_others is not None else where(program)
     message = f"cuDNN picks algorithms for the convolutions of {called(convolving)} by rule of thumb, without measuring"

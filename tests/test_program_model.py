@@ -114,6 +114,41 @@ def test_a_flat_script_has_one_step_with_its_parts() -> None:
     assert step.updates[0].optimizer == step.optimizers[0] and step.updates[0].alone
 
 
+def test_what_a_model_file_tries_by_itself_hides_nothing_of_the_model() -> None:
+    net = """
+        import torch
+        from torch import nn
+        class Block(nn.Module):
+            def __init__(self, inputs: int, outputs: int):
+                super().__init__()
+                self.convolution = nn.Conv2d(inputs, outputs, 3)
+                self.drop, self.act, self.norm = nn.Dropout(), nn.ReLU(), nn.BatchNorm2d(outputs)
+            def forward(self, x):
+                return self.act(self.norm(self.drop(self.convolution(x))))
+        class Blocks(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c, self.d = Block(3, 4), Block(4, 5), Block(5, 6), Block(6, 7)
+            def forward(self, x):
+                return self.d(self.c(self.b(self.a(x))))
+        if __name__ == "__main__":
+            print(Blocks()(torch.zeros(1, 3, 64, 64)), Blocks())
+    """
+    script = """
+        import torch
+        from net import Blocks
+        from torch.utils.data import DataLoader
+        from data import Pictures
+        model = Blocks().cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for x in DataLoader(Pictures()):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+    """
+    (model,) = program(script, net=net).models
+    assert {(each.inputs, each.outputs) for each in model.convolutions} == {(n, n + 1) for n in range(3, 7)}
+
+
 def test_the_forward_region_leaves_transfers_and_clearing_outside() -> None:
     step = only_step(program(FLAT))
     assert step.forward is not None and step.forward.blockers == ()

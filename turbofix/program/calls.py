@@ -765,7 +765,7 @@ def _run_forward(interp: Interpreter, forward: Bound, arguments: Arguments, node
     if key in interp.forwarded:
         value, counted = interp.forwarded[key]
         for body in counted:
-            interp.counts[body] += 1
+            interp.counts[body] = interp.counts.get(body, 0) + 1
         return value
     before = len(interp.counted)
     value = call(interp, forward, arguments, node)

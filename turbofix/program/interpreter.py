@@ -533,10 +533,10 @@ class Interpreter:
         live, dead = (node.body, node.orelse) if truth else (node.orelse, node.body)
         if dead:
             before = scope.names
-            scope.names = dict(before)
+            scope.names, counts = dict(before), self.counts.copy()
             self.enter("if", node, "dead", decided=True)
             self.block(dead)
-            self.control = up
+            self.control, self.counts = up, counts  # what never happens is no reason to look at what does less often
             scope.names = before
         self.enter("if", node, 0 if truth else 1, decided=True)
         falls_through = self.block(live)

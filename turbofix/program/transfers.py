@@ -250,7 +250,10 @@ def transfers(
 
 
 def _merged(first: Transfer, second: Transfer) -> Transfer:
-    what, pageable = first.what, first.pageable and second.pageable
+    """What a place moves at several times: batches, where a helper moves them, and what the step makes, too."""
+    what, likely, pageable = first.what, first.likely, first.pageable and second.pageable
+    loader = first.loader if first.loader == second.loader else None
+    batches = [each for each in (first, second) if "batch" in (each.what, each.likely)]
     if second.what != first.what:
         if first.what == "unknown":
             what, pageable = second.what, second.pageable
@@ -258,16 +261,20 @@ def _merged(first: Transfer, second: Transfer) -> Transfer:
             what = "unknown"
         else:
             pageable = first.pageable  # what is not known is a blank path: it says nothing of the memory either
+    if len(batches) == 1 and what == "unknown":
+        likely, loader, pageable = "batch", batches[0].loader, batches[0].pageable
+    elif what != "unknown" or first.likely != second.likely:
+        likely = None
     return replace(
         first,
         what=what,
-        likely=first.likely if first.likely == second.likely and what == "unknown" else None,
+        likely=likely,
         guard=wider(first.guard, second.guard),
         dtype_only=first.dtype_only and second.dtype_only,
         pageable=pageable,
         again=first.again and second.again,
         cast=first.cast if first.cast == second.cast else None,
-        loader=first.loader if first.loader == second.loader else None,
+        loader=loader,
         to=first.to
         if first.to == second.to
         else replace(first.to, where="unknown" if "unknown" in (first.to.where, second.to.where) else "conditional"),
