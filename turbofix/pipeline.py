@@ -407,7 +407,7 @@ class Analysis:
             turn = self.attempt(own)
             if turn.edit is None or turn.after is None:
                 continue
-            way = WayBack(turn.edit, turn.texts)
+            way = WayBack(turn.edit, turn.texts, codemod.name)
             later = turn.after.report()
             rests = dict.fromkeys(assumption for each in turn.findings for assumption in each.assumes)
             told = {(each.codemod, *place(each)) for each in examined if each.fixable}
@@ -695,7 +695,8 @@ def shift(text: str, changes: Iterable[Change], line: int, column: int) -> tuple
 class WayBack:
     """From the text after an edit to the text before."""
 
-    def __init__(self, edit: Edit, texts: Mapping[Path, str]) -> None:
+    def __init__(self, edit: Edit, texts: Mapping[Path, str], by: str) -> None:
+        self.by = by
         self.changes = {path: changes for path, changes in edit.changes().items() if path in texts}
         self.old = {path: edit.before_text(path) or "" for path in self.changes}
         self.new = {path: texts[path] for path in self.changes}
@@ -734,6 +735,8 @@ class WayBack:
                 return None
             texts = self.new[path].splitlines()
             numbers = [self.before(path, line, len(texts[line - 1]) - len(texts[line - 1].lstrip())) for line in lines]
+            if any(is_new for *_, is_new in numbers):
+                return f"a line that {self.by} writes"
             return f"line{'s' * (len(numbers) > 1)} " + " and ".join(str(line) for line, *_ in numbers)
 
         return with_lines(sentence, named)
