@@ -19,6 +19,8 @@ from turbofix.program.values import Const, Made, members
 
 _ENABLED = re.compile(r"gradient_checkpointing_enable|gradient_checkpointing\s*=\s*True|utils\.checkpoint")
 _SWITCHED = re.compile(r"gradient_checkpointing_enable|utils\.checkpoint")
+_OFF = re.compile(r"#\s*gradient_checkpointing\s*=\s*True")
+_SAID = re.compile(r"#.*\b(?:gradient_checkpointing_enable\(|checkpoint\(\s*(\w+)\s*,)")
 _SCARCE = re.compile(r"OutOfMemory|out of memory")
 _SMALL = 2
 """A batch of at most so many samples, of which several make up an update, is as small as memory makes it."""
@@ -41,11 +43,17 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
     if not steps or any(_ENABLED.search(_without_comments(each)) for each in files):
         return ()
     scarce = tuple(_scarce(analysis, files, steps, loaders))
-    if not scarce:
+    said: dict[str | None, Site] = {
+        match[1]: _line(module, match)
+        for module in files
+        for match in _SAID.finditer(module.text)
+        if _is_code(analysis, match, module)
+    }
+    if not scarce and not said:
         return ()
     found: dict[Site, Repeated] = {}
     for event in analysis.facts.of("iterate"):
-        each = _blocks(analysis, event, steps, scarce)
+        each = _blocks(analysis, event, steps, scarce, said)
         if each is not None:
             found.setdefault(each.call, each)
     trained = {site for step in steps for site in step.models}
@@ -56,7 +64,7 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
                 and made.qualname.startswith("transformers.")
                 and made.kind in ("module", "model")
             ):
-                each = _of_library(analysis, event, made, scarce)
+                each = _of_library(analysis, event, made, scarce, said)
                 if each is not None:
                     found.setdefault(each.call, each)
     return tuple(found[site] for site in sorted(found))
@@ -64,6 +72,21 @@ def repeated(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader,
 
 def _without_comments(module: ModuleFile) -> str:
     return re.sub(r"#.*", "", module.text) if "checkpoint" in module.text else ""
+
+
+def _is_code(analysis: Analysis, match: re.Match[str], module: ModuleFile) -> bool:
+    """Whether what a comment says could stand in the program, and is no advice against it."""
+    comment = analysis.facts.places.page(module).comment(_line(module, match).line) or ""
+    try:
+        ast.parse(comment)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _line(module: ModuleFile, match: re.Match[str]) -> Site:
+    line = module.text.count("\n", 0, match.start()) + 1
+    return Site(module.path, line, 0, line, 0, "")
 
 
 def _scarce(
@@ -93,6 +116,7 @@ def _blocks(
     event: Event,
     steps: Iterable[Step],
     scarce: tuple[Evidence, ...],
+    said: dict[str | None, Site],
 ) -> Repeated | None:
     """A loop over a list of blocks in the forward pass of a training step."""
     node, module, facts = event.node, event.module, analysis.facts
@@ -109,6 +133,8 @@ def _blocks(
     within = {facts.places.site(record.node, record.module) for record in facts.loops(event)}
     if not any(step.loop.site in within for step in steps):
         return None
+    named = said.get(node.target.id)
+    evidence = scarce or ((Evidence("a comment has it", named),) if named is not None else ())
     calls = [
         each
         for statement in node.body
@@ -117,7 +143,7 @@ def _blocks(
     ]
     statement = facts.places.statement(calls[0], module) if len(calls) == 1 else None
     first = parameters(frame.scope)[:1]
-    if not isinstance(statement, ast.Assign) or statement not in node.body or not first:
+    if not evidence or not isinstance(statement, ast.Assign) or statement not in node.body or not first:
         return None
     why = None
     if any(isinstance(each, ast.Starred) for each in calls[0].args) or any(not each.arg for each in calls[0].keywords):
@@ -125,7 +151,7 @@ def _blocks(
     layers = Layers()
     layers_of(lists[0], layers)
     why = why or _second_time(analysis, layers)
-    return Repeated(facts.places.site(calls[0], module), first[0].arg, node.target.id, scarce, why_not=why)
+    return Repeated(facts.places.site(calls[0], module), first[0].arg, node.target.id, evidence, why_not=why)
 
 
 def _second_time(analysis: Analysis, layers: Layers) -> str | None:
@@ -139,31 +165,35 @@ def _second_time(analysis: Analysis, layers: Layers) -> str | None:
     return None
 
 
-def _of_library(analysis: Analysis, event: Event, made: Made, scarce: tuple[Evidence, ...]) -> Repeated | None:
+def _of_library(
+    analysis: Analysis, event: Event, made: Made, scarce: tuple[Evidence, ...], said: dict[str | None, Site]
+) -> Repeated | None:
     """A model of transformers, made and given a name in one statement."""
     facts, module = analysis.facts, event.module
+    enabled = said.get(None)
+    evidence = scarce or ((Evidence("a comment has it", enabled),) if enabled is not None else ())
     statement = facts.places.statement(event.node, module)
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
-    if name is None or not made.qualname.endswith(".from_pretrained"):
+    if not evidence or name is None or not made.qualname.endswith(".from_pretrained"):
         return None
     assert statement is not None
-    why = _of_family(made)
+    why = _of_family(made, told=enabled is not None)
     above = facts.places.parent(statement, module)
     if isinstance(above, ast.If) and not is_main_test(above.test):
         why = "the model is made under a test, and perhaps in another way elsewhere"
     why = _frozen(analysis) or why
-    return Repeated(facts.places.site(statement, module), name, name, scarce, library=True, why_not=why)
+    return Repeated(facts.places.site(statement, module), name, name, evidence, library=True, why_not=why)
 
 
-def _of_family(made: Made) -> str | None:
-    """Why it is not known that a model has the switch."""
+def _of_family(made: Made, *, told: bool) -> str | None:
+    """Why it is not known that a model has the switch, unless the program has ``told`` so."""
     given = made.arguments.get("pretrained_model_name_or_path", 0)
     names = [each.value for each in members(given.value) if isinstance(each, Const)] if given is not None else []
     by_name = (
         made.qualname.startswith("transformers.Auto") and names and all(_CHECKPOINT.match(str(one)) for one in names)
     )
     known = bool(by_name) or _CLASS.match(made.qualname.split(".")[1]) is not None
-    return None if known else "whether this model can do without its activations is not known"
+    return None if known or told else "whether this model can do without its activations is not known"
 
 
 def _frozen(analysis: Analysis) -> str | None:
@@ -174,7 +204,7 @@ def _frozen(analysis: Analysis) -> str | None:
 
 
 def repeated_in_trainings(analysis: Analysis, trainings: tuple[Training, ...]) -> tuple[Repeated, ...]:
-    """Trainings of transformers whose settings tell of a lack of memory: by tiny batches."""
+    """Trainings of transformers whose settings tell of a lack of memory: by tiny batches, or a line that is off."""
     if not trainings or any(_SWITCHED.search(_without_comments(each)) for each in analysis.execution.modules.values()):
         return ()
     return tuple(each for training in trainings for each in _in_training(analysis, training))
@@ -186,6 +216,12 @@ def _in_training(analysis: Analysis, training: Training) -> Iterator[Repeated]:
     if _is_number(size, 1, _SMALL) and _is_number(many, 2, None):
         said = f"batches of {size.values[0]}, of which {many.values[0]} make up an update"
         evidence = (Evidence(said, size.edit_at or size.site or training.site),)
+    for module in analysis.execution.modules.values():
+        if module.path == training.site.path:
+            for match in _OFF.finditer(module.text):
+                line = _line(module, match)
+                if training.site.line <= line.line <= training.site.end_line:
+                    evidence = (*evidence, Evidence("a comment has it", line))
     sites = {model.site for model in training.models}
     found = [
         made
@@ -196,7 +232,8 @@ def _in_training(analysis: Analysis, training: Training) -> Iterator[Repeated]:
     ]
     if not evidence or not found or len(found) != len(sites):
         return
-    why = _frozen(analysis) or next((reason for made in found if (reason := _of_family(made))), None)
+    told = any(each.text == "a comment has it" for each in evidence)
+    why = _frozen(analysis) or next((reason for made in found if (reason := _of_family(made, told=told))), None)
     yield Repeated(training.site, "", training.models[0].name or "the model", evidence, why_not=why, setting=True)
 
 
