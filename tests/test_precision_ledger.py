@@ -342,6 +342,8 @@ def test_a_training_script_is_swept_through_the_whole_pipeline(tmp_path: Path) -
         "larger-batch": "refused",  # of which nothing is known
         "compile-model": "refused",  # one epoch of MNIST is too short
         "crash-checkpoint": "refused",  # and nothing counts its rounds
+        "cache-preprocessing": "refused",  # the data are read once, and nothing that is kept is used again
+        "preload-dataset": "refused",
     }
     assert [ask(swept) for _, ask in sweep.MUST_BE_EMPTY] == [()] * len(sweep.MUST_BE_EMPTY)
     assert swept.lines == TRAINING.count("\n") + 1
