@@ -146,10 +146,9 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
             continue
         is_cuda = training.argument("accelerator").values == ("cuda",)
         first = training.module is not None and training.module.old is not None
-        half, full = (
-            ('"bf16"', "32") if first or number else ('"bf16-mixed"', '"32-true"')
-        )  # Lightning 1 knows no others
-        half = half if not narrow else "16" if first or number else '"16-mixed"'
+        plain = first or number  # Lightning 1 knows no other names
+        half, full = ('"bf16"', "32") if plain else ('"bf16-mixed"', '"32-true"')
+        half = half if not narrow else "16" if plain else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
         sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
         kept = islands(program, training.module.calls) if training.module is not None else ()

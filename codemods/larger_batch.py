@@ -110,7 +110,7 @@ BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
 
 FAR = 16
-BY_RULE = f"in proportion for SGD, with the square root for Adam, and beyond {FAR} times"
+BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
 OTHER_RATE = f"the learning rate has to grow with them ({BY_RULE})"
 
 
@@ -401,7 +401,8 @@ def one_number(argument: Argument) -> int | None:
 def place(loader: Loader) -> Site:
     """Where a person would change the batch size."""
     batch = loader.argument("batch_size")
-    where = min(batch.written, key=lambda each: str(each[0]).zfill(9))[1] if batch.written else batch.edit_at
+    sizes = [(each, site) for each, site in batch.written if type(each) is int]
+    where = min(sizes)[1] if sizes else batch.edit_at
     return loader.site if where is None or where == batch.site else where
 
 

@@ -27,7 +27,7 @@ When refused
     Nothing is said where the program itself asks which torch it has: there the old name is the fallback. It is refused
 
     - where the oldest torch to be served does not have the new name;
-    - where a class derives from the old one, it is passed on without being called, or something else takes its place;
+    - where a class derives from the old one, it is passed on without being called, or its name is set twice;
     - where a mapping with arguments is unpacked in a region that may be inside another one;
     - where the import brings other things that have no new name, or another file of the project takes it from there;
     - for a scaler beside bfloat16 that is used for more than scaling, unscaling, stepping and updating in one place.

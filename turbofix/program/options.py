@@ -150,7 +150,9 @@ def _add_argument(interp: Interpreter, namespace: Namespace, arguments: Argument
     default = arguments.get("default")
     origin = interp.origin(node)
     value: Value
-    if default is not None:
+    if _is_true(arguments, "required"):
+        value = UNKNOWN  # it must be given: a default never holds
+    elif default is not None:
         value = default.value
         if default.node is not None:
             origin = interp.origin(default.node)
@@ -158,7 +160,7 @@ def _add_argument(interp: Interpreter, namespace: Namespace, arguments: Argument
             origin = Origin(default.entry, default.entry_module)
     elif flag and action_name != "BooleanOptionalAction":
         value = Const(action_name == "store_false", origin)
-    elif not name.startswith("-") or _is_true(arguments, "required"):
+    elif not name.startswith("-"):
         value = UNKNOWN  # must be given
     else:
         value = NONE
