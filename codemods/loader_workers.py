@@ -118,7 +118,7 @@ SMALL_IMAGES = {f"torchvision.datasets.{name}" for name in SMALL}
 """Datasets of small pictures in memory, whose epochs take seconds."""
 
 KEEPING = (Framework.ACCELERATE, Framework.FABRIC, Framework.LIGHTNING)
-"""The frameworks under which the loaders are the script's own; those that they make anew keep the workers."""
+"""The frameworks that make the script's loaders anew, and keep their workers."""
 
 HEAVY = {"decode": "files are decoded", "tokenize": "text is tokenised"}
 WORK = {**HEAVY, "read": "files are read", "transform": "samples are transformed", "compute": "samples are computed"}

@@ -231,19 +231,14 @@ def _kept(analysis: Analysis, stay: bool) -> Iterator[InPlace]:
             tensors = [each for each in found if isinstance(each, Tensor)]
             if not found or len(tensors) < len(found):
                 continue
-            site, sentence = (
-                analysis.facts.places.site(said, module),
-                "a tensor is kept, and no step waits for its value",
-            )
+            site = analysis.facts.places.site(said, module)
             if isinstance(said, ast.Call) and name != "append":
                 owners = members(frame.values.get(getattr(said.func, "value", said)))
                 classes = [base for each in owners if isinstance(each, Instance) for base in each.cls.externals()]
                 if any(base.endswith(".LightningModule") for base in classes):
-                    yield InPlace(
-                        "defer-item", site, sentence.replace("a tensor is kept", "Lightning keeps the tensor")
-                    )
+                    yield InPlace("defer-item", site, "Lightning keeps the tensor, and reads it where it logs")
             elif _is_only_summed(analysis, said, module, tensors):
-                yield InPlace("defer-item", site, sentence)
+                yield InPlace("defer-item", site, "a tensor is kept, and no step waits for its value")
 
 
 def _is_only_summed(analysis: Analysis, said: ast.AST, module: ModuleFile, tensors: Collection[Tensor]) -> bool:

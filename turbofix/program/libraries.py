@@ -229,7 +229,7 @@ def unfit_for_half(name: str) -> str | None:
 def widened_operands(name: str) -> tuple[tuple[str, int], ...]:
     """The operands of what is unfit for 16 bits that can be given another type, by name and by place in the call.
 
-    None where they may be complex numbers, which have no other type.
+    Nothing where they may be complex numbers, which have no other type.
     """
     owner, _, last = name.rstrip("_").rpartition(".")
     method = owner == "Tensor"
