@@ -19,7 +19,8 @@ Use instead
 
     ``enabled`` is the script's own device test. Around a loss that is put together by hand, or ``BCELoss``, there is no
     region: its results become float32 again behind the forward pass (``critic(images).float()``). Within a model, what
-    has no kernel for 16 bits is given ``x.float()``, what does not mix types ``x.to(y.dtype)``. The ``Trainer`` of
+    has no kernel for 16 bits, or is a sigmoid before ``BCELoss``, is given ``x.float()``, what does not mix types
+    ``x.to(y.dtype)``. The ``Trainer`` of
     transformers, Lightning and Accelerate have a switch for it. On Volta and Turing (``--gpu volta``), and
     for LSTMs, ``DataParallel`` and what Lightning's steps hand to numpy, it is float16, with a ``GradScaler``. An
     option that is off is turned on where there is a GPU; calls of models beside the training's autocast get theirs.
@@ -52,7 +53,7 @@ from turbofix.codemod import Codemod
 from turbofix.edits import Edit, Refuse
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_forward
-from turbofix.program.libraries import unfit_for_half
+from turbofix.program.libraries import is_sigmoid, unfit_for_half
 from turbofix.program.model import (
     ABSENT,
     Called,
@@ -430,7 +431,28 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called
     reason = unsafe_call(step.calls, half, step.forwards[0].first.path, {*outside, *(each.site for each in kept)})
     if reason is not None:
         raise Refuse(reason)
-    return kept
+    return kept + sigmoids(program, step, half)
+
+
+def sigmoids(program: TrainingProgram, step: Step, half: str) -> tuple[Called, ...]:
+    """The sigmoids before a loss that takes probabilities, which are kept in 32 bits.
+
+    In 16 a probability near 1 is 1, and the loss of a wrong one no longer pulls it back: no short run shows that.
+    """
+    loss = next((name for name in step.loss.qualnames if name in LOGIT_LOSSES), None)
+    found = tuple(call for call in step.calls if is_sigmoid(call.qualname) and call.of_halves and not call.beside)
+    layers = [layer for model in models_of(program, step) for layer in model.layers]
+    if loss is not None and ("torch.nn.Sigmoid" in layers or not all(call.operands for call in found)):
+        name = loss.rpartition(".")[2]
+        raise Refuse(
+            f"in {half} a sigmoid rounds probabilities above {NEAR_ONE[half]} to 1, from which {name} teaches nothing: "
+            f"let the model return logits and use {LOGIT_LOSSES[loss]}"
+        )
+    return found if loss is not None else ()
+
+
+NEAR_ONE = {"bfloat16": 0.998, "float16": 0.9998}
+"""Half a step below 1, in types whose steps there are 2**-8 and 2**-11."""
 
 
 def refuse_regions(step: Step) -> None:

@@ -226,6 +226,11 @@ def unfit_for_half(name: str) -> str | None:
     return next((why for package, why in _UNFIT_PACKAGES.items() if name.startswith(package)), None)
 
 
+def is_sigmoid(name: str) -> bool:
+    """Whether a call gives probabilities, of which 16 bits round those near 1 to 1."""
+    return name in ("torch.sigmoid", "Tensor.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expit")
+
+
 def widened_operands(name: str) -> tuple[tuple[str, int], ...]:
     """The operands of what is unfit for 16 bits that can be given another type, by name and by place in the call.
 
@@ -235,7 +240,7 @@ def widened_operands(name: str) -> tuple[tuple[str, int], ...]:
     method = owner == "Tensor"
     if owner in ("torch", "Tensor") and last in _MIXED:
         return tuple((key, place + (not method)) for key, place in _MIXED[last])
-    if unfit_for_half(name) != NO_KERNEL or name.startswith(_OF_COMPLEX):
+    if not is_sigmoid(name) and (unfit_for_half(name) != NO_KERNEL or name.startswith(_OF_COMPLEX)):
         return ()
     places = ("input", "real", "abs", "A"), ("other", "imag", "angle", "B")
     return tuple((key, place - method) for place in range(1 + (last in _PAIRS)) for key in places[place])

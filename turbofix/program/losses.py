@@ -12,7 +12,7 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.arguments import reads_in
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame
-from turbofix.program.libraries import NO_MIXING, unfit_for_half, widened_operands
+from turbofix.program.libraries import NO_MIXING, is_sigmoid, unfit_for_half, widened_operands
 from turbofix.program.model import Called, Loss, Region
 from turbofix.program.names import targets
 from turbofix.program.objects import models_in
@@ -335,7 +335,7 @@ def called_in(
         call = known.get(event)
         if call is None:
             call = known[event] = _given_at(event)
-            if call[0] and unfit_for_half(call[0]) is not None:
+            if call[0] and (unfit_for_half(call[0]) is not None or is_sigmoid(call[0])):
                 call[1].operands = _operands(analysis, event, call[0])
         name, one = call
         if not name:
