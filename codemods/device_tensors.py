@@ -89,7 +89,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             seldom = made.guard.kind == "condition"
             often = f"each time that a {where} makes it" if seldom else f"in every {where}"
             if made.switch.off:
-                often += f", but only with {made.switch.option or 'another setting'}"
+                by = f" (by {made.switch.option})" if made.switch.option else ""
+                often += f", but only where `{made.switch.text}`{by}"
             message = f"`{name}` fills memory of the host, and the host waits for its copy to the GPU {often}"
             seen = (
                 *(map(of_loop, [loop] if loop is not None else [])),

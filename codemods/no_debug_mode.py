@@ -65,13 +65,14 @@ codemod = Codemod(
 
 MESSAGES = {
     "anomaly": "anomaly detection keeps a traceback of every operation, and looks for NaN in every gradient",
-    "blocking": "the host waits for every kernel, one by one",
+    "blocking": "the host waits for every kernel, one by one, whatever waits other codemods take out",
     "gradcheck": "gradients are checked by differences, one number after another, in every step",
     "profiler": "a profiler writes down every operation of every step",
 }
 
 FOR_DEBUGGING = re.compile(
-    r"debug|remove|delete|disabl|\boff\b|slow|temporar|todo|fixme|turbofix|trace ?back|find (the|nan|out)|troubleshoot",
+    r"debug|remove|delete|disabl|\boff\b|slow|temporar|todo|fixme|turbofix|trace ?back|find (the|nan|out)|troubleshoot"
+    r"|cuda (kernel )?errors?|\bsync",
     re.IGNORECASE,
 )
 

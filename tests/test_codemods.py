@@ -42,7 +42,7 @@ class Case:
         """The values of the ``# key: value`` comments at the top of the entry."""
         found = []
         for line in self.texts()[ENTRY].splitlines():
-            match = re.match(r"# (refuse|options|assumes|worth): (.*)", line)
+            match = re.match(r"# (refuse|options|assumes|worth|says): (.*)", line)
             if match is None:
                 break
             if match[1] == key:
@@ -111,6 +111,9 @@ def test_rewrites_as_expected_and_only_once(case: Case) -> None:
     assert assumed == declared, "a fixture says what its rewrite rests on, and only that (`# assumes: name, name`)"
     worth = {each.worth.value for each in rewriting.report.findings if each.fixable and each.worth is not None}
     assert case.header("worth") in ([], sorted(worth)), "a fixture may say what its rewrite is worth (`# worth: small`)"
+    said = " / ".join(each.message for each in rewriting.report.findings if each.fixable)
+    for text in case.header("says"):
+        assert text in said, "a fixture may say what is said of it (`# says: words of the message`)"
     after = before | dict(rewriting.texts)
     assert after == expected, "\n" + "".join(differences(expected, after))
     assert after != before, "a rewriting fixture must rewrite"

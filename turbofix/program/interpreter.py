@@ -1070,9 +1070,10 @@ class Interpreter:
                 return Const(bool(_COMPARE[type(operation)](left.value, right.value)), self.origin(node))
             except TypeError:
                 return UNKNOWN
-        if isinstance(operation, (ast.Is, ast.IsNot)):
-            if type(right) is Const and right.value is None and is_object(left) and not is_part(left):
-                return Const(isinstance(operation, ast.IsNot), self.origin(node))
+        same = isinstance(operation, (ast.Is, ast.IsNot))
+        if type(right) is Const and right.value is None and (same or type(left) is Tensor):
+            if is_object(left) and not is_part(left):  # (a tensor's `== None` looks at none of its numbers)
+                return Const(isinstance(operation, (ast.IsNot, ast.NotEq)), self.origin(node))
         elif isinstance(operation, (ast.In, ast.NotIn)):
             if isinstance(right, Mapping) and type(left) is Const and is_hashable(left.value):
                 entry = right.entries.get(left.value)
@@ -1080,7 +1081,7 @@ class Interpreter:
                     return Const(isinstance(operation, ast.In), self.origin(node))
                 if entry is None and not right.open and right.element is None:
                     return Const(isinstance(operation, ast.NotIn), self.origin(node))
-        else:
+        elif not same:
             found = self._reading_compare([left, right], node)
             if found is not None:
                 return found

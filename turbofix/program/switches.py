@@ -75,9 +75,8 @@ def switch_of(analysis: Analysis, event: Event) -> Argument:
     stand, condition, module = decisive
     assert condition.test is not None
     found = told(analysis, stand, condition.test, module)
-    if stand is not None:
-        return replace(found, values=(bool(stand.value) == condition.holds,))
-    return found if condition.holds else replace(found, text=f"not ({found.text})")
+    text = found.text if condition.holds else f"not ({found.text})"
+    return replace(found, text=text, values=(bool(stand.value) == condition.holds,) if stand is not None else ())
 
 
 def _reading(analysis: Analysis, condition: Condition, frames: tuple[Frame, ...]) -> tuple[Stand | None, bool]:
