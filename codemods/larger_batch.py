@@ -27,10 +27,11 @@ Use instead
 When refused
     Refused for torchvision's detectors, where the loss is not divided by the number of accumulated batches, where the
     gradients are cleared or clipped or the rate is scheduled with every small batch, where ``drop_last`` would leave
-    out all samples, where a comment gives a reason for a value, where the training ends after a number of small
-    batches (``while``), two loaders are read side by side, the loop catches an out-of-memory error, or several
-    processes share the batches. Of the ``Trainer`` where its settings tell that memory limits the batch,
-    beside DeepSpeed, where its loss or its loaders are the script's own or a setting is changed elsewhere.
+    out all samples, where a comment gives a reason for a value or a list of sizes is tried in turn, where the training
+    ends after a number of small batches (``while``), an evaluation takes one sample for the whole batch, two loaders
+    are read side by side, the loop catches an out-of-memory error, or several processes share the batches. Of the
+    ``Trainer`` where its settings tell that memory limits the batch, beside DeepSpeed, where its loss or its loaders
+    are the script's own or a setting is changed elsewhere.
 
 Risk
     equivalent where the update is the mean over the same samples. recipe with BatchNorm, where the number of samples is
@@ -43,6 +44,7 @@ Measured
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -63,6 +65,7 @@ from turbofix.program.model import (
     Training,
     TrainingProgram,
 )
+from turbofix.program.names import dotted, targets
 from turbofix.program.sizes import is_bound_by_launches
 from turbofix.records import dataclass
 
@@ -77,6 +80,7 @@ from ._loaders import (
     reason_beside,
     said_beside,
 )
+from ._pages import pages_of
 from ._precision import is_detector, on_a_gpu
 from ._trainers import LOADING, STEPPING, by_deepspeed, is_off, on_gpu, stays_on_cpu
 from ._trainers import why_not as why_not_setting
@@ -103,11 +107,21 @@ SMALL_ROWS, ENOUGH_ROWS = 64, 256
 SMALL_TEXTS, ENOUGH_TEXTS = 16, 32
 """The same for batches of the ``Trainer``, whose own default is a batch of 8."""
 
+LISTS = (ast.List, ast.Tuple, ast.Set)
+
 WHOLE_BATCH = ("BatchNorm", "SyncBatchNorm")
 """Layers that look at the batch as a whole."""
 
 BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """The two settings of transformers' trainer."""
+
+TOO_FEW = "which fill a GPU only where a sample or the model is large"
+
+ONE_SAMPLE = re.compile(r"\b(size\(0\)|shape\[0\]|len\(.+\)) == 1\b")
+"""How a loop makes sure that it is given one sample at a time."""
+
+SETS_RATE = re.compile(r"\b(OneCycleLR|CyclicLR)\(|\[[\"']lr[\"']\]\s*=[^=]|[\"']params[\"'][^{}]*,\s*[\"']lr[\"']\s*:")
+"""What gives an optimizer another learning rate than its argument: a schedule's own, a line, a group's."""
 
 FAR = 16
 BY_RULE = f"in proportion for SGD up to {FAR} times, else with the square root"
@@ -233,7 +247,7 @@ def grown(  # noqa: PLR0913
     many = f"batches of {few}{size} samples" if size > 1 else f"batches of {few}one sample"
     is_made = loader in program.loaders
     who = f"{called(loader)} gives" if is_made else "this loop cuts out"
-    message = f"{who} {many}, which may not fill a GPU; "
+    message = f"{who} {many}, {TOO_FEW}; "
     few_at = [(each, site) for each, site in written(batch) if type(each) is int and each <= small]
     values = tuple((site, enough) for _, site in few_at)
     rates: list[Rate] = []
@@ -243,6 +257,8 @@ def grown(  # noqa: PLR0913
         rates = rates_of(program, steps, enough / size) if len({each for each, _ in few_at}) == 1 else []
         rates = [each for each in rates if each[0] not in changed]
         message += f"batches of {enough} change the recipe: {growing(rates)}"
+        if any(step.epoch_loop is not None for step in steps) and few_at:
+            message += f", an epoch has {enough / size:.3g} times fewer updates"
         norm = norm_of(program, steps)
         message += f", and {norm} sees other statistics" if norm else ""
     same = (each for each in program.loaders if place(each) == place(loader) and each.role == "evaluation")
@@ -251,13 +267,15 @@ def grown(  # noqa: PLR0913
     message += read_elsewhere(program, loader) + said_beside(batch)
     own = of_value("the batch size", batch, loader.site)
     seen = of_loader(program, loader, "batch_size") if is_made else (own,)
-    reason = why_not_written(replace(batch, edit_at=values[0][0] if values else None))
+    reason = why_not_written(replace(batch, edit_at=values[0][0] if values else None)) or tried_in_turn(program, values)
     if any(map(is_detector, models_of(program, steps))):
         reason = "a detector takes large pictures, of which few fit into memory: try a batch twice as large"
     elif any(act.guard.kind in ("every_n", "condition") for step in steps for act in step.updates):
         reason = "the optimizer does not step after every batch: let the gradients of fewer batches add up as well"
     elif reason is None and program.distributed:
         reason = "several processes share the batches, and how they do is yours to say"
+    elif reason is None and size == 1 and evaluates:
+        reason = looks_at_one(program, loader)
     risk = Risk.EQUIVALENT if evaluates else Risk.RECIPE
     if reason is not None:
         return codemod.refuse(place(loader), message, reason, risk=risk, evidence=seen)
@@ -266,6 +284,33 @@ def grown(  # noqa: PLR0913
     plan, rests = Plan((*values, *changes)), (LEARNS_IN_LARGER, *alike, *assumes)
     worth = Worth.SOME if evaluates or size <= TINY * 2 else Worth.SMALL
     return codemod.finding(place(loader), message, plan=plan, risk=risk, evidence=seen, assumes=rests, worth=worth)
+
+
+def tried_in_turn(program: TrainingProgram, values: tuple[tuple[Site, int | str], ...]) -> str | None:
+    """Whether a batch size is one of a list that the script goes through."""
+    page = pages_of(program)
+    for site, _ in values:
+        if site.path in program.modules.by_path and isinstance(page(site).parent(page(site).node(site)), LISTS):
+            return "the script tries a list of batch sizes one after another: give that list larger ones"
+    return None
+
+
+def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
+    """What an evaluation of one sample at a time does with the first of a batch alone."""
+    for loop in (each.loop.site for each in program.evaluations if loader.site in each.loaders):
+        node = pages_of(program)(loop).node(loop) if loop.path in program.modules.by_path else None
+        if not isinstance(node, ast.For):
+            continue
+        counts = isinstance(node.target, ast.Tuple) and "enumerate(" in ast.unparse(node.iter)
+        batch = node.target.elts[-1] if counts and isinstance(node.target, ast.Tuple) else node.target
+        names = [*map(dotted, targets(batch))]
+        for each in walk(node):
+            of = ast.unparse(each.value) if isinstance(each, ast.Subscript) and ast.unparse(each.slice) == "0" else ""
+            first = of.partition("[")[0] in names and ("[" in of or isinstance(batch, ast.Tuple))
+            test = ast.unparse(each.test) if isinstance(each, ast.Assert) else ""
+            if first or ONE_SAMPLE.search(test):
+                return f"line {getattr(each, 'lineno', node.lineno)} takes one sample for the whole batch"
+    return None
 
 
 def written(argument: Argument) -> tuple[tuple[object, Site], ...]:
@@ -279,14 +324,18 @@ Rate = tuple[Site, float, str]
 
 
 def rates_of(program: TrainingProgram, steps: list[Step], factor: float) -> list[Rate]:
-    """The learning rates that grow with a batch."""
+    """The learning rates that grow with a batch: all that the steps go by, or none."""
     stepped, found = {site for step in steps for site in step.optimizers}, set()
-    for each in program.optimizers:
+    if any(SETS_RATE.search(module.text) for module in program.modules.by_path.values()):
+        return []
+    for each in (one for one in program.optimizers if one.site in stepped or not steps):
         name, rate = (each.qualname or "").rpartition(".")[2], each.argument("lr")
         if rate.state == "absent" and name in ("Adam", "AdamW") and not each.open_mapping:
             rate = Argument("value", (0.001,), edit_at=each.site)  # what torch takes
-        if each.site in stepped or not steps:
-            found.update(raised(rate, factor if name == "SGD" and factor <= FAR else factor**0.5))
+        grown = raised(rate, factor if name == "SGD" and factor <= FAR else factor**0.5)
+        if not grown:
+            return []
+        found.update(grown)
     return sorted(found)
 
 
@@ -331,9 +380,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal]:
             continue  # it looks for the largest that fits by itself
         factor = factor_of(size, many)
         if size * many <= (SMALL_TEXTS if steps.state == "absent" else FEWEST):
-            message = (
-                f"the trainer takes batches of {size} samples, which may not fill a GPU; batches of {ENOUGH_TEXTS} "
-            )
+            message = f"the trainer takes batches of {size} samples, {TOO_FEW}; batches of {ENOUGH_TEXTS} "
             rates = raised(training.argument("learning_rate"), (ENOUGH_TEXTS / (size * many)) ** 0.5)
             message += f"change the recipe: {growing(rates)}"
             values: tuple[tuple[Site | None, int | str], ...] = ((batch.edit_at, ENOUGH_TEXTS),)

@@ -85,7 +85,7 @@ LEARNS_IN_16_BITS = Assumption("learns-in-16-bits", "it learns the same with 16-
 LEARNS_IN_TF32 = Assumption("learns-in-tf32", "it learns the same with TF32 products", compare("rounded"))
 LEARNS_IN_LARGER = Assumption(
     "learns-in-larger-batches",
-    "one larger batch teaches what the small ones did, and fits into memory",
+    "one larger batch does what the small ones did, and fits into memory",
     compare("rounded"),
 )
 PADDING_UNREAD = Assumption(
