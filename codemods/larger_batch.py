@@ -120,7 +120,10 @@ TOO_FEW = "which fill a GPU only where a sample or the model is large"
 ONE_SAMPLE = re.compile(r"\b(size\(0\)|shape\[0\]|len\(.+\)) == 1\b")
 """How a loop makes sure that it is given one sample at a time."""
 
-SETS_RATE = re.compile(r"\b(OneCycleLR|CyclicLR)\(|\[[\"']lr[\"']\]\s*=[^=]|[\"']params[\"'][^{}]*,\s*[\"']lr[\"']\s*:")
+SETS_RATE = re.compile(
+    r"""\b(OneCycleLR|CyclicLR)\(|param_groups\S*?(:\s*\w+)?\[["']lr["']\]\s*[*/]?=[^=]"""
+    r"""|["']params["'][^{}]*,\s*["']lr["']\s*:"""
+)
 """What gives an optimizer another learning rate than its argument: a schedule's own, a line, a group's."""
 
 FAR = 16

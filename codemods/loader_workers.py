@@ -688,7 +688,7 @@ def why_not_changed(program: TrainingProgram, loader: Loader) -> str | None:
 
 def message(loaders: list[Loader]) -> str:
     """What is slow, why, and where the number comes from."""
-    verb = "prepare" if len(loaders) > 1 else "prepares"
+    verb = "prepare" if " and " in listed(loaders) else "prepares"
     kinds = {kind for loader in loaders for kind in loader.dataset.work}
     implied = {"read"} if "decode" in kinds else set()
     implied |= {"compute"} if kinds - {"compute"} else set()

@@ -160,12 +160,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
                     plan = Plan(place if place in view.shown.hoisted else show.statement, view.shown)
                     later = any(isinstance(each, Deferral) and each.likely for _, each in reads_of(view, show))
                     where = {on_gpu(sync, loop, program) for sync, _ in reads_of(view, show)}
+                    rows = leaves_out(view, pages_of(program)(plan.place), plan.place)
                     # only where a read is put off then does it help that less is shown
-                    assumes = (
-                        (DISPLAY_ONLY,) if later or leaves_out(view, pages_of(program)(plan.place), plan.place) else ()
-                    ) + ((ON_GPU,) if where == {(ON_GPU,)} else ())
+                    assumes = (DISPLAY_ONLY,) * (later or rows or view.shown.lossy)
+                    assumes += (ON_GPU,) * (where == {(ON_GPU,)})
                     small = None if timed and not beside else Worth.SMALL
-                    text = f"{message}{beside}"
+                    text = f"{message}{f'; one row in {waiting.every} of the log stays' if rows else ''}{beside}"
                     yield codemod.finding(
                         place, text, plan=plan, evidence=seen, for_speed=timed, worth=small, assumes=assumes
                     )
@@ -217,9 +217,7 @@ def slow_down(edit: Edit, plan: Slower) -> None:
 
 
 def leaves_out(view: Outlook, page: Page, place: Site) -> bool:
-    """Whether rows of a log are left out together with a message, or the last value."""
-    if view.shown.lossy:
-        return True
+    """Whether rows of a log are left out together with a message."""
     here = page.node(place)
     found = {each.statement for each in view.waiting.loop.shows if each.kind in ROWS}
     groups = [group for group in view.shown.groups if any(page.holds(each, here) for each in group)]
@@ -282,7 +280,8 @@ def places(view: Outlook, show: Show, how_often: str, *, refused: bool) -> Itera
     told = reads or [sync for sync in waiting.syncs if sync.site in show.syncs]
     words = ", ".join(dict.fromkeys(read_text(sync) for sync in told)) or "a sum that could stay on the GPU"
     if not (refused and reads and len(apart) == len(reads)):
-        yield show.statement, f"the host waits for the GPU {how_often} to show {words}"
+        what = f"sums of {words}" if told and not reads and all(each.use == "summed" for each in told) else words
+        yield show.statement, f"the host waits for the GPU {how_often} to show {what}"
     for sync in apart:
         where = f"only to show it on {show.statement.line_from(sync.site.path)}"
         yield sync.site, f"the host waits for {read_text(sync)} {how_often}, {where}"

@@ -278,9 +278,14 @@ class Reads:
                 yield from self._imported(scope, name)
 
     def _is_of_another(self, read: ast.Attribute, module: ModuleFile) -> bool:
-        """Whether ``self.workers`` is set by its own class to something else than any ``.workers`` of the program."""
-        if not (isinstance(read.value, ast.Name) and read.value.id == "self"):
+        """Whether ``self.workers`` is set by its own class to something else than any ``.workers`` of the program, or
+        is a field of what a forward pass is given."""
+        if not isinstance(read.value, ast.Name):
             return False
+        if read.value.id != "self":
+            scope = self.facts.places.scope(read, module)
+            passes = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
+            return passes and any(each.arg == read.value.id for each in parameters(scope))
         above = self.facts.places.ancestors(read, module)
         cls = next((each for each in above if isinstance(each, ast.ClassDef)), None)
         writes = [write for write, _, where in self.facts.attribute_writes(read.attr) if where is module]

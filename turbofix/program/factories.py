@@ -228,6 +228,8 @@ def _creation(analysis: Analysis, event: Event, loop: ast.AST | None) -> Creatio
     if not making.follow(node.func.value) or not making.calls:
         return None
     text = facts.places.text(passed.node, event.module) if passed is not None and passed.node is not None else None
+    if text is not None and text.endswith(".device") and all(each.is_like(text[:-7]) for each in making.calls):
+        return None  # it is there already
     like = passed is not None and any(isinstance(each, Tensor) for each in members(passed.value))
     place = analysis.devices.of_transfer(event)
     if like:  # its type is another one, too
@@ -278,6 +280,10 @@ class _Call:
     name: str
     given: Arguments
     written: str | None = None
+
+    def is_like(self, other: str) -> bool:
+        """Whether it lies where another tensor does."""
+        return self.name.endswith("_like") and ast.unparse(self.node.args[0] if self.node.args else self.node) == other
 
     def made(self, analysis: Analysis, own: Executed) -> Made:
         """As the model tells it."""

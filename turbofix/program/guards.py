@@ -316,7 +316,10 @@ class Guards:
         owner = self.facts.bindings.owner(head, base, frame.module)
         if isinstance(owner, COMPREHENSIONS):
             return True
-        if self._head_varies(head, owner, frames, depth):
+        bar = rest and any(
+            getattr(each, "kind", "") == "progress" for each in members(self.facts.evaluate(base, frames))
+        )
+        if bar or self._head_varies(head, owner, frames, depth):
             return True
         parent = self.facts.places.parent(node, frame.module)
         called = isinstance(parent, ast.Call) and parent.func is node

@@ -240,6 +240,14 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
             layers_of(each, found, depth - 1)
 
 
+def _leave_out(analysis: Analysis, layers: Layers) -> None:
+    """Take away the layers that are made under tests which do not hold as the program stands."""
+    made = {id(part): analysis.facts.at(part.origin.node) for part in layers.parts if part.origin is not None}
+    off = [part for part in layers.parts if (at := made.get(id(part))) and all(switch_of(analysis, e).off for e in at)]
+    layers.parts = [part for part in layers.parts if not any(part is each for each in off)]
+    layers.names -= {part.qualname for part in off} - {part.qualname for part in layers.parts}
+
+
 def models(analysis: Analysis) -> tuple[Model, ...]:
     """Every model that is called, trained, moved or wrapped."""
     facts = analysis.facts
@@ -290,6 +298,7 @@ def _described(
     layers = Layers()
     for value in values:
         layers_of(value, layers)
+    _leave_out(analysis, layers)
     device = UNKNOWN_PLACE
     made_in = {_made_in(value) for value in values}
     made = made_in.pop() if len(made_in) == 1 else None

@@ -24,9 +24,10 @@ from turbofix.program.datasets import (
     keeps,
     making,
 )
+from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import BARS, words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
-from turbofix.program.names import dotted, parameters, stores
+from turbofix.program.names import dotted, loaded, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
 from turbofix.program.values import (
     Class,
@@ -585,6 +586,8 @@ def built_again(analysis: Analysis) -> tuple[BuiltAgain, ...]:
         made = making(analysis, function, instance)
         for each in made.seen.values():
             for call, name in calls_in(each.node) if not keeps(each.node) else ():
+                if _is_kept_once(analysis, call, each.module):
+                    continue
                 built = (
                     [one.qualname for one in made.callee(name, each, instance) if isinstance(one, External)]
                     if name
@@ -596,6 +599,14 @@ def built_again(analysis: Analysis) -> tuple[BuiltAgain, ...]:
                     found.setdefault(place, _built(analysis, call, built[0], each))
     outer = [each for each in found.values() if not any(_holds(one.call, each.call) for one in found.values())]
     return tuple(sorted(outer, key=lambda each: each.call))
+
+
+def _is_kept_once(analysis: Analysis, call: ast.Call, module: ModuleFile) -> bool:
+    """Whether it is built where an object has none yet, which then keeps it: ``if self.crop is None: self.crop =``."""
+    statement = analysis.facts.places.statement(call, module)
+    kept = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else None
+    tests = (each.test for each in analysis.facts.places.ancestors(call, module) if isinstance(each, ast.If))
+    return kept is not None and "." in kept and any(kept in loaded(test) for test in tests)
 
 
 def _holds(outer: Site, inner: Site) -> bool:

@@ -20,7 +20,7 @@ from turbofix.program.guards import Condition, Guards
 from turbofix.program.libraries import TRAINERS_START
 from turbofix.program.model import ABSENT, Argument
 from turbofix.program.names import default_of, is_main_test
-from turbofix.program.values import Const, Option, Origin, members
+from turbofix.program.values import Const, Instance, Option, Origin, members
 from turbofix.records import dataclass
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -175,7 +175,9 @@ def stands(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: int =
         return replace(by, value=inner.value) if inner is not None else None
     if len(found) != 1 or not isinstance(found[0], (Const, Option)):
         definition = facts.defined(node, frames)
-        return stands(facts, *definition, depth - 1) if definition is not None else None
+        if definition is not None:
+            return stands(facts, *definition, depth - 1)
+        return _set_last(facts, node, frames, depth - 1) if isinstance(node, ast.Attribute) else None
     value = found[0]
     option = value.name if isinstance(value, Option) and not value.derived else None
     const = value.default if isinstance(value, Option) and option else value
@@ -244,6 +246,15 @@ def _presence(facts: Facts, node: ast.expr, frames: tuple[Frame, ...], depth: in
             return _presence(facts, passed, frames[:-1], depth - 1)
         return Stand(default.value) if isinstance(default, ast.Constant) else None
     return _last_written(facts, writes, frames, depth) if owner is frame.scope else None
+
+
+def _set_last(facts: Facts, node: ast.Attribute, frames: tuple[Frame, ...], depth: int) -> Stand | None:
+    """What an attribute is that one method of its object sets, in several ways."""
+    classes = [each.cls.node.body for each in members(facts.evaluate(node.value, frames)) if isinstance(each, Instance)]
+    writes = [each for each in facts.attribute_writes(node.attr) if any(each[1] in body for body in classes)]
+    inner = facts.there(Origin(writes[0][0], writes[0][2])) if len({scope for _, scope, _ in writes}) == 1 else ()
+    found = _last_written(facts, [write for write, _, _ in writes], inner, depth) if inner and depth > 0 else None
+    return found if found is not None and found.value is not MADE else None
 
 
 def _last_written(facts: Facts, writes: list[ast.AST], frames: tuple[Frame, ...], depth: int) -> Stand | None:
