@@ -17,23 +17,26 @@ Use instead
         if args.resume:
             checkpoint = torch.load(args.resume, map_location="cpu", weights_only=False)  # load only files of your own
             ...  # the states of the model, the optimizer and the random numbers, and the epoch
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        try:
-            for epoch in range(epoch, args.epochs):
-                train(model, train_loader, optimizer)
-        except BaseException:  # Ctrl-C, SIGTERM, an error: --resume interrupted-<epoch>.pt goes on from here
-            ...  # save the same
-            raise
+        unfinished = args.resume or time.strftime(f"unfinished-%Y%m%d-%H%M%S-{os.getpid()}.pt")
+        due = 0.0
+        for epoch in range(epoch, args.epochs):
+            if time.monotonic() >= due:  # --resume unfinished-....pt goes on from here
+                due = time.monotonic()
+                ...  # save the same
+                due = time.monotonic() + 100 * (time.monotonic() - due)  # a hundredth of the time, at most
+            train(model, train_loader, optimizer)
 
-    The interrupted epoch begins anew. Where nothing was saved, the weights go into ``trained-<time>.pt`` at the end.
-    Without ``argparse`` it is ``RESUME=interrupted-7.pt python train.py``.
+    What is saved is what the epochs before have left, so a training that goes on is the one that was interrupted: by
+    Ctrl-C, a signal, an error or the loss of power. What it has learned since is learned again. The file stays. Where
+    nothing was saved, the weights go into ``trained-<time>.pt`` at the end. Without ``argparse`` it is
+    ``RESUME=unfinished-....pt python train.py``.
 
 When refused
     Nothing is offered for a training that is known to be short (five million samples), or saves the weights in each of
     its few passes, saves the optimizer's state, or speaks of resuming or signals. It is refused where files are deleted
     at the start, in notebooks, under Accelerate, where several processes or loops train, where the outer loop is no
-    ``for ... in range(...)`` or stands in a ``try`` or ``with``, where an epoch leaves to the next what cannot be
-    saved, and where the learning rate changes by batches.
+    ``for ... in range(...)``, where an epoch leaves to the next what cannot be saved, and where the data are split by
+    chance without a seed: the split would be another one, and training rows would be tested on.
 
 Risk
     exact: as long as nothing interrupts it, the training is the same.
@@ -148,7 +151,7 @@ def is_short(run: Run) -> bool:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Put the loop under a ``try``, with what it takes to go on above it."""
+    """Save at the start of a round, and put what it takes to go on above the loop."""
     plan = finding.plan
     assert isinstance(plan, Plan)
     run, at = plan.run, plan.run.loop
@@ -186,16 +189,30 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         *loaded,
         f'{run.counter} = {checkpoint}["{run.counter}"]',
     ]
-    signals, term = edit.name("signal.signal", at), edit.name("signal.SIGTERM", at)
-    leave = edit.name("sys.exit", at)
+    clock, pid = edit.name("time.monotonic", at), edit.name("os.getpid", at)
+    due, unfinished = edit.free_name("due", at), edit.free_name("unfinished", at)
+    named = f'{edit.name("time.strftime", at)}(f"unfinished-%Y%m%d-%H%M%S-{{{pid}()}}.pt")'
     edit.before(
         at,
         *(requote(line, edit, at) for line in lines),
         test,
         *(requote(f"    {line}", edit, at) for line in indented),
-        f"{signals}({term}, lambda *_: {leave}(143))",
+        requote(f"{unfinished} = {resume} or {named}", edit, at),
+        f"{due} = 0.0",
     )
-    edit.wrap(at, at, "try:")
+    way = f"{word}{' ' if run.parser else '='}unfinished-....pt"
+    edit.before(
+        run.body,
+        f"if {clock}() >= {due}:  # {way} goes on from here",
+        f"    {due} = {clock}()",
+        f"    {checkpoint} = {{",
+        *(requote(f'        "{key}": {value},', edit, at) for key, value in saved),
+        "    }",
+        requote(f'    {save}({checkpoint}, {unfinished} + ".tmp")', edit, at),
+        requote(f'    {move}({unfinished} + ".tmp", {unfinished})', edit, at) + "  # whole, or not there",
+        f"    {due} = {clock}() + 100 * ({clock}() - {due})  # a hundredth of the time, at most",
+        above_comments=True,
+    )
     if run.start_site is not None:
         edit.replace(run.start_site, run.counter)
     else:
@@ -203,23 +220,9 @@ def rewrite(finding: Finding, edit: Edit) -> None:
         head, _, rest = inner.partition("(")
         edit.replace(run.counted, f"{head}({run.counter}, {rest.lstrip()}")
     models = [f'"{part.key}": {part.text}.state_dict()' for part in run.parts if part.kind == "model"]
-    result: tuple[str, ...] = ()
     if models and run.result is None and run.weights is None:
         moment = f"{edit.name('time.strftime', at)}({edit.quoted('trained-%Y%m%d-%H%M%S.pt', at)})"
-        result = (f"{save}({{{', '.join(requote(each, edit, at) for each in models)}}}, {moment})",)
-    way = f"{word} interrupted-<{run.counter}>.pt" if run.parser else f"{word}=interrupted-<{run.counter}>.pt"
-    edit.after(
-        at,
-        f"except BaseException:  # Ctrl-C, SIGTERM, an error: {way} goes on from here",
-        f"    {checkpoint} = {{",
-        *(requote(f'        "{key}": {value},', edit, at) for key, value in saved),
-        "    }",
-        requote(f'    {save}({checkpoint}, "interrupted.pt.tmp")', edit, at),
-        requote(f'    {move}("interrupted.pt.tmp", f"interrupted-{{{run.counter}}}.pt")', edit, at)
-        + "  # whole, or not there",
-        "    raise",
-        *result,
-    )
+        edit.after(at, f"{save}({{{', '.join(requote(each, edit, at) for each in models)}}}, {moment})")
 
 
 def states(run: Run, on_gpu: bool, edit: Edit) -> Iterator[tuple[str, str, str]]:

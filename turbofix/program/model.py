@@ -1494,7 +1494,7 @@ class Parser:
 @dataclass(frozen=True)
 class Run:
     """The outermost loop of a training that saves nothing that it could go on from. ``result`` is where it is saved
-    behind it, ``weights`` where weights alone are saved in it.
+    behind it, ``weights`` where weights alone are saved in it, ``body`` the first statement of a round.
 
     ``counted`` is the call of ``range`` that it counts by, from ``start`` (None: from 0), ``rounds`` how often and
     ``samples`` how many samples a round has, each None where that is not known. ``carried`` are the plain variables
@@ -1503,6 +1503,7 @@ class Run:
     """
 
     loop: Site
+    body: Site
     counter: str
     counted: Site
     start: str | None

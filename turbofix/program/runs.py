@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.acts import concerned, is_module_class, optimizers_in
 from turbofix.program.analysis import Analysis
@@ -19,7 +18,6 @@ from turbofix.program.facts import Facts, Frame, settled
 from turbofix.program.model import Loader, Parser, Part, Run, Step
 from turbofix.program.names import dotted, loads, parameters, said, stored, targets, walk_here
 from turbofix.program.objects import called_through, models_in, outermost
-from turbofix.program.sites import FUNCTIONS
 from turbofix.program.switches import switch_of
 from turbofix.program.syntax import Glance
 from turbofix.program.values import (
@@ -65,6 +63,15 @@ _CHANGING = frozenset(
 
 _EMPTYING = frozenset(("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"))
 
+_DRAWING = frozenset(("random_split", "train_test_split", "permutation", "shuffle", "randperm", "sample"))
+"""Calls that choose by chance what a training sees, by their last names."""
+
+_FIXING = ("generator", "random_state", "seed", "shuffle")
+"""Arguments by which they choose the same each time."""
+
+_SEEDING = ("seed", "set_seed", "seed_everything")
+"""Ends of the calls that seed a generator; the last two seed all."""
+
 _STATEFUL = {"optimizer": "optimizer", "scheduler": "scheduler", "scaler": "scaler"}
 
 
@@ -97,6 +104,7 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
     site = facts.places.site(loop, module)
     whole = Run(
         loop=site,
+        body=facts.places.site(loop.body[0], module),
         counter="",
         counted=site,
         start=None,
@@ -116,18 +124,18 @@ def run(analysis: Analysis, steps: tuple[Step, ...], loaders: tuple[Loader, ...]
         return replace(whole, why_not="the loop names no number of its rounds, as `for epoch in range(...)` does")
     if scope is None or isinstance(scope, ast.Lambda) or len(facts.enclosing_loops(loop, events[0])):
         return replace(whole, why_not="from where the loop is run was not seen")
-    above = list(facts.places.ancestors(loop, module))
-    held = any(isinstance(each, (ast.Try, ast.With)) for each in above)
-    if held or (isinstance(scope, FUNCTIONS) and Glance().is_generator(scope, module)):
-        return replace(whole, why_not="the loop stands in a `try`, a `with` or a generator")
     emptied = next((each for each in facts.of("call") if each.name in _EMPTYING and each.order < events[0].order), None)
     if emptied is not None:
         where = facts.site(emptied).line_from(module.path)
         return replace(whole, why_not=f"files of the run before are deleted at each start ({where})")
+    drawn = _drawn_anew(analysis, events[0].order)
+    if drawn is not None:
+        where = facts.site(drawn).line_from(module.path)
+        return replace(whole, why_not=f"`{drawn.name}` draws anew at each start ({where}), for nothing seeds it")
     survey = Survey(analysis, loop, module, frames)
     parts, why = survey.parts()
     carried, left = survey.carried({part.text for part in parts})
-    why = why or left or _scheduled_by_batch(steps, site)
+    why = why or left
     parser = _parser(analysis, frames, loop, module)
     return replace(
         whole,
@@ -211,12 +219,21 @@ def _frames_at(analysis: Analysis, event: Event, loop: ast.AST) -> tuple[Frame, 
     return ()
 
 
-def _scheduled_by_batch(steps: Iterable[Step], loop: Site) -> str | None:
-    """A schedule that goes on with every batch would have too many steps, if an epoch were begun anew."""
-    for step in steps:
-        if step.scheduler_steps and step.loop.site != loop:
-            line = step.scheduler_steps[0].site.line_from(loop.path)
-            return f"the learning rate is scheduled by batches ({line}), and an epoch that was interrupted begins anew"
+def _drawn_anew(analysis: Analysis, before: int) -> Event | None:
+    """Where the samples to train on are drawn by chance, and nothing seeds that: another start draws others."""
+    facts = analysis.facts
+    above = [each for kind in ("call", "make", "set") for each in facts.of(kind) if each.order < before]
+    seeded = {each.name for each in above if each.name.endswith(_SEEDING) and _is_on(analysis, each)}
+    for event in above:
+        package, _, name = event.name.rpartition(".")
+        if name not in _DRAWING or event.control.chain()[0].detail == "worker":
+            continue
+        given = event.arguments.keywords if event.arguments is not None else {}
+        fixing = [given[each].value for each in _FIXING if each in given]
+        seed = {"torch": "torch.manual_seed", "random": "random.seed"}.get(package.split(".")[0], "numpy.random.seed")
+        chosen = all(isinstance(each, Const) and (each.value is None or each.value is True) for each in fixing)
+        if chosen and not any(each == seed or each.endswith(_SEEDING[1:]) for each in seeded):
+            return event
     return None
 
 
@@ -376,8 +393,6 @@ class Survey:
                 if text is None:
                     return (), f"what is used as {kind} on {line} has no one name before the loop"
                 found.setdefault(text, Part(text, kind, text.rpartition(".")[2]))
-            if any(getattr(value, "qualname", "").endswith("OneCycleLR") for value, _ in kinds):
-                return (), "OneCycleLR ends with an error where a step that was interrupted is counted twice"
         for text in self._modules():  # an average of the weights is changed without being called
             found.setdefault(text, Part(text, "model", text.rpartition(".")[2]))
         parts = tuple(found.values())
@@ -499,6 +514,8 @@ class Survey:
                 continue
             statement, scope = places.statement(call, module), places.scope(call, module)
             kept = isinstance(statement, (ast.Assign, ast.AnnAssign)) and not isinstance(scope, ast.ClassDef)
+            around = [each.func for each in places.ancestors(call, module) if isinstance(each, ast.Call)]
+            kept = kept and not any((dotted(each) or "").rpartition(".")[2] in _DRAWING for each in around)
             into = [statement.target] if isinstance(statement, ast.AnnAssign) else getattr(statement, "targets", [])
             for target in (one for each in into for one in targets(each)) if kept else ():
                 beside = scope is self.scope or isinstance(scope, ast.Module)
