@@ -22,9 +22,10 @@ When refused
     ``__init__``, or ``x = self.norm(x)`` as the next statement behind ``x = self.conv(x)``. The code must have been
     seen to be executed.
 
-    It is refused where the program loads a checkpoint, which may have been saved with the bias; where it reads the
-    ``bias`` of layers (``m.bias.data.zero_()``); where it has hooks; and where it sets batch norms to evaluation while
-    it trains, when they subtract another mean.
+    It is refused where the program loads a checkpoint, which may have been saved with the bias; where a file beside it
+    holds a copy of the class, which would not load what is trained; where it reads the ``bias`` of layers
+    (``m.bias.data.zero_()``); where it has hooks; and where it sets batch norms to evaluation while it trains, when
+    they subtract another mean.
 
     Nothing is said of one-dimensional ones, which it costs next to nothing, where one of the two is there under a
     condition, is called from elsewhere or twice, where ``bias`` is given by a variable or in an unpacked mapping, where

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
@@ -74,7 +75,7 @@ def biases(analysis: Analysis) -> Biases:
     if not pairs:
         return Biases()
     in_order = tuple(sorted(pairs, key=lambda each: each.layer))
-    return Biases(in_order, next(_needs(analysis), None))
+    return Biases(in_order, next(_needs(analysis), None) or _copied(analysis, found.values()))
 
 
 def _has_bias(made: Made) -> bool:
@@ -232,6 +233,23 @@ def _is_used_elsewhere(analysis: Analysis, cls: ast.ClassDef, name: str) -> bool
             if any((dotted(base) or "").rpartition(".")[2] == cls.name for base in other.bases):
                 return True
     return False
+
+
+def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, ModuleFile]]) -> Hazard | None:
+    """A class of the layers that stands once more in a file of the project that this program does not import."""
+    places, execution = analysis.facts.places, analysis.execution
+    above = [each for layer, _, module in layers for each in places.ancestors(layer, module)]
+    found = [each.name for each in above if isinstance(each, ast.ClassDef)]
+    again = re.compile(rf"^class (?:{'|'.join(found)})\b.*?BatchNorm", re.MULTILINE | re.DOTALL)
+    known = {path.absolute() for path in execution.modules}
+    for path in execution.beside() if found else ():
+        text = execution.read(path) or "" if path.absolute() not in known else ""
+        if "backward(" not in text and again.search(text):  # else a training of its own
+            layer, _, module = next(iter(layers))
+            copy = f"{path.parent.name}/{path.name}"
+            why = f"a copy of the class in {copy} keeps it: what is trained without does not load there"
+            return Hazard(why, places.site(layer, module))
+    return None
 
 
 # --- what needs the bias ----------------------------------------------------------------------------------------------
