@@ -129,6 +129,8 @@ PERIODIC = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name
 """Sines of what a layer gave with a factor of some tens (SIREN), or of positions from a matrix product (rotary
 embeddings by ``einsum``): their arguments reach into the hundreds, and 16 bits hold those to 1 or 2."""
 
+LOGARITHMS = frozenset(f"{owner}.{name}" for owner in ("torch", "Tensor") for name in ("log", "log2", "log1p", "logit"))
+
 OWN = re.compile(r"self(\.\w+|\[[\"']\w+[\"']\])+")
 OWN_PRECISION = frozenset(("torch", "intel_extension_for_pytorch", "transformer_engine", "ray"))
 LOGIT_CRITERIA = ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss", "with_logits", "WithLogitsLoss")
@@ -343,7 +345,8 @@ def is_sure(program: TrainingProgram, step: Step) -> bool:
     if len(step.forwards) != len(step.backwards) or len({region.function for region in step.forwards}) > 1:
         return False
     own = any(call.qualname.startswith(DOUBTFUL) and call.constants != ("custom_fwd",) for call in step.calls)
-    return bool(step.models) and not own and not any(map(is_periodic, step.calls))
+    saturates = takes_logarithm(step) and has_sigmoid(program, step)
+    return bool(step.models) and not own and not saturates and not any(map(is_periodic, step.calls))
 
 
 def is_periodic(call: Called) -> bool:
@@ -435,20 +438,29 @@ def refuse_step(program: TrainingProgram, step: Step, half: str) -> tuple[Called
 
 
 def sigmoids(program: TrainingProgram, step: Step, half: str) -> tuple[Called, ...]:
-    """The sigmoids before a loss that takes probabilities, which are kept in 32 bits.
+    """The sigmoids before a loss that takes probabilities, or a logarithm, which are kept in 32 bits.
 
     In 16 a probability near 1 is 1, and the loss of a wrong one no longer pulls it back: no short run shows that.
     """
     loss = next((name for name in step.loss.qualnames if name in LOGIT_LOSSES), None)
     found = tuple(call for call in step.calls if is_sigmoid(call.qualname) and call.of_halves and not call.beside)
-    layers = [layer for model in models_of(program, step) for layer in model.layers]
-    if loss is not None and ("torch.nn.Sigmoid" in layers or not all(call.operands for call in found)):
+    if loss is not None and (has_sigmoid(program, step) or not all(call.operands for call in found)):
         name = loss.rpartition(".")[2]
         raise Refuse(
             f"in {half} a sigmoid rounds probabilities above {NEAR_ONE[half]} to 1, from which {name} teaches nothing: "
             f"let the model return logits and use {LOGIT_LOSSES[loss]}"
         )
-    return found if loss is not None else ()
+    return tuple(call for call in found if call.operands) if loss is not None or takes_logarithm(step) else ()
+
+
+def has_sigmoid(program: TrainingProgram, step: Step) -> bool:
+    """Whether a sigmoid is a layer, which cannot be given 32 bits."""
+    return any("torch.nn.Sigmoid" in model.layers for model in models_of(program, step))
+
+
+def takes_logarithm(step: Step) -> bool:
+    """Whether a loss may be put together by hand of logarithms."""
+    return any(call.qualname in LOGARITHMS for call in step.calls)
 
 
 NEAR_ONE = {"bfloat16": 0.998, "float16": 0.9998}
