@@ -118,9 +118,9 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(loader.site, message, reason, evidence=seen)
         elif state == "can be" and not is_idle(program, loader):
             pin = loader.argument("pin_memory")
-            plan = Plan(
-                loader.site, pin.edit_at or pin.site, cuda_test(loader.goes_to) if copy else None, loader.spelled_out
-            )
+            here = pin.edit_at in (None, pin.site)  # else a name of the test may not be there
+            test = cuda_test(loader.goes_to) if copy and here else None
+            plan = Plan(loader.site, pin.edit_at or pin.site, test, loader.spelled_out)
             little = BATCHES_ON_HOST in assumes or is_kept(program, loader) or loader.role == "evaluation"
             yield codemod.finding(
                 plan.value or loader.site,

@@ -10,7 +10,7 @@ from sites import BOM, PATH, at, edit_of
 
 from turbofix.edits import Change, Edit, Role, changed
 from turbofix.nodes import stretches
-from turbofix.selfcheck import check, check_text
+from turbofix.selfcheck import check, check_text, unbound
 
 
 def problem(old: str, *changes: Change) -> str:
@@ -239,3 +239,15 @@ def test_check_looks_at_every_file_of_an_edit() -> None:
     broken.replace(at("x = 1\n", "1"), "3")
     broken.text(at("y = 2\n", "2", path=other))
     assert "the rewritten module_1.py does not compile" in (check(broken) or "")
+
+
+def test_a_name_that_nothing_binds_there() -> None:
+    text = "pinned = 1\n\n\nclass Trainer:\n    def fit(self):\n        return self.pinned\n"
+    for place, written, wrong in (
+        ("1", "self.pinned", "self"),
+        ("self.pinned", "self.other", ""),
+        ("1", "len(())", ""),
+    ):
+        edit = edit_of(text)
+        edit.replace(at(text, place), written)
+        assert unbound(edit) == (f"`{wrong}` is not known where it would stand in {PATH.name}" if wrong else None)

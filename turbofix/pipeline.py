@@ -515,7 +515,7 @@ class Analysis:
         if not candidates:
             return Turn(None, {}, (), {})
         from turbofix.edits import Conflict, Edit
-        from turbofix.selfcheck import check
+        from turbofix.selfcheck import check, unbound
 
         names = " ".join(sorted({finding.codemod for finding in candidates.values()}))
         edit = Edit(self.workspace.read, names, told=self.program.told_by if self.program is not None else None)
@@ -545,7 +545,7 @@ class Analysis:
             refused |= {number: COLLIDES for number, finding in candidates.items() if finding.codemod in lost}
             done = [finding for finding in done if finding.codemod not in lost]
             texts = edit.apply()
-        problem, after = check(edit), None
+        problem, after = check(edit) or unbound(edit), None
         more: dict[str, int] = {}
         if problem is None and look_again:
             after = Analysis(

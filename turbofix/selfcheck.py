@@ -7,11 +7,14 @@ That the finding is gone and that a second run changes nothing is the pipeline's
 from __future__ import annotations
 
 import ast
+import builtins
 import re
+import symtable
 import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from turbofix.datafile import NotPlainError, is_data, lost, read
@@ -35,6 +38,15 @@ def check(edit: Edit) -> str | None:
         problem = check_text(path, old, new, changes[path])
         if problem is not None:
             return problem
+    return None
+
+
+def unbound(edit: Edit) -> str | None:
+    """A name that was written where nothing binds it, as ``self`` outside of a method."""
+    for path, new in edit.apply().items():
+        added = sorted(_unbound(new) - _unbound(edit.before_text(path) or "")) if not is_data(path) else ()
+        if added:
+            return f"`{added[0]}` is not known where it would stand in {path.name}"
     return None
 
 
@@ -108,6 +120,22 @@ def _syntax_problem(text: str) -> str | None:
         except (SyntaxError, ValueError) as error:
             return str(error.msg if isinstance(error, SyntaxError) else error)
     return None
+
+
+@lru_cache(8)
+def _unbound(text: str) -> frozenset[str]:
+    """The names that are read in some scope and bound in none that it sees."""
+    try:
+        tables = [symtable.symtable(text.removeprefix(_BOM), "<rewritten>", "exec")]
+    except (SyntaxError, ValueError):
+        return frozenset()
+    top = {each.get_name() for each in tables[0].get_symbols() if each.is_assigned() or each.is_imported()}
+    for table in tables:
+        tables += table.get_children()
+    read = {
+        each.get_name() for table in tables for each in table.get_symbols() if each.is_global() or table is tables[0]
+    }
+    return frozenset(read - top - vars(builtins).keys()) if "import *" not in text else frozenset()
 
 
 def _lost_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
