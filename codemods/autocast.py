@@ -345,7 +345,7 @@ def is_sure(program: TrainingProgram, step: Step) -> bool:
     if len(step.forwards) != len(step.backwards) or len({region.function for region in step.forwards}) > 1:
         return False
     own = any(call.qualname.startswith(DOUBTFUL) and call.constants != ("custom_fwd",) for call in step.calls)
-    saturates = takes_logarithm(step) and has_sigmoid(program, step)
+    saturates = has_sigmoid(program, step) and any(call.qualname in LOGARITHMS for call in step.calls)
     return bool(step.models) and not own and not saturates and not any(map(is_periodic, step.calls))
 
 
@@ -443,6 +443,7 @@ def sigmoids(program: TrainingProgram, step: Step, half: str) -> tuple[Called, .
     In 16 a probability near 1 is 1, and the loss of a wrong one no longer pulls it back: no short run shows that.
     """
     loss = next((name for name in step.loss.qualnames if name in LOGIT_LOSSES), None)
+    by_hand = any(call.qualname in LOGARITHMS for call in step.calls)
     found = tuple(call for call in step.calls if is_sigmoid(call.qualname) and call.of_halves and not call.beside)
     if loss is not None and (has_sigmoid(program, step) or not all(call.operands for call in found)):
         name = loss.rpartition(".")[2]
@@ -450,17 +451,12 @@ def sigmoids(program: TrainingProgram, step: Step, half: str) -> tuple[Called, .
             f"in {half} a sigmoid rounds probabilities above {NEAR_ONE[half]} to 1, from which {name} teaches nothing: "
             f"let the model return logits and use {LOGIT_LOSSES[loss]}"
         )
-    return tuple(call for call in found if call.operands) if loss is not None or takes_logarithm(step) else ()
+    return tuple(call for call in found if call.operands) if loss is not None or by_hand else ()
 
 
 def has_sigmoid(program: TrainingProgram, step: Step) -> bool:
     """Whether a sigmoid is a layer, which cannot be given 32 bits."""
     return any("torch.nn.Sigmoid" in model.layers for model in models_of(program, step))
-
-
-def takes_logarithm(step: Step) -> bool:
-    """Whether a loss may be put together by hand of logarithms."""
-    return any(call.qualname in LOGARITHMS for call in step.calls)
 
 
 NEAR_ONE = {"bfloat16": 0.998, "float16": 0.9998}

@@ -155,8 +155,6 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     plan = finding.plan
     assert isinstance(plan, Plan)
     run, at = plan.run, plan.run.loop
-    if run.counter in [part.key for part in run.parts]:
-        raise Refuse(f"`{run.counter}` is the name of something else too")
     environ = edit.name("os.environ", at) if run.parser is None else ""
     move = edit.name("os.replace", at)
     checkpoint = edit.free_name("checkpoint", at)
@@ -181,9 +179,7 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     else:
         word, resume = "RESUME", edit.free_name("resume", at)
         test = f"if {resume}:"
-    lines = [f"{run.counter} = {run.start or 0}"]
-    if run.parser is None:
-        lines.append(f'{resume} = {environ}.get("RESUME")')
+    lines = [f"{run.counter} = {run.start or 0}", *([] if run.parser else [f'{resume} = {environ}.get("RESUME")'])]
     indented = [
         f'{checkpoint} = {load}({resume}, map_location="cpu", weights_only=False)',
         *loaded,

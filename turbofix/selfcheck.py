@@ -60,7 +60,7 @@ def check_text(path: Path, old: str, new: str, changes: Sequence[Change]) -> str
         or _cells_changed(path, old, new)
         or _does_not_compile(path, old, new)
         or _lost_text(path, old, new, changes)
-        or _backward_under_autocast(path, old, new, changes)
+        or _backward_under_autocast(path, old, new)
     )
 
 
@@ -132,9 +132,8 @@ def _unbound(text: str) -> frozenset[str]:
     top = {each.get_name() for each in tables[0].get_symbols() if each.is_assigned() or each.is_imported()}
     for table in tables:
         tables += table.get_children()
-    read = {
-        each.get_name() for table in tables for each in table.get_symbols() if each.is_global() or table is tables[0]
-    }
+    symbols = [(table, each) for table in tables for each in table.get_symbols()]
+    read = {each.get_name() for table, each in symbols if each.is_global() or table is tables[0]}
     return frozenset(read - top - vars(builtins).keys()) if "import *" not in text else frozenset()
 
 
@@ -182,23 +181,10 @@ def _meet(word: Word, shift: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start < last and first < end and (word.is_string or start < end) for start, end in ranges)
 
 
-def _backward_under_autocast(path: Path, old: str, new: str, changes: Sequence[Change]) -> str | None:
-    if "autocast" not in new or not _may_put_under_autocast(old, changes):
-        return None
-    found = _count_under_autocast(new)
-    if found > _count_under_autocast(old):
+def _backward_under_autocast(path: Path, old: str, new: str) -> str | None:
+    if _count_under_autocast(new) > _count_under_autocast(old):
         return f"a backward or a step of {path.name} would run under autocast"
     return None
-
-
-def _may_put_under_autocast(old: str, changes: Sequence[Change]) -> bool:
-    """Whether the changes, or the statements that they are in, speak of autocast or of what must not run under it."""
-    try:
-        touched = [old[first:last] for first, last in stretches(old, ((each.start, each.end) for each in changes))]
-    except (SyntaxError, ValueError):
-        return True
-    touched += [each.text for each in changes]
-    return any(word in text for text in touched for word in ("autocast", *_UNDER_AUTOCAST))
 
 
 def _count_under_autocast(text: str) -> int:

@@ -246,9 +246,8 @@ def _copied(analysis: Analysis, layers: Iterable[tuple[ast.expr, ast.expr, Modul
         text = execution.read(path) or "" if path.absolute() not in known else ""
         if "backward(" not in text and again.search(text):  # else a training of its own
             layer, _, module = next(iter(layers))
-            copy = f"{path.parent.name}/{path.name}"
-            why = f"a copy of the class in {copy} keeps it: what is trained without does not load there"
-            return Hazard(why, places.site(layer, module))
+            copy = f"a copy of the class in {path.parent.name}/{path.name}"
+            return Hazard(f"{copy} keeps it: what is trained without does not load there", places.site(layer, module))
     return None
 
 

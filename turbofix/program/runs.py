@@ -531,23 +531,16 @@ class Survey:
     def _before(self) -> dict[str, ast.expr]:
         """What plain names of the loop's scope are first set to, above the loop."""
         found: dict[str, ast.expr] = {}
-        for node in getattr(self.scope, "body", ()):
-            for each in walk_here(node):
-                if not isinstance(each, (ast.Assign, ast.AnnAssign)) or each.value is None:
-                    continue
-                if each.lineno >= self.loop.lineno:
-                    continue
-                for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
-                    singles = [target]
-                    values: list[ast.expr] = [each.value]
-                    if isinstance(target, ast.Tuple):
-                        singles = list(target.elts)
-                        same = isinstance(each.value, ast.Tuple) and len(each.value.elts) == len(singles)
-                        values = list(each.value.elts) if same else [each.value] * len(singles)  # type: ignore[attr-defined]
-                    for single, value in zip(singles, values, strict=True):
-                        name = dotted(single)
-                        if name is not None:
-                            found[name] = value
+        for each in (one for node in getattr(self.scope, "body", ()) for one in walk_here(node)):
+            if not isinstance(each, (ast.Assign, ast.AnnAssign)) or each.value is None:
+                continue
+            for target in each.targets if isinstance(each, ast.Assign) and each.lineno < self.loop.lineno else ():
+                several = target.elts if isinstance(target, ast.Tuple) else [target]
+                values = each.value.elts if isinstance(each.value, ast.Tuple) and len(several) > 1 else []
+                same = len(values) == len(several)
+                found |= {dotted(one) or "": values[n] if same else each.value for n, one in enumerate(several)}
+            if isinstance(each, ast.AnnAssign) and each.lineno < self.loop.lineno:
+                found[dotted(each.target) or ""] = each.value
         for parameter in parameters(self.scope):
             found.setdefault(parameter.arg, ast.Name(parameter.arg, ast.Load()))
         return found
