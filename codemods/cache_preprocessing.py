@@ -133,6 +133,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if same.cached:
                 message = f"`{same.name}` keeps its items in worker processes that end with each epoch"
             stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
+            message += "; up to a gigabyte of it is kept"
             plan = Kept(same, tuple(map(staying, stay)))
             risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
             assumes = (SAME_FILES if same.reads else SAME_ITEMS,)
@@ -147,6 +148,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if preload.why_not is not None:
                 yield codemod.refuse(site, message, preload.why_not, evidence=seen)
                 continue
+            message += "; they are kept where they take two gigabytes at most"
             yield codemod.finding(
                 site, message, plan=(preload,), evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME
             )

@@ -120,6 +120,7 @@ NETWORKS = (
     *("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets."),
     "diffusers.",
 )
+DYNAMIC = "; sizes differ from batch to batch, so it is compiled for all of them at once"
 ASKED, COUNTED = "{torch.cuda.is_available}()", "{torch.cuda.device_count}() == 1"
 HEAVY = MATMULS | CONVOLUTIONS | RECURRENT
 WITH_KERNELS = frozenset(("mamba_ssm", "causal_conv1d", "bitsandbytes", "kaolin", "pytorch3d"))
@@ -191,6 +192,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         sizes = (varying(program, step.loaders, step.resized, "compiled") for step in steps)
         differ = next((each for each in sizes if each is not None), None)
         plan = switch or plan_for(model, compiling, dynamic=differ is not None)
+        message += DYNAMIC if differ is not None and switch is None else ""
         if plan in told:
             continue
         told.add(plan)
@@ -271,6 +273,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
             works = works or has_noticeable(model.products, None)
             by_name = model.compiling is not None and model.compiling.by_name
+            message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, by_name)
             worth = Worth.SMALL if few else Worth.HIGH if works else Worth.SOME
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
@@ -305,7 +308,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
             *(() if plain else (COMPILES,)),
-            *(() if has_one_length(training) or not training.stacks else (ONE_SIZE,)),
+            *(() if has_one_length(training) and training.stacks else (ONE_SIZE,)),
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
@@ -372,7 +375,7 @@ def is_seen_through(model: Model, steps: list[Step]) -> bool:
     plain = not any(
         len(step.models) > 1
         or len(step.backwards) > 1
-        or any(act.certainty != "seen" for act in step.backwards)
+        or any(act.certainty != "seen" or act.keeps_graph for act in step.backwards)
         or step.grad_reads
         or any(act.closure for act in step.updates)
         for step in steps

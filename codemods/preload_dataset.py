@@ -85,6 +85,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             ", and each is copied to the GPU" if preload.on_device and lies == "in memory" and loader.copies else ""
         )
         message = f"{called(loader)} stacks its batches item by item, of what lies {lies}{copied}"
+        message += "" if preload.rows else "; they are kept where they take two gigabytes at most"
         seen = (*of_loader(program, loader, "batch_size"), *of_data(loader))
         # (workers that stay have drawn the seed of their pass once, others draw one for each: it moves the sequence on)
         risk = Risk.EQUIVALENT if is_in_the_way(loader.argument("persistent_workers")) else Risk.EXACT

@@ -91,7 +91,11 @@ LEARNS_IN_LARGER = Assumption(
 PADDING_UNREAD = Assumption(
     "padding-unread", "the model and its loss leave padding out, at whatever length", compare("rounded")
 )
-COMPILES = Assumption("compiles", "the compiler sees through the forward pass", compare("rounded"))
+COMPILES = Assumption(
+    "compiles",
+    "the compiler sees through the forward pass, and all backward passes go with what it makes",
+    compare("rounded"),
+)
 LAYOUT_FREE = Assumption(
     "layout-free", "nothing relies on how the numbers of a picture lie in memory", compare("rounded")
 )

@@ -176,6 +176,7 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         scaled=is_scaled(event),
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and creates_graph(event),
+        keeps_graph=event.kind == "backward" and keeps_graph(event),
         concerns=_concerns(analysis, event) if event.kind == "step" else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
@@ -300,6 +301,7 @@ def _merged(first: Act, second: Act) -> Act:
         scaled=first.scaled or second.scaled,
         closure=first.closure or second.closure,
         create_graph=first.create_graph or second.create_graph,
+        keeps_graph=first.keeps_graph or second.keeps_graph,
     )
 
 

@@ -460,6 +460,7 @@ class Act:
     scaled: bool = False  # goes through a GradScaler
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
+    keeps_graph: bool = False  # a backward that may leave its graph for another one
     concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
