@@ -117,7 +117,7 @@ BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 TOO_FEW = "which fill a GPU only where a sample or the model is large"
 
-ONE_SAMPLE = re.compile(r"\b(size\(0\)|shape\[0\]|len\(.+\)) == 1\b")
+ONE_SAMPLE = r"\bassert .*(size\(0\)|shape\[0\]|len\(.+\)) == 1\b"
 """How a loop makes sure that it is given one sample at a time."""
 
 SETS_RATE = re.compile(
@@ -302,17 +302,13 @@ def looks_at_one(program: TrainingProgram, loader: Loader) -> str | None:
     """What an evaluation of one sample at a time does with the first of a batch alone."""
     for loop in (each.loop.site for each in program.evaluations if loader.site in each.loaders):
         node = pages_of(program)(loop).node(loop) if loop.path in program.modules.by_path else None
-        if not isinstance(node, ast.For):
-            continue
-        counts = isinstance(node.target, ast.Tuple) and "enumerate(" in ast.unparse(node.iter)
-        batch = node.target.elts[-1] if counts and isinstance(node.target, ast.Tuple) else node.target
-        names = [*map(dotted, targets(batch))]
-        for each in walk(node):
-            of = ast.unparse(each.value) if isinstance(each, ast.Subscript) and ast.unparse(each.slice) == "0" else ""
-            first = of.partition("[")[0] in names and ("[" in of or isinstance(batch, ast.Tuple))
-            test = ast.unparse(each.test) if isinstance(each, ast.Assert) else ""
-            if first or ONE_SAMPLE.search(test):
-                return f"line {getattr(each, 'lineno', node.lineno)} takes one sample for the whole batch"
+        if isinstance(node, ast.For):
+            counts = isinstance(node.target, ast.Tuple) and "enumerate(" in ast.unparse(node.iter)
+            batch = node.target.elts[-1] if counts and isinstance(node.target, ast.Tuple) else node.target
+            field = "" if isinstance(batch, ast.Tuple) else r"\['\w+'\]"
+            names = "|".join(dotted(each) or "" for each in targets(batch))
+            if re.search(rf"{ONE_SAMPLE}|\b({names}){field}\[0\]", ast.unparse(node)):
+                return f"the loop on line {loop.line} takes one sample for the whole batch"
     return None
 
 

@@ -266,12 +266,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             continue
         inline = workers.state == "absent" or workers.edit_at == workers.site
         loader = Loader(
-            training.site,
-            {"num_workers": workers},
-            data,
-            role="training",
-            collate=training.collate,
-            name="Trainer",
+            training.site, {"num_workers": workers}, data, role="training", collate=training.collate, name="Trainer"
         )
         site, said = place(loader), message([loader])
         seen = (*settings(training, f"{TRAINERS}num_workers"), *of_data(loader))

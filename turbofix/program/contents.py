@@ -107,15 +107,6 @@ def change_after(
     return None
 
 
-def other_names(
-    analysis: Analysis, held: Iterable[ast.Name], module: ModuleFile, frames: tuple[Frame, ...], upto: int
-) -> Callable[[ast.expr], bool]:
-    """Whether a name may stand for the memory of some others, by what is set up to a line of the file."""
-    asked = _Contents(analysis, module, frames)
-    asked.hold(held, upto)
-    return asked.is_held
-
-
 class _Contents:
     """The names for one piece of memory, in one file."""
 

@@ -242,10 +242,14 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
 
 def _leave_out(analysis: Analysis, layers: Layers) -> None:
     """Take away the layers that are made under tests which do not hold as the program stands."""
-    made = {id(part): analysis.facts.at(part.origin.node) for part in layers.parts if part.origin is not None}
-    off = [part for part in layers.parts if (at := made.get(id(part))) and all(switch_of(analysis, e).off for e in at)]
-    layers.parts = [part for part in layers.parts if not any(part is each for each in off)]
-    layers.names -= {part.qualname for part in off} - {part.qualname for part in layers.parts}
+    off = {id(each) for each in layers.parts if each.origin and _is_off(analysis, analysis.facts.at(each.origin.node))}
+    kept = [part for part in layers.parts if id(part) not in off]
+    layers.names -= {part.qualname for part in layers.parts} - {part.qualname for part in kept}
+    layers.parts = kept
+
+
+def _is_off(analysis: Analysis, events: list[Event]) -> bool:
+    return bool(events) and all(switch_of(analysis, each).off for each in events)
 
 
 def models(analysis: Analysis) -> tuple[Model, ...]:

@@ -15,32 +15,13 @@ from turbofix.findings import Site
 from turbofix.nodes import walk
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, once_per_node
-from turbofix.program.datasets import (
-    RANDOM_TRANSFORMS,
-    callee,
-    calls_in,
-    changes_later,
-    held_data,
-    keeps,
-    making,
-)
+from turbofix.program.datasets import RANDOM_TRANSFORMS, callee, calls_in, changes_later, held_data, keeps, making
 from turbofix.program.execution import ModuleFile
 from turbofix.program.libraries import BARS, words
 from turbofix.program.model import BuiltAgain, KeptRead, Loader, SameItems, Step
 from turbofix.program.names import dotted, loaded, parameters, stores
 from turbofix.program.sites import COMPREHENSIONS
-from turbofix.program.values import (
-    Class,
-    External,
-    Function,
-    Instance,
-    Made,
-    Mapping,
-    Tensor,
-    Value,
-    flatten,
-    members,
-)
+from turbofix.program.values import Class, External, Function, Instance, Made, Mapping, Tensor, Value, flatten, members
 from turbofix.records import dataclass
 
 _WRAPPERS = BARS | {f"torch.utils.data.{name}" for name in ("Subset", "random_split", "ConcatDataset")}
