@@ -72,12 +72,12 @@ codemod = Codemod(
 SAME_FILES = replace(SAME_ITEMS, sentence="the files that are read do not change while it trains")
 
 DOES = {
-    "sound": "prepares the same sounds",
-    "pictures": "prepares the same pictures",
-    "texts": "takes the same texts apart",
-    "files": "reads the same files",
-    "tables": "cuts the same rows out of a table",
-    "items": "prepares the same items",
+    "sound": "prepares its sounds anew",
+    "pictures": "prepares its pictures anew",
+    "texts": "takes its texts apart anew",
+    "files": "reads its files anew",
+    "tables": "cuts its rows out of a table anew",
+    "items": "prepares its items anew",
 }
 
 
@@ -130,10 +130,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         elif same.why_not is not None:
             yield codemod.refuse(same.site, message, same.why_not, evidence=seen)
         else:
+            message += "; up to a gigabyte of it is kept"
             if same.cached:
                 message = f"`{same.name}` keeps its items in worker processes that end with each epoch"
             stay = leaving if leaving == loaders else [each for each in leaving if not each.unpacks]
-            message += "; up to a gigabyte of it is kept"
             plan = Kept(same, tuple(map(staying, stay)))
             risk = Risk.EQUIVALENT if leaving else Risk.EXACT  # (the order of the second pass on is another one)
             assumes = (SAME_FILES if same.reads else SAME_ITEMS,)
@@ -143,7 +143,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         data = (loader.dataset.qualname or "") if loader is not None else ""
         if loader is not None and preload.heavy and site not in told and data.startswith("torchvision."):
             does = "decodes" if "decode" in loader.dataset.work else "resizes"
-            message = f"`{data.rpartition('.')[2]}` {does} the same pictures in every epoch"
+            message = f"`{data.rpartition('.')[2]}` {does} its pictures anew in every epoch"
             seen = of_loader(program, loader, "num_workers")
             if preload.why_not is not None:
                 yield codemod.refuse(site, message, preload.why_not, evidence=seen)
@@ -154,7 +154,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             )
     graphs = [each for each in program.loaders if transforms_graphs(each)]
     for loader in graphs:
-        message = f"`{(loader.dataset.qualname or '').rpartition('.')[2]}` transforms the same graphs in every epoch"
+        message = f"`{(loader.dataset.qualname or '').rpartition('.')[2]}` transforms its graphs anew in every epoch"
         seen, made = of_loader(program, loader, "batch_size"), Graphs(loader.site, tuple(each.site for each in graphs))
         yield codemod.finding(loader.site, message, plan=made, evidence=seen, assumes=(SAME_ITEMS,), worth=Worth.SOME)
     told |= {*preloads, *(each.site for each in graphs)}
