@@ -58,6 +58,7 @@ from turbofix.program.values import (
     Mapping,
     Method,
     Opaque,
+    Origin,
     Sequence,
     Tensor,
     Unknown,
@@ -240,15 +241,17 @@ def _layers_in(value: Value | None, found: Layers, depth: int) -> None:
             layers_of(each, found, depth - 1)
 
 
-def _leave_out(analysis: Analysis, layers: Layers) -> None:
-    """Take away the layers that are made under tests which do not hold as the program stands."""
-    off = {id(each) for each in layers.parts if each.origin and _is_off(analysis, analysis.facts.at(each.origin.node))}
-    kept = [part for part in layers.parts if id(part) not in off]
-    layers.names -= {part.qualname for part in layers.parts} - {part.qualname for part in kept}
-    layers.parts = kept
+def _leave_out(analysis: Analysis, layers: Layers, values: list[Made | Instance | Opaque]) -> None:
+    """Take away the layers that are made under tests which do not hold as the program stands, if the model is made."""
+    off = {id(each) for each in (*layers.parts, *values) if _is_off(analysis, each.origin)}
+    if not any(id(each) in off for each in values):
+        kept = [part for part in layers.parts if id(part) not in off]
+        layers.names -= {part.qualname for part in layers.parts} - {part.qualname for part in kept}
+        layers.parts = kept
 
 
-def _is_off(analysis: Analysis, events: list[Event]) -> bool:
+def _is_off(analysis: Analysis, made: Origin | None) -> bool:
+    events = analysis.facts.at(made.node) if made is not None else ()
     return bool(events) and all(switch_of(analysis, each).off for each in events)
 
 
@@ -302,7 +305,7 @@ def _described(
     layers = Layers()
     for value in values:
         layers_of(value, layers)
-    _leave_out(analysis, layers)
+    _leave_out(analysis, layers, values)
     device = UNKNOWN_PLACE
     made_in = {_made_in(value) for value in values}
     made = made_in.pop() if len(made_in) == 1 else None
