@@ -171,14 +171,9 @@ def _names_before(analysis: Analysis, event: Event, frame: Frame) -> Iterator[as
         if isinstance(above, SCOPES):
             break
         child = above
+    names = [each for each in ast.walk(frame.scope) if isinstance(each, ast.Name)]
     for parameter in parameters(frame.scope):
-        read = ast.Name(parameter.arg, ast.Load())
-        for each in ast.walk(frame.scope):
-            if isinstance(each, ast.Name) and each.id == parameter.arg:
-                read = each
-                break
-        if hasattr(read, "lineno"):
-            yield read
+        yield from [each for each in names if each.id == parameter.arg][:1]
 
 
 def _caught(analysis: Analysis) -> Site | None:
