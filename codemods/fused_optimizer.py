@@ -22,7 +22,7 @@ Use instead
 
     The ``Trainer`` of transformers is told by ``optim=`` (its own default is fused from torch 2.8 on); what it or
     Lightning is handed gets ``torch.cuda.is_available() or None``. A checkpoint brings its own ``fused``: what goes on
-    from an old one steps as before, but beside a ``GradScaler``, where torch raises.
+    from an old one steps as before, but beside a ``GradScaler`` torch raises, so that the loaded groups are told first.
 
 When refused
     Nothing is said of optimizers without a fused kernel, of SGD without momentum and decay, of classes of the project's
@@ -59,7 +59,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.nodes import parse, walk
 from turbofix.program.evidence import of_optimizer
-from turbofix.program.model import Framework, Optimizer, Scaler, Training, TrainingProgram
+from turbofix.program.model import Act, Framework, Optimizer, Scaler, Training, TrainingProgram
 from turbofix.records import dataclass
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions
@@ -181,11 +181,12 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((EVERY_GRADIENT,) if is_late(program, optimizer) else ()),
             *((READ_WHOLE,) if optimizer.open_mapping else ()),
             *((RECENT_TORCH,) if optimizer.lazy and program.target.torch < ON_LAZY else ()),
-            *((NO_OLD_CHECKPOINT,) if scaled else ()),
+            *((NO_OLD_CHECKPOINT,) if scaled and not all(load.concerns for load in optimizer.state_loads) else ()),
             *((OPTION_DEFAULT,) if unasked else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
-        plan: str | Borrowed = Borrowed(value) if borrowed else value
+        told_first = tuple(load for load in optimizer.state_loads if scaled and load.concerns)
+        plan = Fused(value, borrowed, told_first)
         risk = Risk.RECIPE if borrowed else codemod.risk
         if borrowed:
             message += "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"
@@ -195,10 +196,13 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 
 
 @dataclass(frozen=True)
-class Borrowed:
-    """The value of ``fused`` for torch's AdamW in place of transformers' own."""
+class Fused:
+    """The value of ``fused``, whether torch's AdamW takes the place of transformers' own, and the loads of states that
+    may have been saved without it."""
 
     value: str
+    borrowed: bool = False
+    loads: tuple[Act, ...] = ()
 
 
 def is_corrected(optimizer: Optimizer) -> bool:
@@ -299,7 +303,7 @@ def handed_over(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlac
             value = "True" if is_gpu else f"{AVAILABLE} or None"
             unsure = gpu is None or (program.target.torch < ON_CPU and not is_gpu)
             assumes = (*((ON_GPU,) if unsure else ()), *((OPTION_DEFAULT,) if training.parsed else ()))
-            yield codemod.finding(optimizer.site, message, plan=value, evidence=seen, assumes=assumes)
+            yield codemod.finding(optimizer.site, message, plan=Fused(value), evidence=seen, assumes=assumes)
 
 
 def why_not_handed_over(program: TrainingProgram, training: Training, optimizer: Optimizer) -> str | None:
@@ -483,17 +487,22 @@ def fused_under(program: TrainingProgram, optimizer: Optimizer) -> str:
 
 @codemod.rewrite
 def rewrite(finding: Finding, edit: Edit) -> None:
-    """Add ``fused`` to the construction."""
+    """Add ``fused`` to the construction, and to the groups of states that a ``GradScaler`` would raise for."""
     plan = finding.plan
     if isinstance(plan, Switch):
         set_switch(plan, finding.site, edit)
         return
-    if isinstance(plan, Borrowed):
+    assert isinstance(plan, Fused)
+    if plan.borrowed:
         give_back(finding.site, edit)
-        plan = plan.value
-    assert isinstance(plan, str)
-    asked = plan.replace(AVAILABLE, f"{edit.name(AVAILABLE[:-2], finding.site)}()") if AVAILABLE in plan else plan
-    edit.argument(finding.site, "fused", requote(asked, edit, finding.site), spelled_out=True)
+    asked = edit.name(AVAILABLE[:-2], finding.site) + "()" if AVAILABLE in plan.value else AVAILABLE
+    value = requote(plan.value.replace(AVAILABLE, asked), edit, finding.site)
+    edit.argument(finding.site, "fused", value, spelled_out=True)
+    for load in plan.loads:  # not behind it: the step counters would stay on the CPU
+        group = edit.free_name("group", load.site)
+        fused = f'    {group}["fused"] = {load.receiver_text}.defaults.get("fused")'
+        lines = f'for {group} in {load.concerns}["param_groups"]:', f"{fused}  # it may have been saved without"
+        edit.before(load.site, *(requote(line, edit, load.site) for line in lines))
 
 
 def give_back(site: Site, edit: Edit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -23,6 +24,8 @@ from turbofix.program.values import UNKNOWN, Const, Instance, Made, Opaque, Tens
 
 Stepper = Literal["optimizer", "scaler", "scheduler", "environment", "engine", "likely", "unknown"]
 
+_CALLED_ON = ("clip", "zero_grad", "step", "unscale", "update", "scale", "load")
+_NAMED = re.compile(r"""[A-Za-z_][\w.]*(\[(\d+|"[^"]*"|'[^']*')\])*""")
 _SCHEDULER_USES = {"get_last_lr", "get_lr"}
 _MODEL_USES = {"train", "eval", "parameters", "named_parameters", "zero_grad", "modules", "children"}
 ENGINES = ("engine", "accelerator", "fabric", "lossscaler")
@@ -177,7 +180,7 @@ def act_of(analysis: Analysis, event: Event, loop: ast.AST | None) -> Act:
         closure=event.kind == "step" and _takes_closure(event),
         create_graph=event.kind == "backward" and creates_graph(event),
         keeps_graph=event.kind == "backward" and keeps_graph(event),
-        concerns=_concerns(analysis, event) if event.kind == "step" else "",
+        concerns=_concerns(analysis, event) if event.kind in ("step", "load") else "",
         owner=_owner(analysis, event) if event.kind == "backward" else "",
     )
 
@@ -196,9 +199,7 @@ def receiver_text(analysis: Analysis, event: Event) -> str:
         return places.text(passed.node, event.module) if passed is not None and passed.node is not None else ""
     if event.kind == "clip" and node.args:
         return places.text(node.args[0], event.module)
-    if event.kind in ("clip", "zero_grad", "step", "unscale", "update", "scale") and isinstance(
-        node.func, ast.Attribute
-    ):
+    if event.kind in _CALLED_ON and isinstance(node.func, ast.Attribute):
         return places.text(node.func.value, event.module)
     return places.text(node.func, event.module)
 
@@ -212,8 +213,14 @@ def _owner(analysis: Analysis, event: Event) -> str:
 
 
 def _concerns(analysis: Analysis, event: Event) -> str:
-    """The source of the optimizer that a step is about."""
+    """The source of the optimizer that a step is about, or of the named state that optimizers alone load."""
     node = event.node
+    if event.kind == "load":
+        loads = [each.receiver for each in analysis.facts.at(node) if each.kind == "load"]
+        sole = all(list(members(each)) == list(optimizers_in(each, 0)) for each in loads)
+        state = node.args[0] if sole and isinstance(node, ast.Call) and len(node.args) == 1 else None
+        named = state is not None and _NAMED.fullmatch(analysis.facts.places.text(state, event.module))
+        return named[0] if named else ""
     if is_scaled(event) and isinstance(node, ast.Call):
         return analysis.facts.places.text(node.args[0], event.module) if node.args else ""
     return receiver_text(analysis, event)

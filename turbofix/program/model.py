@@ -461,7 +461,7 @@ class Act:
     closure: bool = False  # optimizer.step(closure)
     create_graph: bool = False  # a backward that is differentiated again
     keeps_graph: bool = False  # a backward that may leave its graph for another one
-    concerns: str = ""  # the source of the optimizer that a step is about: `optimizer` in `scaler.step(optimizer)`
+    concerns: str = ""  # of a step: `optimizer` in `scaler.step(optimizer)`; of a load: the state, where it is named
     owner: str = ""  # of a backward: the source of Accelerate's or Fabric's object that it is called on
 
 

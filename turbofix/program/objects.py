@@ -697,11 +697,7 @@ def _state_loads(analysis: Analysis, made: list[Made]) -> tuple[Act, ...]:
     found: dict[Site, Act] = {}
     for event in analysis.facts.of("load"):
         if any(one is each for one in _optimizers_of(analysis, event) for each in made):
-            act = act_of(analysis, event, None)
-            if isinstance(event.node, ast.Call) and isinstance(event.node.func, ast.Attribute):
-                text = analysis.facts.places.text(event.node.func.value, event.module)
-                act = replace(act, receiver_text=text)
-            found.setdefault(act.site, act)
+            found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
     for event in analysis.once("calls of owners", lambda: _calls_of_owners(analysis)):
         if _restores(event, made):
             found.setdefault(analysis.facts.site(event), act_of(analysis, event, None))
