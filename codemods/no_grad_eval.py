@@ -128,7 +128,7 @@ def sampled(program: TrainingProgram) -> Iterator[Finding]:
         seen = (Evidence("the training loop that calls it", each.loop),)
         risk = Risk.EQUIVALENT if fuses(each, program) else Risk.EXACT
         plan = Plan(KeptGraph(each.loop, each.function))
-        assumes = (NO_GRAPH_NEEDED,)
+        assumes = () if each.sure else (NO_GRAPH_NEEDED,)
         yield codemod.finding(
             each.function, message, plan=plan, risk=risk, evidence=seen, for_speed=False, assumes=assumes
         )

@@ -116,18 +116,13 @@ class _Contents:
         self.frames = frames
         self.held: set[Key] = set()
 
-    def hold(self, names: Iterable[ast.Name | ast.Attribute], upto: int | None = None) -> None:
-        """Take up some names, and all that may stand for the same memory, of those that are set up to a line."""
+    def hold(self, names: Iterable[ast.Name | ast.Attribute]) -> None:
+        """Take up some names, and all that may stand for the same memory."""
         self.held.update(self._key(each) for each in names if self._has_memory(each))
-        bindings = [
-            (target, value)
-            for target, value in _all_bindings(self.module.tree)
-            if upto is None or target.lineno <= upto
-        ]
         before = -1
         while self.held and before != len(self.held):
             before = len(self.held)
-            for target, value in bindings:
+            for target, value in _all_bindings(self.module.tree):
                 if self.is_held(target):
                     roots = (each for each in self._roots(value) if self._has_memory(each))
                     self.held.update(map(self._key, roots))

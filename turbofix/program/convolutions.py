@@ -64,7 +64,6 @@ def _convolution(qualname: str, arguments: Arguments, layer: re.Match[str]) -> C
         int(layer[3]),
         inputs=None if lazy else _number(arguments.get("in_channels", 0)),
         outputs=_number(arguments.get("out_channels", 1 + shift)),
-        stride=_number(stride) if stride is not None else 1,
         groups=_number(groups) if groups is not None else 1,
         cuts=_is_same(kernel, stride),
     )

@@ -31,7 +31,7 @@ _ASKING = frozenset(
     }
 )  # fmt: skip
 _LEARNING = ("backward", "autograd_grad", "step", "zero_grad", "update", "clip", "unscale", "compile", "wrap")
-ASKING_LIBRARIES = (
+_ASKING_LIBRARIES = (
     "captum", "torchattacks", "foolbox", "advertorch", "art", "cleverhans", "pytorch_grad_cam", "torchdiffeq",
     "higher", "learn2learn", "functorch", "torchopt",
 )  # fmt: skip
@@ -142,20 +142,23 @@ def asks(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in _ASKING - {"grad"}
 
 
+def imports_asking(module: ModuleFile) -> Iterator[ast.AST]:
+    """The imports of libraries that ask for gradients."""
+    nodes: list[ast.Import | ast.ImportFrom] = [*every(ast.Import, module.tree), *every(ast.ImportFrom, module.tree)]
+    for node in nodes:
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+        if any(name.partition(".")[0] in _ASKING_LIBRARIES for name in names):
+            yield node
+
+
 def _reasons(
     analysis: Analysis, record: LoopRecord, events: list[Event], steps: tuple[Step, ...]
 ) -> Iterator[tuple[str, Site]]:
     """Why the graphs may be needed, each with the place that tells."""
     places, facts = analysis.facts.places, analysis.facts
     for module in analysis.execution.modules.values():
-        nodes: list[ast.Import | ast.ImportFrom] = [
-            *every(ast.Import, module.tree),
-            *every(ast.ImportFrom, module.tree),
-        ]
-        for node in nodes:
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            if any(name.partition(".")[0] in ASKING_LIBRARIES for name in names):
-                yield "library", places.site(node, module)
+        for node in imports_asking(module):
+            yield "library", places.site(node, module)
     seen: set[ast.AST] = set()
     for event in events:
         for frame in facts.frames_within(event, record.node):

@@ -60,7 +60,6 @@ def loss_of(analysis: Analysis, backwards: list[Event], events: list[Event]) -> 
     return Loss(
         certainty,  # type: ignore[arg-type]
         tuple(name for _, name in ordered),
-        tuple(site for site, _ in ordered),
         text,
         bool(ordered)
         and all(criteria[key] for key in ordered)

@@ -497,7 +497,6 @@ class Loss:
 
     certainty: Literal["seen", "inferred", "unknown"]
     qualnames: tuple[str, ...] = ()  # torch.nn.CrossEntropyLoss, torch.nn.functional.nll_loss, ...
-    criteria: tuple[Site, ...] = ()  # the criterion calls
     text: str | None = None  # the name it goes by at backward: "loss"
     plain: bool = (
         False  # every criterion was seen to be given neither weight= nor ignore_index=: all samples count alike
@@ -838,12 +837,14 @@ class KeptGraph:
 class Sampling:
     """A function that the training calls, whose forward passes build graphs that nothing takes out of it.
 
-    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls.
+    ``loop`` is the innermost loop of the training around the call, ``models`` are those that it calls. ``sure``: these
+    keep nothing, and no code that is not known is given a graph or a model.
     """
 
     function: Site
     loop: Site
     models: tuple[Site, ...] = ()
+    sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -1011,7 +1012,6 @@ class Convolution:
     dims: int
     inputs: int | None = None
     outputs: int | None = None
-    stride: int | None = None
     groups: int | None = None
     whole: bool = False
     cuts: bool = False

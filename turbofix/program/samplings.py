@@ -18,17 +18,8 @@ from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.contents import is_builtin
 from turbofix.program.events import Event
-from turbofix.program.execution import ModuleFile
 from turbofix.program.facts import Frame, argument_for
-from turbofix.program.graphless import (
-    ASKING_LIBRARIES,
-    CUTTING,
-    KEEPING,
-    PLAIN,
-    asks,
-    does_nothing_else,
-    is_switched,
-)
+from turbofix.program.graphless import CUTTING, KEEPING, PLAIN, asks, does_nothing_else, imports_asking, is_switched
 from turbofix.program.model import Evaluation, Sampling, Step
 from turbofix.program.names import parameters
 from turbofix.program.objects import autocasts_around, model_sites
@@ -76,16 +67,10 @@ def samplings(analysis: Analysis, steps: tuple[Step, ...], evaluations: tuple[Ev
     modules = analysis.execution.modules.values()
     if not steps or is_switched(analysis) or any(_UNSEEN.is_in(module.text) for module in modules):
         return ()
-    if any(_imports_asking(module) for module in modules):
+    if any(True for module in modules for _ in imports_asking(module)):
         return ()
     search = _Search(analysis, steps, evaluations)
     return tuple(sorted(search.run(), key=lambda each: each.function))
-
-
-def _imports_asking(module: ModuleFile) -> bool:
-    names = [each.name for node in every(ast.Import, module.tree) for each in node.names]
-    names += [node.module or "" for node in every(ast.ImportFrom, module.tree)]
-    return any(name.partition(".")[0] in ASKING_LIBRARIES for name in names)
 
 
 class _Search:
@@ -98,6 +83,7 @@ class _Search:
         self.told = {each.loop.site for each in evaluations if each.graphs is not None or each.no_grad}
         self.training = {id(record.node) for event in self.facts.of("backward") for record in self.facts.loops(event)}
         self.judged: dict[int, bool] = {}
+        self.sure: set[int] = set()  # in these no model keeps anything, and no code that is not known is given graphs
         self.asked: set[str] = set()
         # whether tensors of the program's own may take gradients
         self.leaves = any("requires_grad" in module.text for module in analysis.execution.modules.values())
@@ -129,6 +115,7 @@ class _Search:
             self.facts.places.site(frame.scope, frame.module),
             self.facts.places.site(loop.node, loop.module),
             tuple(model_sites(self.analysis, inside, loop.node)),
+            id(frame.scope) in self.sure,
         )
 
     # --- what a function does
@@ -161,8 +148,10 @@ class _Search:
                 path = (id(frames[index].scope), *(id(each.call) for each in frames[start : index + 1]))
                 visited.setdefault(path, (frames[: index + 1], in_model))
         seen = frozenset(id(frames[-1].scope) for frames, _ in visited.values())
-        own = all(self._keeps_nothing(frames, seen) for frames, in_model in visited.values() if not in_model)
-        return own and self._gives_nothing(function, frame, inside)
+        keeping = [in_model for frames, in_model in visited.values() if not self._keeps_nothing(frames, seen)]
+        if not keeping and not any(map(_hands_over, inside)):
+            self.sure.add(id(function))
+        return all(keeping) and self._gives_nothing(function, frame, inside)
 
     def _is_of_model(self, frame: Frame) -> bool:
         """Whether a function runs in the call of a model."""
@@ -338,6 +327,15 @@ class _Search:
 
     def _is_own_code(self, node: ast.expr, frames: tuple[Frame, ...]) -> bool:
         return any(isinstance(each, _OWN_CODE) for each in members(self.facts.evaluate(node, frames)))
+
+
+def _hands_over(event: Event) -> bool:
+    """Whether code that is not known is given something with a graph, or a model."""
+    given = [event.receiver, *(event.arguments.values() if event.arguments is not None else ())]
+    foreign = event.kind == "call" and not event.name.startswith(("torch.", "builtins."))
+    return (event.kind == "unknown_call" and any(map(_may_hold_graph, given))) or (
+        foreign and any(_is_model(each) for value in given for each in flatten(value, 2))
+    )
 
 
 def _is_harmless(event: Event) -> bool:
