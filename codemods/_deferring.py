@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import field
 
 from turbofix.edits import Refuse
@@ -422,7 +423,7 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
         if not isinstance(attribute, ast.Attribute):
             if page.holds(node, each) and not page.is_seldom(each, node, call):
                 raise Refuse(f"line {each.lineno} hands `{meter}` on {loop_words(loop)}")
-            plan.likely = True
+            plan.likely = plan.likely or not is_filled_in(page, each)
             continue
         above = page.parent(attribute)
         if isinstance(above, ast.Call) and above.func is attribute:
@@ -442,6 +443,17 @@ def deferred_meter(pages: Pages, page: Page, loop: BatchLoop, sync: Sync, shown:
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def is_filled_in(page: Page, node: ast.AST) -> bool:
+    """Whether a meter goes into ``"{loss.avg:.3f}".format(loss=losses)``, each fraction with a format of its own."""
+    keyword = page.parent(node)
+    call = page.parent(keyword) if isinstance(keyword, ast.keyword) else None
+    text = page.text(call.func) if isinstance(call, ast.Call) else ""
+    if not isinstance(keyword, ast.keyword) or not re.fullmatch(r"\(?\s*([\"']).*\1\s*\)?\.format", text, re.DOTALL):
+        return False
+    fields = re.findall(r"\{" + f"{keyword.arg}" + r"\b([^{}]*)\}", text)
+    return all(re.fullmatch(r"\.\w+:[^d]+|\.(count|n|num)(:.*)?", each) for each in fields)
 
 
 def deferred_list(page: Page, loop: BatchLoop, sync: Sync) -> Deferral:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import field
 from itertools import pairwise
@@ -208,7 +209,9 @@ def condition(page: Page, loop: BatchLoop, every: int, common: list[Action]) -> 
     counter, start = loop.loop.counter, loop.loop.counter_start
     itself = counter is not None and counts_itself(node, counter)
     sized = length(page, loop)
-    lossy = sized is None or any(not is_settled(page, each, node) for each in exits(node))
+    ends = [each for each in exits(node) if not is_settled(page, each, node)]
+    early = foreseen(page, ends[0], node, counter) if len(ends) == 1 and itself else None
+    lossy = sized is None or (bool(ends) and early is None)
     if counter is None or not itself:
         counter, start = new_counter(page, node, common), 0
     if start not in (0, 1):
@@ -218,7 +221,16 @@ def condition(page: Page, loop: BatchLoop, every: int, common: list[Action]) -> 
     if any(isinstance(each, (ast.BinOp, ast.IfExp, ast.BoolOp)) for each in [ast.parse(sized, mode="eval").body]):
         sized = f"({sized})" if start == 0 else sized
     last = f"{sized} - 1" if start == 0 else sized
-    return f"if {counter} % {every} == 0 or {counter} == {last}:", False
+    return f"if {' or '.join(filter(None, (f'{counter} % {every} == 0', early, f'{counter} == {last}')))}:", False
+
+
+def foreseen(page: Page, leave: ast.stmt, loop: ast.For, counter: str | None) -> str | None:
+    """The test of the last step, where a loop begins with ``if step >= steps: break``; None for other ends."""
+    above, stored = page.parent(leave), {each for each, _ in stores(loop)} - {counter}
+    if not isinstance(above, ast.If) or above is not loop.body[0] or above.body != [leave] or above.orelse:
+        return None
+    test = re.fullmatch(rf"{counter}( (?:>=|==) ([\w.]+))", page.text(above.test))
+    return f"{counter} + 1{test[1]}" if test is not None and test[2].partition(".")[0] not in stored else None
 
 
 ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit", "KeyboardInterrupt"})

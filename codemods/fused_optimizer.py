@@ -185,8 +185,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             *((OPTION_DEFAULT,) if unasked else ()),
         )
         worth = Worth.SMALL if optimizer.frozen is not None else None  # two tensors are left to update
-        told_first = tuple(load for load in optimizer.state_loads if scaled and load.concerns)
-        plan = Fused(value, borrowed, told_first)
+        plan = Fused(value, borrowed, tuple(load for load in optimizer.state_loads if scaled and load.concerns))
         risk = Risk.RECIPE if borrowed else codemod.risk
         if borrowed:
             message += "; torch's AdamW takes the place of transformers' own, with an epsilon that weighs less at first"

@@ -174,9 +174,7 @@ def _reasons(
                             yield "asked", places.site(part, frame.module)
                         if not here and isinstance(part, ast.If) and _sets_attribute(part):
                             yield "cached", places.site(part.test, frame.module)
-        given = event.arguments.values() if event.arguments is not None else ()
-        foreign = event.kind in ("call", "unknown_call") and not event.name.startswith(("torch.", "builtins."))
-        if foreign and any(map(holds_module, given)):
+        if any(map(is_model, given_away(event))):
             yield "handed", facts.site(event)
     for event in facts.of("backward", "autograd_grad"):
         if keeps_graph(event):
@@ -189,13 +187,15 @@ def _reasons(
     yield from _taken_on(analysis, record, events, steps)
 
 
+def given_away(event: Event) -> list[Value]:
+    """What a call gives to code that is neither the project's nor torch's."""
+    foreign = event.kind in ("call", "unknown_call") and not event.name.startswith(("torch.", "builtins."))
+    return event.arguments.values() if foreign and event.arguments is not None else []
+
+
 def _here(loop: ast.AST) -> Iterator[ast.AST]:
     """What a loop's own function executes in it."""
     return (each for block in blocks(loop) for statement in block for each in walk_here(statement))
-
-
-def holds_module(value: Value) -> bool:
-    return any(is_model(each) for each in members(value))
 
 
 def _sets_attribute(node: ast.If) -> bool:

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator
 
 from turbofix.nodes import walk
-from turbofix.program.acts import is_module_class
+from turbofix.program.acts import is_model
 from turbofix.program.analysis import Analysis
 from turbofix.program.answers import every, parents_in
 from turbofix.program.contents import is_builtin
 from turbofix.program.events import Event
 from turbofix.program.facts import Frame, argument_for
-from turbofix.program.graphless import CUTTING, KEEPING, PLAIN, asks, does_nothing_else, imports_asking, is_switched
+from turbofix.program.graphless import CUTTING, KEEPING, PLAIN, asks, does_nothing_else, given_away, imports_asking
 from turbofix.program.model import Evaluation, Sampling, Step
 from turbofix.program.names import parameters
 from turbofix.program.objects import autocasts_around, model_sites
@@ -30,7 +30,6 @@ from turbofix.program.values import (
     Const,
     Function,
     Host,
-    Instance,
     Made,
     Mapping,
     Option,
@@ -65,7 +64,7 @@ _PLAIN_VALUES = (Const, Host, Option)
 def samplings(analysis: Analysis, steps: tuple[Step, ...], evaluations: tuple[Evaluation, ...]) -> tuple[Sampling, ...]:
     """The functions that a training calls, and in which nothing needs the graphs that are built."""
     modules = analysis.execution.modules.values()
-    if not steps or is_switched(analysis) or any(_UNSEEN.is_in(module.text) for module in modules):
+    if not steps or any(_UNSEEN.is_in(module.text) for module in modules):
         return ()
     if any(True for module in modules for _ in imports_asking(module)):
         return ()
@@ -149,7 +148,8 @@ class _Search:
                 visited.setdefault(path, (frames[: index + 1], in_model))
         seen = frozenset(id(frames[-1].scope) for frames, _ in visited.values())
         keeping = [in_model for frames, in_model in visited.values() if not self._keeps_nothing(frames, seen)]
-        if not keeping and not any(map(_hands_over, inside)):
+        given = [(event.kind == "unknown_call", value) for event in inside for value in given_away(event)]
+        if not keeping and not any(is_model(each) or (unknown and _may_hold_graph(each)) for unknown, each in given):
             self.sure.add(id(function))
         return all(keeping) and self._gives_nothing(function, frame, inside)
 
@@ -169,7 +169,8 @@ class _Search:
 
     def _gives_nothing(self, function: ast.FunctionDef, frame: Frame, inside: list[Event]) -> bool:
         """Whether a function returns nothing with a graph, or nobody takes what it returns."""
-        returned = [node for node in walk(function) if isinstance(node, ast.Return) and not _is_none(node.value)]
+        told = (node for node in walk(function) if isinstance(node, ast.Return))
+        returned = [node for node in told if not isinstance(node.value, (ast.Constant, type(None)))]
         if not returned or self._is_only_told(function, frame):
             return True
         seen: set[int] = set()
@@ -312,7 +313,9 @@ class _Search:
             ):
                 return False
         value = self.facts.evaluate(node, frames)
-        return value is None or _may_hold_graph(value) or (self.leaves and _may_begin_a_graph(value))
+        made = (each for each in flatten(value, 3) if isinstance(each, Tensor) and "made" in each.roles)
+        begins = self.leaves and not all(each.detached for each in made)
+        return value is None or _may_hold_graph(value) or begins
 
     def _is_cut(self, node: ast.Call, frames: tuple[Frame, ...], depth: int) -> bool:
         """Whether a call gives a number, an array or a tensor without a graph: ``x.argmax(1).view(-1)``."""
@@ -329,27 +332,12 @@ class _Search:
         return any(isinstance(each, _OWN_CODE) for each in members(self.facts.evaluate(node, frames)))
 
 
-def _hands_over(event: Event) -> bool:
-    """Whether code that is not known is given something with a graph, or a model."""
-    given = [event.receiver, *(event.arguments.values() if event.arguments is not None else ())]
-    foreign = event.kind == "call" and not event.name.startswith(("torch.", "builtins."))
-    return (event.kind == "unknown_call" and any(map(_may_hold_graph, given))) or (
-        foreign and any(_is_model(each) for value in given for each in flatten(value, 2))
-    )
-
-
 def _is_harmless(event: Event) -> bool:
     """A loader, a figure, a transform: what holds no weights."""
     return event.kind in ("make", "construct") and not any(
-        _is_model(each) or (isinstance(each, Made) and each.kind in ("optimizer", "scaler", "scheduler"))
+        is_model(each) or (isinstance(each, Made) and each.kind in ("optimizer", "scaler", "scheduler"))
         for each in members(event.result)
     )
-
-
-def _is_model(value: Value) -> bool:
-    if isinstance(value, Instance):
-        return is_module_class(value)
-    return isinstance(value, Made) and value.kind in ("module", "model", "wrapper")
 
 
 def _may_hold_graph(value: Value | None) -> bool:
@@ -365,14 +353,6 @@ def _may_hold_graph(value: Value | None) -> bool:
         elif not isinstance(member, _PLAIN_VALUES) and not (isinstance(member, Unknown) and member.number):
             return True
     return False
-
-
-def _may_begin_a_graph(value: Value) -> bool:
-    return any(isinstance(each, Tensor) and "made" in each.roles and not each.detached for each in flatten(value, 3))
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    return node is None or isinstance(node, ast.Constant)
 
 
 def _places(target: ast.expr) -> Iterator[ast.expr]:
