@@ -248,3 +248,18 @@ def test_only_plain_frozen_classes_of_the_library_itself_are_compiled_later(
     assert ("_init_later" in names["A"].__init__.__qualname__) is later
     assert names["A"](1, b=3).a == 1
     assert dataclasses.dataclass.__qualname__ == "dataclass"
+
+
+METADATA = """
+from turbofix.cst import cst
+class Names(cst.CSTVisitor):
+    METADATA_DEPENDENCIES = (__import__("libcst.metadata").metadata.PositionProvider,)
+    def visit_Name(self, node):
+        print(node.value, self.get_metadata(self.METADATA_DEPENDENCIES[0], node).start.column)
+cst.MetadataWrapper(cst.parse_module("a = b")).visit(Names())
+"""
+
+
+def test_metadata_of_libcst_is_there_when_it_is_asked_for() -> None:
+    told = subprocess.run([sys.executable, "-c", METADATA], capture_output=True, text=True, check=False)
+    assert (told.stdout, told.stderr) == ("a 0\nb 4\n", "")

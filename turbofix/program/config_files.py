@@ -83,6 +83,7 @@ class ConfigFile:
     module: ModuleFile
     loader: yaml.SafeLoader
     top: yaml.MappingNode
+    lines: list[str]
 
     def keys(self) -> list[str]:
         """The names of its sections."""
@@ -91,7 +92,7 @@ class ConfigFile:
     def origin(self, node: yaml.Node, name: str = "") -> Origin:
         """Where a node stands, as a constant of a program's text would; its ``kind`` is the key before it."""
         start, end = node.start_mark, node.end_mark
-        lines = self.module.text.split("\n")
+        lines = self.lines
         constant = ast.Constant(node.value if isinstance(node.value, str) else None, name.rpartition(".")[2])
         constant.lineno, constant.end_lineno = start.line + 1, end.line + 1
         constant.col_offset = len(lines[start.line][: start.column].encode()) if start.line < len(lines) else 0
@@ -116,7 +117,8 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value
         for key, value in node.value:
             word = _scalar(file, key)
             below = f"{name}.{word}" if name else str(word)
-            mapping.entries[word] = Entry(_value(interp, file, value, below), True, file.origin(value, below))
+            made = _value(interp, file, value, below)
+            mapping.entries[word] = Entry(made, True, made.origin)
         return mapping
     if isinstance(node, yaml.SequenceNode):
         items = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
@@ -182,7 +184,7 @@ def _parsed(interp: Interpreter, path: Path) -> ConfigFile | None:
         return None
     if isinstance(top, yaml.MappingNode):
         module = ModuleFile(path, path.name, text, ast.Module([], []))
-        interp.configs[path] = ConfigFile(module, loader, top)
+        interp.configs[path] = ConfigFile(module, loader, top, text.split("\n"))
     return interp.configs[path]
 
 
