@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import SLOW, Ran, Run, runner
 
-from turbofix import cli, project
+from turbofix import project, telling
 from turbofix.codemod import GROUPS
 from turbofix.project import NothingToVerify
 from turbofix.source import Workspace
@@ -459,10 +459,10 @@ def test_color_only_on_a_terminal_whose_user_wants_it(monkeypatch: pytest.Monkey
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert cli.use_color(Stream(True))
-    assert not cli.use_color(Stream(False))
+    assert telling.use_color(Stream(True))
+    assert not telling.use_color(Stream(False))
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not cli.use_color(Stream(True))
+    assert not telling.use_color(Stream(True))
 
 
 def test_results_survive_a_narrow_encoding(script: Path, tmp_path: Path) -> None:
@@ -632,3 +632,16 @@ def test_verified_apply_of_a_script_that_is_right_already_is_no_failure(run: Run
     ran = run("apply", "--write", "--verify", "a.py")
     assert ran.code == 0
     assert "apply would change nothing" in ran.err
+
+
+def test_paths_alone_need_no_library_that_reads_options(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    code = "import sys, turbofix.__main__ as m\ntry: m.main()\nexcept SystemExit as e: "
+    code += "print(e.code, 'typer' in sys.modules)"
+    commands = [["analyze", "train.py"], ["analyze", "train.py", "--quiet"], ["analyze", "none.py"]]
+    told = [
+        subprocess.run([sys.executable, "-c", code, *each], cwd=tmp_path, capture_output=True, text=True, check=False)
+        for each in commands
+    ]
+    assert [each.stdout.split()[-2:] for each in told] == [["0", "False"], ["0", "True"], ["2", "False"]]
+    assert told[0].stdout.splitlines()[:-1] == told[1].stdout.splitlines()[:-1]

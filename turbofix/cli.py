@@ -5,33 +5,25 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turbofix import __version__, project, registry
+from turbofix import __version__, project, registry, telling
 from turbofix.config import ConfigError, parse_gpu, parse_torch_version
 from turbofix.findings import Risk
 from turbofix.project import Chosen, NothingToVerify, Outcome, shown
-from turbofix.records import dataclass
-from turbofix.report import renderer
 from turbofix.report.text import Style
-from turbofix.source import STDIN, Source, SourceError, Workspace, read_stdin
+from turbofix.source import STDIN, Source, SourceError, Workspace
+from turbofix.telling import CLEAN, FAILED, FOUND, Format, say
 
 if TYPE_CHECKING:
     from turbofix.verify import Options, Progress, Request, Verification
 
-CLEAN, FOUND, FAILED = 0, 1, 2
 NAMED = 4  # codemods that a line names
-INTERRUPTED = 130
-
-EXPECTED = (ConfigError, registry.PackError, registry.UnknownName, NothingToVerify)
-"""Errors whose argument is a sentence for the user."""
 
 
 def lighten(parameters: list[Any]) -> list[Any]:
@@ -128,39 +120,12 @@ def reporting(command: Callable[..., int]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except EXPECTED as error:
-            say(f"error: {error}")
-            code = FAILED
-        except KeyboardInterrupt:
-            say("interrupted")
-            code = INTERRUPTED
-        except Exception as error:
-            if os.environ.get("TURBOFIX_DEBUG"):
-                traceback.print_exc()
-            say(
-                f"error: turbofix stopped on a mistake of its own ({type(error).__name__}: {error}). Please report it, "
-                "with the command and, if you may, the script; TURBOFIX_DEBUG=1 shows where it happened."
-            )
-            code = FAILED
-        raise typer.Exit(code)
+        raise typer.Exit(telling.reported(command, *args, **kwargs))
 
     return run
 
 
 # --- options --------------------------------------------------------------------------------------------------------
-
-
-class Format(str, enum.Enum):
-    """The formats of findings."""
-
-    RICH = "rich"
-    CONCISE = "concise"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
-    MARKDOWN = "markdown"
 
 
 class VerifyFormat(str, enum.Enum):
@@ -291,17 +256,6 @@ Isolation = Annotated[
 KeepScratch = Annotated[bool, typer.Option("--keep-scratch", help="Keep the folder that the runs worked in.")]
 
 
-@dataclass(frozen=True)
-class Output:
-    """Where and how results are shown."""
-
-    format: Format = Format.RICH
-    file: Path | None = None
-    statistics: bool = False
-    verbose: bool = False
-    quiet: bool = False
-
-
 def choose(  # noqa: PLR0913
     select: list[str] | None,
     ignore: list[str] | None,
@@ -367,15 +321,8 @@ def analyze(  # noqa: PLR0913
     """List what slows the training program down, and what is already done right."""
     refuse_script_arguments(context)
     chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
-    inputs, workspace, errors = open_inputs(paths)
-    outcome = project.analyze(inputs, chosen, workspace, jobs)
-    show_findings(outcome, Output(output_format or Format.RICH, output_file, statistics, verbose, quiet))
-    show_problems(outcome, errors, verbose)
-    if not quiet:
-        advise(outcome, told=output_format in (None, Format.RICH) and not statistics)
-    if errors or outcome.errors:
-        return FAILED
-    return FOUND if outcome.fixable and not exit_zero else CLEAN
+    output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
+    return telling.told_findings(paths, chosen, output, jobs, exit_zero=exit_zero)
 
 
 @app.command(cls=RunningCommand)
@@ -410,7 +357,7 @@ def apply(  # noqa: PLR0913
     keep_scratch: KeepScratch = False,
 ) -> int:
     """Print the rewrite as a diff, or write it (--write); with --verify SCRIPT -- ARGS only what runs bear out."""
-    output = Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
+    output = telling.Output(output_format or Format.RICH, output_file, statistics, verbose, quiet)
     chosen = choose(select, ignore, risk, gpu, torch_version, likely=likely)
     if verify:
         if paths is None or len(paths) != 1 or Path(paths[0]).is_dir():
@@ -434,7 +381,7 @@ def apply(  # noqa: PLR0913
             raise ConfigError("standard input is rewritten to standard output, alone and without --write")
         return apply_to_stdin(chosen, verbose)
 
-    inputs, workspace, errors = open_inputs(paths)
+    inputs, workspace, errors = telling.open_inputs(paths)
     outcome = project.rewrite(inputs, chosen, workspace, jobs)
     pending = bool(outcome.texts)
     written: list[Path] = []
@@ -443,13 +390,13 @@ def apply(  # noqa: PLR0913
         errors += problems
         pending = False
     if statistics or output.format is not Format.RICH:
-        show_findings(outcome, output)
+        telling.show_findings(outcome, output)
     elif not write:
         errors += show_diff(outcome, workspace, output)
-    show_problems(outcome, errors, verbose)
+    telling.show_problems(outcome, errors, verbose)
     if not quiet:
         summarize(outcome, written, write)
-        advise(outcome, told=bool(outcome.texts))
+        telling.advise(outcome, told=bool(outcome.texts))
     if errors or outcome.errors:
         return FAILED
     return FOUND if pending and not exit_zero else CLEAN
@@ -517,7 +464,7 @@ def verify(  # noqa: PLR0913
         verification = no_verdict(str(reason), options)
     else:
         verification = run_verification(request, quiet, verbose)
-    show_verification(verification, Output(Format(output_format.value), output_file))
+    show_verification(verification, telling.Output(Format(output_format.value), output_file))
     return {"pass": CLEAN, "fail": FOUND}.get(verification.verdict, FAILED)
 
 
@@ -535,37 +482,26 @@ def explain(
     refuse_script_arguments(context)
     codemods = registry.load()
     if not codemod:
-        emit(pages.listing(codemods))
+        telling.emit(pages.listing(codemods))
         return CLEAN
     try:
-        emit(pages.page(registry.find(codemods, codemod)))
+        telling.emit(pages.page(registry.find(codemods, codemod)))
     except registry.UnknownName:
         said = pages.found(codemods, codemod)
         if said is None:
             raise
-        emit(said)
+        telling.emit(said)
     return CLEAN
 
 
 # --- doing ----------------------------------------------------------------------------------------------------------
 
 
-def open_inputs(paths: Sequence[str] | None) -> tuple[list[Path], Workspace, list[SourceError]]:
-    """The inputs, with standard input read where ``-`` is among them, and what could not be read of it."""
-    inputs = [Path(path) for path in paths or (".",)]
-    if Path(STDIN) not in inputs:
-        return inputs, Workspace(), []
-    source = read_stdin()
-    if isinstance(source, SourceError):
-        return [path for path in inputs if path != Path(STDIN)], Workspace(), [source]
-    return inputs, Workspace({Path.cwd() / STDIN: source}), []
-
-
 def apply_to_stdin(chosen: Chosen, verbose: bool) -> int:
     """Write the source from standard input, rewritten or not, to standard output."""
-    inputs, workspace, errors = open_inputs([STDIN])
+    inputs, workspace, errors = telling.open_inputs([STDIN])
     if errors:
-        show_problems(Outcome(()), errors, verbose)
+        telling.show_problems(Outcome(()), errors, verbose)
         return FAILED
     place = Path.cwd() / STDIN
     source = workspace.source(place)
@@ -578,13 +514,13 @@ def apply_to_stdin(chosen: Chosen, verbose: bool) -> int:
     data = source.encode(text)
     if isinstance(data, SourceError):
         errors, data = [data], source.data
-    emit(data)
-    show_problems(outcome, errors, verbose)
+    telling.emit(data)
+    telling.show_problems(outcome, errors, verbose)
     return FAILED if errors or outcome.errors else CLEAN
 
 
 def apply_verified(  # noqa: PLR0913
-    script: Path, arguments: tuple[str, ...], chosen: Chosen, options: Options, output: Output, write: bool
+    script: Path, arguments: tuple[str, ...], chosen: Chosen, options: Options, output: telling.Output, write: bool
 ) -> int:
     """Verify the rewrite of a script, and write (or print) what survived."""
     workspace = Workspace()
@@ -594,7 +530,7 @@ def apply_verified(  # noqa: PLR0913
         say(str(reason))
         return CLEAN
     verification = run_verification(request, output.quiet, output.verbose)
-    show_verification(verification, output if output.format is Format.JSON else Output(), to_stderr=not write)
+    show_verification(verification, output if output.format is Format.JSON else telling.Output(), to_stderr=not write)
     if verification.verdict not in ("pass", "fail"):
         return FAILED
     if not verification.kept:
@@ -605,10 +541,10 @@ def apply_verified(  # noqa: PLR0913
         from turbofix.report import diff
 
         tell_base(kept, workspace)
-        emit(diff.render(kept, workspace), output.file)
+        telling.emit(diff.render(kept, workspace), output.file)
         return FOUND
     written, errors = project.write_together(kept, workspace)
-    show_problems(Outcome(()), errors, output.verbose)
+    telling.show_problems(Outcome(()), errors, output.verbose)
     if not output.quiet:
         say(f"rewrote {', '.join(shown(path) for path in written)}" if written else "nothing was written")
     return FAILED if errors else CLEAN
@@ -666,29 +602,14 @@ def run_verification(request: Request, quiet: bool, verbose: bool = False) -> Ve
 # --- showing --------------------------------------------------------------------------------------------------------
 
 
-def show_findings(outcome: Outcome, output: Output) -> None:
-    """Findings in the chosen format."""
-    if output.statistics:
-        from turbofix.report import statistics
-
-        emit(statistics.render(outcome), output.file)
-    elif output.format is Format.RICH:
-        from turbofix.report import rich
-
-        style = Style(columns(), output.file is None and use_color(sys.stdout))
-        emit(rich.render(outcome, style, verbose=output.verbose), output.file)
-    else:
-        emit(renderer(output.format.value)(outcome), output.file)
-
-
-def show_diff(outcome: Outcome, workspace: Workspace, output: Output) -> list[SourceError]:
+def show_diff(outcome: Outcome, workspace: Workspace, output: telling.Output) -> list[SourceError]:
     """The diff, and the files that it could not be made for."""
     from turbofix.report import diff
 
     contents, errors = project.encode(outcome.texts, workspace)
     made = diff.render(contents, workspace)
     tell_base(contents, workspace)
-    emit(diff.colored(made) if output.file is None and use_color(sys.stdout) else made, output.file)
+    telling.emit(diff.colored(made) if output.file is None and telling.use_color(sys.stdout) else made, output.file)
     return errors
 
 
@@ -701,40 +622,21 @@ def tell_base(paths: Iterable[Path], workspace: Workspace) -> None:
         say(f"the diff is for {base}: apply it there, as with `git -C {base} apply`")
 
 
-def show_verification(verification: Verification, output: Output, to_stderr: bool = False) -> None:
+def show_verification(verification: Verification, output: telling.Output, to_stderr: bool = False) -> None:
     """The result of a verification."""
     from turbofix.report import verification as report
 
     if output.format is Format.JSON:
-        emit(report.render_json(verification), output.file)
+        telling.emit(report.render_json(verification), output.file)
         if verification.scratch is not None:
             say(f"the folder that the runs worked in was kept: {verification.scratch}")
         return
     stream = sys.stderr if to_stderr else sys.stdout
-    text = report.render(verification, Style(columns(), output.file is None and use_color(stream)))
+    text = report.render(verification, Style(telling.columns(), output.file is None and telling.use_color(stream)))
     if to_stderr:
         say(text)
     else:
-        emit(text, output.file)
-
-
-def show_problems(outcome: Outcome, errors: Sequence[SourceError], verbose: bool) -> None:
-    """What could not be done, for people."""
-    for report in outcome.errors:
-        say(f"error: {report.error}")
-    for error in errors:
-        say(f"error: {shown(error.path)}: {error.sentence}")
-    debug = verbose or bool(os.environ.get("TURBOFIX_DEBUG"))
-    for note in outcome.notes:
-        say(f"warning: a mistake of turbofix: {note if debug else note.partition(chr(10))[0]}")
-
-
-def advise(outcome: Outcome, *, told: bool) -> None:
-    """What the user may have got wrong; ``told``: the results say already what starts no training by itself."""
-    for warning in outcome.warnings:
-        say(f"warning: {warning}")
-    for hint in () if told else project.hints(outcome):
-        say(f"note: {hint}")
+        telling.emit(text, output.file)
 
 
 def summarize(outcome: Outcome, written: Sequence[Path], write: bool) -> None:
@@ -768,39 +670,3 @@ def tell_untried(outcome: Outcome) -> None:
     many = f"{len(untried)} more are" if len(untried) > 1 else "1 more is"
     tries, takes = ("tries them", "takes them") if len(untried) > 1 else ("tries it", "takes it")
     say(f"{many} likely ({shortened}): turbofix apply --verify {script} -- ARGS {tries}; --likely {takes} untried")
-
-
-def emit(result: str | bytes, file: Path | None = None) -> None:
-    """Write a result to standard output, or to ``file``; a reader that has gone away is no error."""
-    if file is not None:
-        try:
-            file.write_bytes(result.encode() if isinstance(result, str) else result)
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from error
-        return
-    try:
-        sys.stdout.flush()
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.buffer.write(result.encode(encoding, "backslashreplace") if isinstance(result, str) else result)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # What is left in the buffers must not raise again when the interpreter closes them.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say(message: str) -> None:
-    """A message for people, on standard error."""
-    sys.stderr.write(message.rstrip("\n") + "\n")
-
-
-def use_color(stream: Any) -> bool:
-    """Whether the stream is a terminal whose user wants color."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def columns() -> int:
-    """The width to write for: the terminal's, within what reads well."""
-    try:
-        return min(max(os.get_terminal_size(sys.stdout.fileno()).columns, 60), 120)
-    except (OSError, ValueError):
-        return 100

@@ -75,7 +75,8 @@ def unwanted_weights(analysis: Analysis) -> tuple[Unwanted, ...]:
     """Calls of layers and models that make attention weights, which keeps torch's fused kernels away, for nobody."""
     found = dict[Site, Unwanted]()
     for module in analysis.execution.modules.values():
-        for call in every(ast.Call, module.tree):
+        said = "MultiheadAttention" in module.text or "attn_implementation" in module.text
+        for call in every(ast.Call, module.tree) if said else ():
             one = _unwanted(analysis, call, module)
             if one is not None:
                 found[one.call] = one

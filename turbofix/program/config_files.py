@@ -103,7 +103,7 @@ class ConfigFile:
 # --- from nodes to values ---------------------------------------------------------------------------------------------
 
 
-def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value:
+def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Mapping | Sequence | Option:
     """What a node of a file stands for; ``name`` is the way to it from the top."""
     import yaml
 
@@ -121,7 +121,7 @@ def _value(interp: Interpreter, file: ConfigFile, node: Any, name: str) -> Value
             mapping.entries[word] = Entry(made, True, made.origin)
         return mapping
     if isinstance(node, yaml.SequenceNode):
-        items = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
+        items: list[Value] = [_value(interp, file, each, f"{name}[{number}]") for number, each in enumerate(node.value)]
         return Sequence(items, interp.control, origin, "list")
     const = Const(_scalar(file, node), origin)
     return Option(f"{name} in {file.module.name}", const, origin, HOW, isinstance(const.value, bool))

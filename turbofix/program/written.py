@@ -501,21 +501,14 @@ def _is_decoded(node: ast.AST, given: list[tuple[str, ast.expr]]) -> bool:
 
 def read_back(written: Written) -> Found:
     """``if os.path.exists(cache):`` with what loads it: what was prepared before is read."""
+    files = ("pickle.load", "numpy.load", "joblib.load", "pandas.read_pickle")
     for module in written.modules:
-        for test in every(ast.If, module.tree):
+        loads = {id(call) for call, _, full in named_calls(module.tree) if full in files}
+        for test in every(ast.If, module.tree) if loads else ():
             asked = {last(each) for each in walk(test.test) if isinstance(each, ast.Call)}
             if asked & {"exists", "isfile", "is_file"} and not _tests_not(test.test):
-                said = [each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call)]
-                names = {id(call): full for call, _, full in named_calls(module.tree)}
-                for call in said:
-                    if names[id(call)] in (
-                        "pickle.load",
-                        "numpy.load",
-                        "joblib.load",
-                        "pandas.read_pickle",
-                    ):
-                        yield call, module
-                        break
+                said = (each for each in walk_here(ast.Module(test.body, [])) if isinstance(each, ast.Call))
+                yield from [(call, module) for call in said if id(call) in loads][:1]
 
 
 def _tests_not(test: ast.AST) -> bool:
