@@ -33,7 +33,8 @@ When refused
 
 Risk
     equivalent: the same arithmetic; a product and a sum may be rounded once instead of twice. Where the weights are
-    given other memory, it is rounded as before, and the new ones lie beside the old ones for a moment.
+    given other memory, it is rounded as before, and the new ones lie beside the old ones for a moment. Where there may
+    be nothing to average, as among buffers, that is asked first.
 
 Measured
     No figure: it depends on how many parameters there are, and how small.
@@ -115,30 +116,33 @@ def rewrite(finding: Finding, edit: Edit) -> None:
     def call(name: str) -> str:
         return edit.name(f"torch._foreach_{name}", at)
 
+    then: list[str] = []  # what is done with the lists
     if plan.done:
         each = f"{plan.base} for {plan.target} in " if asked or plan.base != plan.target else "*"
-        lines = [f"{others} = [{each}{plan.iterated}{asked}]"]
-        lines += [f"{call(name)}({others}, {number})" for name, number in plan.done]
-        edit.replace_lines(at, at, *lines)
-        return
-    if plan.plain is not None and not asked:
-        names = f"{bases}, {others}" if plan.plain == "same" else f"{others}, {bases}"
-        lines = [f"{names} = zip(*{plan.iterated})"]
+        lines, tensors = [f"{others} = [{each}{plan.iterated}{asked}]"], others
+        then += [f"{call(name)}({others}, {number})" for name, number in plan.done]
     else:
-        taken, source = f"({plan.base}, {plan.other}) for {plan.target} in ", plan.iterated
-        lines = []
-        if plan.rest is not None or at.column + len(taken) + len(source) + len(asked) > LONG:
+        names = f"{others}, {bases}" if plan.plain == "other" and not asked else f"{bases}, {others}"
+        taken, source, lines = f"({plan.base}, {plan.other}) for {plan.target} in ", plan.iterated, []
+        long = not plan.hollow and at.column + len(taken) + len(source) + len(asked) > LONG
+        if plan.rest is not None or (long and (plan.plain is None or asked)):
             source = edit.free_name("pairs", at, (bases, others))
             lines.append(f"{source} = {plan.iterated}" if plan.rest is None else f"{source} = list({plan.iterated})")
-        lines.append(f"{bases}, {others} = zip(*({taken}{source}{asked}))")
-
-    if plan.weight is None:
-        lines.append(f"{call('copy_')}({bases}, {others})")
-    elif plan.scale is None:
-        lines.append(f"{call('lerp_')}({bases}, {others}, {plan.weight})")
-    else:
-        lines.append(f"{call('mul_')}({bases}, {plan.scale})")
-        lines.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
+        tensors = edit.free_name("tensors" if plan.rest is not None else "pairs", at, (bases, others))
+        plain = plan.plain is not None and not asked
+        if plan.hollow:
+            lines.append(f"{tensors} = list({source})" if plain else f"{tensors} = [{taken}{source}{asked}]")
+            then.append(f"{names} = zip(*{tensors})")
+        else:
+            then.append(f"{names} = zip(*{source})" if plain else f"{names} = zip(*({taken}{source}{asked}))")
+        if plan.weight is None:
+            then.append(f"{call('copy_')}({bases}, {others})")
+        elif plan.scale is None:
+            then.append(f"{call('lerp_')}({bases}, {others}, {plan.weight})")
+        else:
+            then.append(f"{call('mul_')}({bases}, {plan.scale})")
+            then.append(f"{call('add_')}({bases}, {others}, alpha={plan.weight})")
+    lines += [f"if {tensors}:", *(f"    {line}" for line in then)] if plan.hollow else then
     if plan.rest is not None:
         test = f"({plan.test})" if " " in (plan.test or "") else plan.test
         lines += [f"for {plan.target} in {source}:", f"    if not {test}:", f"        {plan.rest}"]
@@ -158,13 +162,12 @@ def renew(plan: Averaging, edit: Edit) -> None:
     listed = f"list({plan.iterated})"
     if plan.test is not None:
         listed = f"[{parameter} for {plan.target} in {plan.iterated} if {plan.test}]"
-    edit.replace_lines(
-        at,
-        at,
-        f"{pairs} = {listed}",
+    lines = [
         f"{averages} = {edit.name('torch._foreach_mul', at)}({kept}, {plan.scale})",
         f"{weights} = {edit.name('torch._foreach_mul', at)}({given}, {plan.weight})",
         f"{averages} = {edit.name('torch._foreach_add', at)}({averages}, {weights})",
         f"for {parameter}, {averaged} in zip({pairs}, {averages}):",
         f"    {plan.base} = {averaged}",
-    )
+    ]
+    lines = [f"if {pairs}:", *(f"    {line}" for line in lines)] if plan.hollow else lines
+    edit.replace_lines(at, at, f"{pairs} = {listed}", *lines)

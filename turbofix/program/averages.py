@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -29,6 +30,9 @@ from turbofix.program.values import (
 )
 from turbofix.records import dataclass
 
+_STATES = {"state_dict": "state", "buffers": "buffers", "named_buffers": "buffers"}
+_SOME_PASS = re.compile(r"requires_grad|floating_point")
+"""What is asked of parameters, and some of those that are trained pass."""
 _PLAIN = (Const, Option, Computed, Host)
 
 
@@ -139,9 +143,10 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
                 why = f"whether `{text(name)}` is a plain number is not known"
             unsure = unsure or not values or not all(known)
     kinds = set(_sources(analysis, loop, formula, frames))
-    if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds & {"parameters", "state"}:
+    if isinstance(formula.base, ast.Subscript) and formula.renewed and not kinds & {"parameters", "state", "buffers"}:
         return None
-    if "state" in kinds and formula.summed and not formula.renewed:  # `mul_` would have stopped at a whole number
+    # `mul_` would have stopped at a whole number
+    if kinds & {"state", "buffers"} and formula.summed and not formula.renewed:
         why = "a state also holds buffers, some of which may be whole numbers and are no weights"
     unsure = unsure or kinds != {"parameters"}
     plain: Literal["same", "other"] | None = None
@@ -164,6 +169,8 @@ def _averaging(analysis: Analysis, event: Event, loop: ast.For, frames: tuple[Fr
         rest=ast.unparse(rest[0]) if rest else None,
         done=tuple((method, text(each)) for method, each in formula.done),
         unsure=unsure,
+        hollow="buffers" in kinds
+        or not (kinds & {"parameters", "state"} if test is None else _SOME_PASS.search(text(test))),
         why_not=why,
     )
 
@@ -240,7 +247,7 @@ def _is_place(node: ast.expr) -> bool:
 
 
 def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[Frame, ...]) -> Iterator[str]:
-    """Where what the loop goes through and looks up comes from: "parameters", "state", or something else."""
+    """Where what the loop goes through and looks up comes from: "parameters", "state", "buffers", or something else."""
     facts, frame = analysis.facts, frames[-1]
 
     def asked(name: ast.Name, seen: set[str]) -> Iterator[str]:
@@ -264,14 +271,14 @@ def _sources(analysis: Analysis, loop: ast.For, formula: Formula, frames: tuple[
             if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
                 owners.update(walk(node.value))
                 yield "parameters"
-            elif isinstance(node, ast.Attribute) and node.attr in ("state_dict", "buffers", "named_buffers"):
-                yield "state"
+            elif isinstance(node, ast.Attribute) and node.attr in _STATES:
+                yield _STATES[node.attr]
             elif isinstance(node, ast.Name) and node.id not in own and isinstance(node.ctx, ast.Load):
                 named = set(asked(node, set()))
                 if named & {"parameters", "named_parameters"}:
                     yield "parameters"
-                elif named & {"state_dict", "buffers", "named_buffers"}:
-                    yield "state"
+                elif states := named & _STATES.keys():
+                    yield from sorted(_STATES[each] for each in states)
                 elif part is not loop.iter or isinstance(facts.places.parent(node, frame.module), ast.Subscript):
                     yield "other"
 

@@ -1436,7 +1436,8 @@ class Averaging:
     the loop runs over a ``zip`` of both, in this order ("same") or the other one. ``renewed``: ``base`` is given other
     memory (``kept.data = ...``). ``test`` is what is asked of each, ``rest`` what is done to all that
     do not pass; ``done`` are methods that change ``base`` by a number. ``unsure``: what it goes through may be
-    something else. ``why_not`` is what may be no weight.
+    something else. ``hollow``: it may find none, as among the buffers of most networks. ``why_not`` is what may be no
+    weight.
     """
 
     loop: Site
@@ -1452,6 +1453,7 @@ class Averaging:
     rest: str | None = None
     done: tuple[tuple[str, str], ...] = ()
     unsure: bool = False
+    hollow: bool = False
     why_not: str | None = None
 
 
