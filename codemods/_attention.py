@@ -32,11 +32,17 @@ def _by_layers(model: Model) -> Evidence | None:
     return Evidence(f"`{model.name or 'the model'}` is made with {found}", model.site) if found is not None else None
 
 
-def goes_on_from(models: Sequence[Model]) -> str | None:
-    """Why a recipe stays as it is where pretrained weights are trained on."""
-    if any(layer.endswith(".from_pretrained") for model in models for layer in model.layers):
+def goes_on_from(program: TrainingProgram, models: Sequence[Model]) -> str | None:
+    """Why a recipe stays as it is where pretrained weights are trained on, and no training of its own goes on."""
+    own = any(each.state_loads for each in program.optimizers)
+    if any((each.pretrained and not own) or is_pretrained(each) for each in models):
         return "it goes on from pretrained weights, which rarely need it: the recipe is yours to change"
     return None
+
+
+def is_pretrained(model: Model) -> bool:
+    """Whether a part of a model is a library's, with its weights."""
+    return any(layer.endswith(".from_pretrained") for layer in model.layers)
 
 
 def attention_in(program: TrainingProgram, step: Step, trained: Site | None) -> Evidence | None:

@@ -38,6 +38,9 @@ class Copying:
         return Worth.SOME if pins and not all(is_kept(program, loader) for loader in self.loaders) else Worth.SMALL
 
 
+KEPT = "; preload-dataset, which is better, makes it needless"
+
+
 def is_kept(program: TrainingProgram, loader: Loader) -> bool:
     """Whether ``preload-dataset`` is offered, after which nothing of a loader is copied in the loop."""
     return any(each.loader == loader.site and not each.heavy and each.why_not is None for each in program.preloads)
@@ -57,7 +60,8 @@ def copyings(program: TrainingProgram) -> Iterator[Copying]:
         if is_in_the_way(transfer.non_blocking):
             yield Copying(transfer, loaders, "given")
             continue
-        if loaders and all(pinning(each) == "no" or each.first_only or is_idle(program, each) for each in loaders):
+        unread = (each.first_only or each.role == "unused" or is_idle(program, each) for each in loaders)
+        if loaders and all(idle or pinning(each) == "no" for each, idle in zip(loaders, unread, strict=True)):
             continue
         if transfer.non_blocking.state != "absent":
             continue

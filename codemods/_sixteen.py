@@ -10,7 +10,7 @@ from turbofix.edits import Edit, Refuse
 from turbofix.findings import Site, Worth
 from turbofix.program.libraries import NO_MIXING, unfit_for_half
 from turbofix.program.model import Called, Model, Step, TrainingProgram
-from turbofix.program.sizes import batch_of, is_bound_by_launches
+from turbofix.program.sizes import batch_of
 
 from ._loaders import node_of
 from ._precision import (
@@ -27,11 +27,10 @@ from ._precision import (
     version,
 )
 from ._scaler import holds
+from ._work import worth_of_work
 
 VOLTA, AMPERE = (7, 0), (8, 0)
 AUTOCAST_SINCE = (1, 10)  # torch.autocast
-TINY_BATCH, TINY_CHANNELS, TINY_INPUTS, TINY_AREA = 64, 64, 9216, 1 << 21
-"""Up to here a layer takes a GPU no longer than its launch, and casts cost more than 16 bits save."""
 LOGIT_LOSSES = {
     "torch.nn.BCELoss": "BCEWithLogitsLoss",
     "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy_with_logits",
@@ -64,37 +63,12 @@ def worth_of(program: TrainingProgram, step: Step) -> Worth | None:
     models = models_of(program, step)
     if not may_contain(models, (step,), MATMULS | RECURRENT | CONVOLUTIONS, PRODUCTS | CONVOLVING):
         return None
-    batch = batch_of(program, step)
-    if not models or any(model.layers & RECURRENT for model in models):
-        return Worth.SOME
-    if batch is None:
-        return Worth.HIGH
+    worth = worth_of_work(program, models, batch_of(program, step), step.loaders)
+    # the scores of a narrow attention are as small as its layers; of other products by hand nothing is known
     by_hand = [call for call in step.calls if call.qualname in PRODUCTS | CONVOLVING]
-    if by_hand and (any(call.of_weights for call in by_hand) or not any(each.products.by_position for each in models)):
-        return Worth.HIGH  # the scores of a narrow attention are as small as its layers; of others nothing is known
-    tiny = all(
-        is_bound_by_launches(model.products, batch)
-        if not model.products.beside_convolutions
-        else not by_hand and batch <= TINY_BATCH and is_tiny(model)
-        for model in models
-    )
-    return Worth.SMALL if tiny else Worth.HIGH
-
-
-def is_tiny(model: Model) -> bool:
-    """Whether a convolutional network has such small layers that each is over before the next one is launched.
-
-    How large the pictures are is not known; they are small where a classifier takes the last maps whole.
-    """
-    products = model.products
-    inputs = [layer.inputs or 0 for layer in products.layers]
-    if not products.beside_convolutions or products.of_sequences or products.embeds:
-        return False
-    if not products.complete or products.channels is None or products.channels > TINY_CHANNELS:
-        return False
-    if any(each.elements is None or each.elements > TINY_AREA for each in products.layers):
-        return False
-    return bool(inputs) and products.channels < max(inputs) <= TINY_INPUTS
+    scores = any(each.products.by_position for each in models)
+    unknown = any(call.of_weights for call in by_hand) or (by_hand and not scores)
+    return Worth.SOME if worth is Worth.SMALL and unknown else worth
 
 
 def refuse_program(program: TrainingProgram, here: Path, around: Sequence[Site] | None = None) -> None:

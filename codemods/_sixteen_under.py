@@ -12,7 +12,7 @@ from turbofix.edits import Refuse
 from turbofix.findings import Finding, InPlace, Refusal, Site, Worth
 from turbofix.program.evidence import of_forward, of_value
 from turbofix.program.model import Called, ModuleSteps, Owner, Step, Training, TrainingProgram
-from turbofix.program.sizes import is_bound_by_launches
+from turbofix.program.sizes import SMALL_BATCH
 
 from ._loaders import reason_beside
 from ._precision import CONVOLUTIONS, MATMULS, RECURRENT, called, models_of, said
@@ -20,9 +20,7 @@ from ._scaler import holds
 from ._sixteen import (
     AMPERE,
     LOGIT_LOSSES,
-    TINY_BATCH,
     VOLTA,
-    is_tiny,
     islands,
     needs_float16,
     optimizer_names,
@@ -49,6 +47,7 @@ from ._trainers import (
 from ._trainers import called as called_by
 from ._trainers import judged as judged_setting
 from ._trainers import why_not as why_not_setting
+from ._work import worth_of_work
 
 NETWORKS = ("torchvision.models.", "timm.", "transformers.", "segmentation_models_pytorch.", "torchaudio.models.")
 """Libraries whose networks multiply or convolve."""
@@ -150,7 +149,7 @@ def under_lightning(codemod: Codemod, program: TrainingProgram) -> Iterator[Find
         half, full = ('"bf16"', "32") if plain else ('"bf16-mixed"', '"32-true"')
         half = half if not narrow else "16" if plain else '"16-mixed"'
         value = half if is_cuda else f"{half} if {{torch.cuda.is_available}}() else {full}"
-        sure = program.complete and worth is not Worth.SMALL and is_plain(training.module) and not narrow
+        sure = program.complete and is_plain(training.module) and not narrow
         kept = islands(program, training.module.calls) if training.module is not None else ()
         sure = sure and not is_sharded(training) and not kept
         assumes = (
@@ -171,14 +170,8 @@ def worth_under_lightning(program: TrainingProgram, training: Training) -> Worth
     if not layers & (MATMULS | RECURRENT | CONVOLUTIONS):
         return None if all(model.layers_complete for model in whole) else Worth.SOME
     sizes = [size for loader in program.loaders for size in loader.samples.values]
-    batch = max((size for size in sizes if isinstance(size, int)), default=TINY_BATCH)
-    tiny = all(
-        is_tiny(model)
-        if model.products.beside_convolutions
-        else bool(model.products.layers) and is_bound_by_launches(model.products, batch)
-        for model in whole
-    )
-    return Worth.SMALL if tiny else Worth.HIGH
+    batch = max((size for size in sizes if isinstance(size, int)), default=SMALL_BATCH)
+    return worth_of_work(program, whole, batch, [each.site for each in program.loaders])
 
 
 def why_not_under_lightning(program: TrainingProgram, training: Training, narrow: bool) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
@@ -17,6 +18,9 @@ from ._loaders import is_inside
 from ._pages import Pages, pages_of
 from ._syncs import BatchLoop, loop_words, read_text, shows_in, why_it_stays
 from ._throttling import Throttling, begun, ended, throttling
+
+CHECKING = re.compile(r"torchmetrics\.(\w+\.)*\w*(accuracy|precision|recall|f1|auroc|confusion|jaccard)", re.IGNORECASE)
+"""Figures of classes, which are looked at for numbers that are no class (``validate_args``)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,13 @@ class Outlook:
         loop = self.waiting.loop.loop.site
         certain = [each for each in self.staying(but) if each[0].guard.kind != "config"]
         found = min(certain, key=lambda other: not is_inside(other[0].site, loop), default=None)
-        return f"; {sentence(self.waiting.loop, *found)}" if found is not None else ""
+        if found is not None:
+            return f"; {sentence(self.waiting.loop, *found)}"
+        checks = next((each for each in self.waiting.loop.calls if CHECKING.match(each.qualname)), None)
+        if checks is None:
+            return ""
+        where = checks.site.line_from(loop.path)
+        return f"; torchmetrics looks at its input on {where}, and still waits {loop_words(self.waiting.loop)}"
 
 
 def outlook(program: TrainingProgram, waiting: Waiting) -> Outlook:

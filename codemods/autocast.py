@@ -67,6 +67,7 @@ from turbofix.program.model import (
     Sync,
     TrainingProgram,
 )
+from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 
 from ._loaders import whole
@@ -103,6 +104,7 @@ from ._trainers import (
     Switch,
     set_switch,
 )
+from ._work import is_over_at_once
 
 codemod = Codemod(
     __name__,
@@ -193,7 +195,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         place = step.forwards[0].first if step.forwards else step.loop.site
         if place in taken:
             continue
-        if worth is Worth.SMALL:
+        batch = batch_of(program, step)
+        if worth is Worth.SMALL and all(is_over_at_once(model, batch) for model in models_of(program, step)):
             taken.add(place)
             yield codemod.in_place(place, "its layers are over before the next one is launched: 16 bits bring nothing")
             continue

@@ -38,7 +38,7 @@ Measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from turbofix.assumptions import LAYOUT_FREE, NO_OLD_CHECKPOINT, ON_GPU, PICTURES, Assumption
 from turbofix.codemod import Codemod
@@ -46,10 +46,12 @@ from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_loop
 from turbofix.program.model import Framework, Model, Step, TrainingProgram
+from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 
 from ._precision import autocast_of, called, is_unknown, on_a_gpu
 from ._trainers import MIXED, is_sharded, on_gpu
+from ._work import worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -148,7 +150,11 @@ def offered(program: TrainingProgram, plan: Plan, models: list[Model], gpu: tupl
     )
     seen = (Evidence("it is moved to its device" if plan.method else "it is trained", plan.moved), of_loop(steps[0]))
     site = models[0].site if len(models) == 1 else plan.moved
-    worth = min(worth_of(model, in_16) for model in models)
+    worth = min(
+        worth_of(program, model, batch_of(program, step), step.loaders, in_16)
+        for model in models
+        for step in steps_of(program, model)
+    )
     return codemod.finding(site, saying(models), plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -194,15 +200,13 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
                 LAYOUT_FREE,
             )
             plan = Plan(starts, "after" if training.inside else "", text, program.layouts.views)
-            worth = worth_of(model, in_16)
+            worth = worth_of(program, model, None, [each.site for each in program.loaders], in_16)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
-def worth_of(model: Model, in_16: bool) -> Worth:
-    """How much the order may bring: little for a network that is known to be thin."""
-    if not works(model) and all(each.inputs and each.outputs for each in model.convolutions):
-        return Worth.SMALL
-    return Worth.HIGH if in_16 else Worth.SOME
+def worth_of(program: TrainingProgram, model: Model, batch: int | None, read: Iterable[Site], in_16: bool) -> Worth:
+    """How much the order may bring: less in full precision than in 16 bits."""
+    return max(worth_of_work(program, (model,), batch, read), Worth.HIGH if in_16 else Worth.SOME)
 
 
 def is_little(model: Model, by_hand: bool = False) -> str | None:

@@ -111,7 +111,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             continue
         message = "gradients are not clipped: one odd batch can throw the weights of a transformer off"
         seen = (of_loop(step), attention)
-        reason = why_not(program, step) or goes_on_from(models_of(program, step))
+        reason = why_not(program, step) or goes_on_from(program, models_of(program, step))
         weights = next((each for each in step.weights if each.update == update.site), Weights(update.site))
         reason = reason or weights.why_not
         if reason is not None or weights.text is None:
@@ -148,7 +148,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             yield there
             continue
         seen = (attention, of_value(SWITCH, training.argument(SWITCH), training.site))
-        reason = why_not_under_lightning(program, training) or goes_on_from(training.models)
+        reason = why_not_under_lightning(program, training) or goes_on_from(program, training.models)
         if reason is not None:
             yield codemod.refuse(training.site, message, reason, evidence=seen)
         else:

@@ -46,15 +46,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from turbofix.assumptions import COMPILES, LONG_ENOUGH, ON_GPU, ONE_SIZE, OPTION_DEFAULT, RECENT_TORCH
+from turbofix.assumptions import COMPILES, FEW_SIZES, LONG_ENOUGH, ON_GPU, OPTION_DEFAULT, RECENT_TORCH
 from turbofix.codemod import Codemod
 from turbofix.edits import Edit
 from turbofix.findings import Evidence, Finding, Gain, InPlace, Refusal, Risk, Site, Worth
 from turbofix.program.evidence import of_device, of_loop, of_value
 from turbofix.program.model import Compiling, Evaluation, Framework, Model, Step, Training, TrainingProgram
-from turbofix.program.sizes import batch_of, has_noticeable
+from turbofix.program.sizes import batch_of
 from turbofix.records import dataclass
 
+from ._attention import is_pretrained
 from ._loaders import reason_beside
 from ._options import TurnedOn, turn_on, turned_on
 from ._precision import (
@@ -91,6 +92,7 @@ from ._trainers import (
 )
 from ._trainers import on_gpu as trains_on_gpu
 from ._trainers import why_not as why_not_setting
+from ._work import is_wide, worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -99,7 +101,7 @@ codemod = Codemod(
     gain=Gain(1.0, 2.3, source="geometric mean 1.41 (ASPLOS 2024); GPT-2 124M 2.3x (Karpathy, build-nanogpt)"),
     after=("autocast", "fused-optimizer"),
     known_as=("torch.compile", "inductor"),
-    assumes=(ON_GPU, COMPILES, ONE_SIZE, LONG_ENOUGH, RECENT_TORCH, OPTION_DEFAULT),
+    assumes=(ON_GPU, COMPILES, FEW_SIZES, LONG_ENOUGH, RECENT_TORCH, OPTION_DEFAULT),
     otherwise="no model was recognised here that would gain more from a compiler than compiling takes",
 )
 
@@ -114,7 +116,7 @@ FEW = 6_000
 PASSES, EPOCHS, LONG = 2, 3, 1_000
 """Passes over data, and of a ``Trainer`` by default, which most often are over soon; what one not known may be."""
 
-WIDE, NARROW = 128, 64
+NARROW = 64
 SWITCH = "torch_compile"
 NETWORKS = (
     *("transformers.", "timm.", "torchvision.models.", "segmentation_models_pytorch.", "monai.networks.nets."),
@@ -185,7 +187,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             if reason is None and (switch is None or switch.site.kind == "Call"):
                 reason = f"it is left to {said(off)}: pass it, or turn it on there"
         passes = [step.passes or LONG for step in steps if step.loaders]
-        few = longest is None and are_few(max(passes, default=None), model)
+        few = longest is None and are_few(max(passes, default=None), model, EPOCHS if is_pretrained(model) else PASSES)
         if reason is not None:
             yield codemod.refuse(model.site, message, reason, evidence=seen)
             continue
@@ -198,17 +200,18 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         told.add(plan)
         place = plan.site if isinstance(plan, TurnedOn) else model.site
         seen = (*seen, *(() if isinstance(plan, TurnedOn) else of_device(compiling.place, plan.place)))
-        works = any(has_noticeable_work(program, model, step) for step in steps)
+        worths = [worth_of_work(program, (model,), batch_of(program, step), step.loaders) for step in steps]
         plain = differ is None and model.wrapped != COPYING
+        works = any(is_wide(model, batch_of(program, step)) for step in steps)
         earned = works and longest is not None and longest >= ENOUGH
         assumes = (
             *gpu,
             *(() if plain and program.complete and is_seen_through(model, steps) else (COMPILES,)),
-            *(() if (differ and not switch) or has_one_size(program, model, steps) else (ONE_SIZE,)),
+            *(() if (differ and not switch) or has_one_size(program, model, steps) else (FEW_SIZES,)),
             *(() if earned else (LONG_ENOUGH,)),
             *((OPTION_DEFAULT,) if off.option is not None else ()),
         )
-        worth = Worth.SMALL if few else Worth.HIGH if works and plain else Worth.SOME
+        worth = Worth.SMALL if few else max(min(worths), Worth.HIGH if plain else Worth.SOME)
         yield codemod.finding(place, message, plan=plan, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -231,7 +234,7 @@ def over_soon(steps: int | None) -> str | None:
     return f"its {steps:,} steps or so hardly earn back the minute that compiling takes"
 
 
-def are_few(passes: int | None, model: Model, few: int = PASSES) -> bool:
+def are_few(passes: int | None, model: Model, few: int) -> bool:
     """Whether a training that makes so many passes over data of unknown size is most likely too short.
 
     The texts that a language model learns from may be as long as they like.
@@ -264,18 +267,21 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
             if is_sharded(training):
                 reason = "a strategy or plugin of the trainer may wrap its layers one by one"
             reason = reason or over_soon(number(training, "max_steps"))
-            few = are_few(number(training, "max_epochs"), model)
+            few = are_few(number(training, "max_epochs"), model, PASSES)
             if reason is not None:
                 yield codemod.refuse(model.site, message, reason, evidence=seen)
                 continue
             one_size = differ or (bool(loaders) and program.complete and have_one_size(program, loaders, resized))
-            open_ones = (*((ON_GPU,) if gpu is None else ()), COMPILES, *(() if one_size else (ONE_SIZE,)), LONG_ENOUGH)
-            works = any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions)
-            works = works or has_noticeable(model.products, None)
+            open_ones = (
+                *((ON_GPU,) if gpu is None else ()),
+                COMPILES,
+                *(() if one_size else (FEW_SIZES,)),
+                LONG_ENOUGH,
+            )
             by_name = model.compiling is not None and model.compiling.by_name
             message += DYNAMIC if differ else ""
             plan = Plan(starts, text, ASKED, not training.inside, differ, by_name)
-            worth = Worth.SMALL if few else Worth.HIGH if works else Worth.SOME
+            worth = Worth.SMALL if few else worth_of_work(program, (model,), None, loaders)
             yield codemod.finding(model.site, message, plan=plan, evidence=seen, assumes=open_ones, worth=worth)
 
 
@@ -308,7 +314,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
         plain = plain and not training.overrides & (STEPPING | LOADING)
         assumes = (
             *(() if plain else (COMPILES,)),
-            *(() if has_one_length(training) and training.stacks else (ONE_SIZE,)),
+            *(() if has_one_length(training) and training.stacks else (FEW_SIZES,)),
             *(() if (longest or 0) >= ENOUGH else (LONG_ENOUGH,)),
         )
         plan = Switch(SWITCH, "{torch.cuda.is_available}()")
@@ -360,13 +366,6 @@ def is_narrow(model: Model) -> bool:
     if model.convolutions or products.by_position or products.of_graphs or not (products.complete and products.layers):
         return False
     return all(bool(each.sides) and max(each.sides) <= NARROW for each in products.layers)
-
-
-def has_noticeable_work(program: TrainingProgram, model: Model, step: Step) -> bool:
-    """Whether a step is known to have noticeable work in a model."""
-    if any(each.whole or min(each.inputs or 0, each.outputs or 0) >= WIDE for each in model.convolutions):
-        return True
-    return has_noticeable(model.products, batch_of(program, step))
 
 
 def is_seen_through(model: Model, steps: list[Step]) -> bool:

@@ -84,7 +84,8 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             yield codemod.refuse(each.site, message, each.why_not, risk=risk, evidence=seen)
         else:
             plan = Plan(each.statements, each.above)
-            yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen)
+            worth = Worth.SMALL if each.cheap else None
+            yield codemod.finding(each.site, message, plan=plan, risk=risk, evidence=seen, worth=worth)
     for kept in program.filters:
         message = f"`{kept.kind}` computes its filters anew whenever it is built, for each item or forward pass"
         risk = Risk.EXACT

@@ -56,7 +56,7 @@ from turbofix.program.names import dotted, targets, walk_here
 from turbofix.program.pinning import pinning
 from turbofix.records import dataclass
 
-from ._copies import Copying, copyings
+from ._copies import KEPT, Copying, copyings, is_kept
 from ._loaders import called, copies_itself, is_timed
 from ._pages import pages_of
 from ._precision import filled, version
@@ -127,9 +127,10 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
         if copy.value is None:
             yield codemod.refuse(transfer.site, message, copy.why_not, evidence=seen)
         else:
+            kept = bool(loaders) and all(is_kept(program, loader) for loader in loaders)
             yield codemod.finding(
                 transfer.site,
-                message,
+                message + KEPT * kept,
                 plan=Plan(tuple((each.transfer, each.value) for each in group if each.value is not None)),
                 evidence=seen,
                 for_speed=timed,

@@ -50,7 +50,7 @@ from turbofix.program.model import Evaluation, Framework, Loader, Step, Training
 from turbofix.program.pinning import BY_DEEPSPEED, gives_graphs, is_idle, pinning, sparse
 from turbofix.records import dataclass
 
-from ._copies import Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
+from ._copies import KEPT, Copying, eased, goes_to_gpu, is_kept, wish_is_elsewhere
 from ._loaders import ONCE, called, copies_itself, is_once, is_timed, reason_beside
 from ._precision import cuda_test, on_a_gpu, requote
 from ._trainers import LOADING, is_on, on_gpu, stays_on_cpu
@@ -121,10 +121,11 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
             here = pin.edit_at in (None, pin.site)  # else a name of the test may not be there
             test = cuda_test(loader.goes_to) if copy and here else None
             plan = Plan(loader.site, pin.edit_at or pin.site, test, loader.spelled_out)
-            little = BATCHES_ON_HOST in assumes or is_kept(program, loader) or loader.role == "evaluation"
+            kept = is_kept(program, loader)
+            little = BATCHES_ON_HOST in assumes or kept or loader.role == "evaluation"
             yield codemod.finding(
                 plan.value or loader.site,
-                message,
+                message + KEPT * kept,
                 plan=plan,
                 evidence=seen,
                 for_speed=timed,
@@ -209,10 +210,10 @@ def why_not(program: TrainingProgram, loader: Loader) -> str | None:
 
 
 def is_read_once(program: TrainingProgram, loader: Loader) -> bool:
-    """Whether the loader only serves evaluations that run once."""
+    """Whether the loader only serves evaluations that run once, as that of a trainer's ``test`` does."""
     loops: tuple[Step | Evaluation, ...] = (*program.steps, *program.evaluations)
     reading = [is_once(program, each) for each in loops if loader.site in each.loaders]
-    return bool(reading) and all(reading)
+    return all(reading) if reading else loader.role in ("unknown", "unused") and loader.fed == "once"
 
 
 @codemod.rewrite

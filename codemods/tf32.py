@@ -50,7 +50,7 @@ from turbofix.program.evidence import of_loop, of_models
 from turbofix.program.libraries import words
 from turbofix.program.model import Framework, Model, Setting, TrainingProgram
 from turbofix.program.products import FAMILIES
-from turbofix.program.sizes import batch_of, has_none, has_noticeable, is_bound_by_launches
+from turbofix.program.sizes import batch_of, has_none, has_noticeable
 
 from ._frameworks import LEFT, NAMES, is_open, named, precisions, starts_processes, where
 from ._options import TurnedOn, decides, left_off, turn_on
@@ -82,6 +82,7 @@ from ._trainers import (
     stays_on_cpu,
 )
 from ._trainers import why_not as why_not_setting
+from ._work import worth_of_work
 
 codemod = Codemod(
     __name__,
@@ -180,7 +181,7 @@ def by_script(program: TrainingProgram, gpu: tuple[Assumption, ...]) -> Iterator
     wide = own and left is None and any(has_noticeable(each.products, batch) for each in models)
     assumes = (*gpu, *(() if wide else (WIDE_ENOUGH,)), *((LEARNS_IN_TF32,) if solves(program) else ()))
     newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
-    worth = Worth.SMALL if left is not None else worth_of(models, batch, wide)
+    worth = Worth.SMALL if left is not None else worth_of(program, models, batch, wide)
     yield codemod.finding(place, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 
 
@@ -211,10 +212,12 @@ def slow(models: Collection[Model]) -> str:
     )
 
 
-def worth_of(models: Iterable[Model], batch: int | None, wide: bool) -> Worth:
-    """How much the switch may bring: little where the products are known to be few, or small."""
-    few = all(model.convolutions or is_bound_by_launches(model.products, batch) for model in models)
-    return Worth.HIGH if wide else Worth.SMALL if few and models else Worth.SOME
+def worth_of(program: TrainingProgram, models: Collection[Model], batch: int | None, wide: bool) -> Worth:
+    """How much the switch may bring: what faster arithmetic does, but little beside convolutions, which use TF32."""
+    if wide or not models or not all(model.convolutions for model in models):
+        read = [site for step in program.steps for site in step.loaders]
+        return worth_of_work(program, models, batch, read)
+    return Worth.SMALL
 
 
 def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
@@ -254,7 +257,7 @@ def under_trainer(program: TrainingProgram) -> Iterator[Finding | Refusal | InPl
             plan=plan,
             evidence=seen,
             assumes=(*(() if wide else (WIDE_ENOUGH,)), *rests_on_defaults(plan)),
-            worth=worth_of(models, None, wide),
+            worth=worth_of(program, models, None, wide),
         )
 
 
@@ -286,7 +289,7 @@ def under_lightning(program: TrainingProgram) -> Iterator[Finding | Refusal | In
         assumes = (*((ON_GPU,) if gpu is None else ()), *(() if wide else (WIDE_ENOUGH,)))
         newer = any(program.setting(name) for name in NEW_NEIGHBOURS)
         partly = given.known and not set(given.values) <= {None, *FULL}
-        worth = Worth.SMALL if partly else worth_of(models, batch, wide)
+        worth = Worth.SMALL if partly else worth_of(program, models, batch, wide)
         message = slow(models) + OFF * partly
         yield codemod.finding(training.site, message, plan=newer, evidence=seen, assumes=assumes, worth=worth)
 

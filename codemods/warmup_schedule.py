@@ -110,7 +110,7 @@ def find(program: TrainingProgram) -> Iterator[Finding | Refusal | InPlace]:
 def planned(program: TrainingProgram, step: Step, optimizer: Optimizer) -> Plan:
     """What the rewrite does; Refuse where it is not known to be right."""
     update = step.updates[0]
-    if (reason := goes_on_from(models_of(program, step))) is not None:
+    if (reason := goes_on_from(program, models_of(program, step))) is not None:
         raise Refuse(reason)
     if program.framework is not Framework.PYTORCH:
         raise Refuse("the framework has to prepare a scheduler, which may then count the steps of all processes")

@@ -98,3 +98,12 @@ def test_what_quotes_the_text_to_come_is_left_to_apply() -> None:
     report = analyse(text)
     assert "use-cuda" in offered(report)
     assert not [each.message for each in report.findings if ".cpu()" in each.message]
+
+
+def test_what_is_slow_on_a_gpu_alone_says_what_it_waits_for() -> None:
+    assert offered(analyse())["defer-item"].message.startswith("after `use-cuda`: the host waits for `loss.item()`")
+    chosen = registry.select(registry.load(), ["defer-item"])
+    alone = pipeline.analyze(ENTRY, workspace(), chosen, Target(), others=registry.load())
+    assert [each.why_not for each in alone.findings] == ["it waits for `use-cuda`, which was not chosen"]
+    unwanted = registry.select(registry.load(), ["defer-item"], ["use-cuda"])
+    assert not pipeline.analyze(ENTRY, workspace(), unwanted, Target()).findings

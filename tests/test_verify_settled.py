@@ -84,6 +84,7 @@ SCRIPTS = {
     "device": (FLAT, FLAT.replace("optimizer", ON_GPU, 1).replace("# a batch", "x, y = x.to(device), y.to(device)  #")),
     "products": (FLAT.replace("64", "8"), FLAT),
     "sizes": (FLAT.replace("# a batch has come", VARYING), FLAT),
+    "few sizes": (FLAT.replace("# a batch has come", VARYING), FLAT.replace("# a batch has come", "model(x[:1])")),
     "convolved": (AS_THEY_ARE, TEXTS_BESIDE),
     "dimensions": (FLAT, PICTURES),
     "batches": (FLAT.replace("batch_size=64)", COLLATED).replace("# the model is made", "model.cuda()"), FLAT),

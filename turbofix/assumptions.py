@@ -49,8 +49,15 @@ WIDE_ENOUGH = Assumption(
     "wide-enough", "its matrix products and convolutions are large enough to gain", observe("products")
 )
 ONE_SIZE = Assumption("one-size", "nearly every batch has the same size", observe("sizes", "two epochs"))
+FEW_SIZES = Assumption(
+    "few-sizes",
+    "batches have few sizes: from a second one on, torch compiles for any size",
+    observe("few sizes", "two epochs"),
+)
 CONVOLVED_ALIKE = Assumption(
-    "convolved-alike", "what convolutions are given has nearly always the same size", observe("convolved", "two epochs")
+    "convolved-alike",
+    "convolutions are given the same few sizes again and again, each of which is measured once",
+    observe("convolved", "two epochs"),
 )
 PICTURES = Assumption("pictures", "the model is given batches of pictures: four dimensions", observe("dimensions"))
 BATCHES_ON_HOST = Assumption("batches-on-host", "the loader hands out tensors in the host's memory", observe("batches"))

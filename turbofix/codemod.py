@@ -173,7 +173,8 @@ class Codemod:
         assumes: Iterable[Assumption] = (),
         worth: Worth | None = None,
     ) -> Finding:
-        """A finding of this codemod; risk, gain and worth are the codemod's own unless given.
+        """A finding of this codemod; risk, gain and worth are the codemod's own unless given. What is hardly noticed,
+        or is not done for speed alone, has no gain that somebody measured.
 
         ``assumes`` is what it rests on and analysis has not settled; the codemod must have declared it.
 
@@ -181,7 +182,8 @@ class Codemod:
         show what it gains: then it is kept though nothing was seen of it.
         """
         purpose = for_speed and self.group in FOR_SPEED
-        found = risk or self.risk, gain or self.gain
+        noticed = for_speed and (worth or self.worth) is not Worth.SMALL
+        found = risk or self.risk, gain or (self.gain if noticed else None)
         open_ones = tuple(dict.fromkeys(assumes))
         undeclared = {each.name for each in open_ones} - {each.name for each in self.assumes}
         if undeclared:

@@ -205,8 +205,10 @@ def analyze(  # noqa: PLR0913
     target: Target,
     keep: Keep = keep_everything,
     trust: Trust = Trust(),  # noqa: B008  (frozen)
+    others: Sequence[Codemod] = (),
 ) -> FileReport:
-    """Everything that the codemods have to say about the program that starts at ``entry``.
+    """Everything that the codemods have to say about the program that starts at ``entry``, and what they would say
+    if one of ``others``, which were not chosen, had rewritten it.
 
     A finding is ``fixable`` only when its edit was prepared on this text and passed its self-check.
     """
@@ -214,7 +216,7 @@ def analyze(  # noqa: PLR0913
     if screened is not None:
         return screened
     with paused_gc():
-        return Analysis(entry, workspace, codemods, target, keep, trust).report(ahead=True)
+        return Analysis(entry, workspace, codemods, target, keep, trust).report([*codemods, *others])
 
 
 def screen(entry: Path, workspace: Workspace) -> FileReport | None:
@@ -349,13 +351,13 @@ class Analysis:
         self.trust = trust
         self.notes: list[str] = []
         self._said: dict[str, Sequence[Said]] = {}
+        self._known: dict[str, Codemod] = {}
         self._suppressions: dict[Path, Suppressions] = {}
         self.program = self._program(workspace)
 
-    def report(self, *, ahead: bool = False) -> FileReport:
-        """Findings of all codemods, each tried on this text.
-
-        ``ahead`` are told, too, those that a codemod of this text opens the way for: on a GPU more is slow.
+    def report(self, ahead: Sequence[Codemod] = ()) -> FileReport:
+        """Findings of all codemods, each tried on this text; and those that a codemod among ``ahead`` opens the way
+        for: on a GPU more is slow.
         """
         if self.program is None:
             return FileReport(self.entry, "none", trains=False, notes=tuple(self.notes))
@@ -382,8 +384,8 @@ class Analysis:
                 own = [finding for finding in findings if finding.codemod == codemod.name and codemod.name in alone]
                 turn = self.attempt(own, look_again=False)
                 examined += [judged(finding, turn.refused.get(number)) for number, finding in enumerate(own)]
-        if ahead:
-            examined, in_place = self._ahead(findings, examined, in_place)
+        for codemod in ahead:
+            examined, in_place = self._ahead(codemod, examined, in_place)
         return FileReport(
             self.entry,
             self.program.framework.value,
@@ -398,31 +400,37 @@ class Analysis:
         )
 
     def _ahead(
-        self, findings: Sequence[Finding], examined: list[Examined], in_place: list[InPlace]
+        self, codemod: Codemod, examined: list[Examined], in_place: list[InPlace]
     ) -> tuple[list[Examined], list[InPlace]]:
-        """What is said, with what the codemods say where those that bring something to others have rewritten the text;
-        they speak of the places that there are today."""
-        for codemod in self.codemods:
-            own = [each for each in findings if each.codemod == codemod.name and codemod.brings]
-            turn = self.attempt(own)
-            if turn.edit is None or turn.after is None:
-                continue
-            way = WayBack(turn.edit, turn.texts, codemod.name)
-            later = turn.after.report()
-            rests = dict.fromkeys(assumption for each in turn.findings for assumption in each.assumes)
-            told = {(each.codemod, *place(each)) for each in examined if each.fixable}
-            more = [
-                replace(each, assumes=tuple(dict.fromkeys((*each.assumes, *rests)))) if each.fixable else each
-                for found in later.findings
-                if (each := way.examined(found)) is not None
-                and each.codemod != codemod.name
-                and (each.codemod, *place(each)) not in told
-            ]
-            right = [way.in_place(each) for each in later.in_place if each.codemod != codemod.name]
-            here = [each for each in right if each is not None]
-            spoken = {each.codemod for each in more} | {each.codemod for each in here}
-            examined = [each for each in examined if each.fixable or each.codemod not in spoken] + more
-            in_place = [each for each in in_place if each.codemod not in spoken] + here
+        """What is said, with what the codemods say where one that brings something to others has rewritten the text;
+        they speak of the places that there are today, and of what is slow only then."""
+        own = [each for each in self.examine(codemod) if isinstance(each, Finding)] if codemod.brings else []
+        turn = self.attempt(own)
+        if turn.edit is None or turn.after is None:
+            return examined, in_place
+        way = WayBack(turn.edit, turn.texts, codemod.name)
+        later = turn.after.report()
+        rests = dict.fromkeys(assumption for each in turn.findings for assumption in each.assumes)
+        told = {(each.codemod, *place(each)) for each in examined if each.fixable}
+        waits = None if codemod in self.codemods else f"it waits for `{codemod.name}`, which was not chosen"
+        more = [
+            replace(
+                each,
+                message=f"after `{codemod.name}`: {each.message}",
+                assumes=tuple(dict.fromkeys((*each.assumes, *rests))) if each.fixable else (),
+                fixable=each.fixable and waits is None,
+                why_not=each.why_not or waits,
+            )
+            for found in later.findings
+            if (each := way.examined(found)) is not None
+            and each.codemod != codemod.name
+            and (each.codemod, *place(each)) not in told
+        ]
+        right = [way.in_place(each) for each in later.in_place if each.codemod != codemod.name]
+        here = [each for each in right if each is not None]
+        spoken = {each.codemod for each in more} | {each.codemod for each in here}
+        examined = [each for each in examined if each.fixable or each.codemod not in spoken] + more
+        in_place = [each for each in in_place if each.codemod not in spoken] + here
         return examined, in_place
 
     def turn(self, codemod: Codemod, risk: Risk, names: Mapping[tuple[str, Path, int, int], str]) -> Turn:
@@ -441,6 +449,7 @@ class Analysis:
         if program is None or not (program.trains or codemod.everywhere):  # what only infers is not ours to speed up
             return ()
         if codemod.name not in self._said:
+            self._known[codemod.name] = codemod
             what = f"{codemod.name} failed on {self.entry.name}"
             said = self._try(what, lambda: list(codemod.examine(program)))
             rests: tuple[Assumption, ...] = ()
@@ -565,7 +574,7 @@ class Analysis:
         """Let the codemod prepare its edit; a sentence when it cannot."""
         from turbofix.edits import Conflict, Refuse
 
-        codemod = next(codemod for codemod in self.codemods if codemod.name == finding.codemod)
+        codemod = self._known[finding.codemod]
 
         def prepare() -> str:
             try:
@@ -658,7 +667,7 @@ def _still_there(done: Sequence[Finding], after: Analysis, more: Mapping[str, in
     """On the rewritten text these findings must be gone; what another codemod finds there waits for its turn."""
     if after.program is None:
         return "the rewritten program is no training program any more"
-    left = (name for name, gone in Counter(each.codemod for each in done).items() if more[name] + gone > 0)
+    left = (name for name, gone in Counter(each.codemod for each in done).items() if more.get(name, -gone) + gone > 0)
     return next((f"the rewritten text has a finding of {name} again" for name in left), None)
 
 

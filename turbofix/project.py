@@ -322,7 +322,9 @@ def _report(script: Script, workspace: Workspace, codemods: Sequence[Codemod]) -
         return _failed(script.path, f"{shown(script.path)}: {source.sentence}")
     goal = target(script.settings, script.path, workspace.root(script.path))
     selected = registry.select(codemods, script.settings.select, script.settings.ignore)
-    report = pipeline.analyze(script.path, workspace, selected, goal, keep_wanted(script.settings), script.trust)
+    others = [each for each in registry.select(codemods, (), script.settings.ignore) if each not in selected]
+    how = selected, goal, keep_wanted(script.settings), script.trust
+    report = pipeline.analyze(script.path, workspace, *how, others)
     error = report.error
     if error is None and report.notes and report.framework == "none":
         # The analysis itself broke: to say "nothing found" would be a lie.

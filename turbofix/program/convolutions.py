@@ -19,7 +19,7 @@ _LAYER = re.compile(r"torch\.nn\.(Lazy)?Conv(Transpose)?([123])d")
 _NETWORKS = re.compile(
     r"segmentation_models_pytorch\.(create_model|[A-Z]\w*)|monai\.networks\.nets\.(?!ViT|SwinUNETR|UNETR)[A-Z]\w*"
     r"|efficientnet_pytorch\.EfficientNet(\.from_(pretrained|name))?|pretrainedmodels\.\w+"
-    r"|torchvision\.models\.(detection|segmentation|optical_flow)\.\w+"
+    r"|torchvision\.models\.(detection|segmentation|optical_flow)\.(?!FastRCNNPredictor|TwoMLPHead)\w+"
     r"|torchvision\.models\.(vgg|alexnet|convnext|efficientnet)\w*"
     r"|diffusers\.([a-z_.0-9]+\.)?(UNet2D|Autoencoder|VQModel|ControlNet)\w*(\.from_\w+)?",
     re.IGNORECASE,

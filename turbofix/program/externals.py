@@ -272,7 +272,8 @@ def _compile(interp: Interpreter, qualname: str, arguments: Arguments, node: ast
 
 
 def _save(interp: Interpreter, qualname: str, arguments: Arguments, node: ast.AST) -> Value:
-    interp.event("save", node, qualname, first(arguments, "obj"), arguments)
+    if arguments.get("f", 1) is not None or arguments.star or arguments.open:  # without a file it raises
+        interp.event("save", node, qualname, first(arguments, "obj"), arguments)
     return NONE
 
 

@@ -39,6 +39,7 @@ from turbofix.program.written import written_of
 _TRAINERS = ("lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 FITS = tuple(f"{name}.fit" for name in _TRAINERS)
 _RUNS = tuple(f"{name}.{run}" for name in _TRAINERS for run in ("fit", "validate", "test", "predict"))
+_TESTS = tuple(f"{name}.test" for name in _TRAINERS)
 _PREDICTS = tuple(f"{name}.predict" for name in _TRAINERS)
 _CLI = (
     "lightning.pytorch.cli.LightningCLI",
@@ -210,6 +211,10 @@ def with_feeding(analysis: Analysis, found: tuple[Loader, ...], framework: Frame
     fed: dict[Site, Loader] = {}
     known = {loader.site: loader for loader in found if loader.role in ("unused", "unknown")}
     for event in analysis.facts.of("call"):
+        tested = event.arguments.get("dataloaders", 1) if event.arguments is not None and event.name in _TESTS else None
+        for site in loader_sites(analysis, tested.value) if tested is not None else ():
+            if site in known:
+                fed.setdefault(site, replace(known[site], fed="once"))
         if event.name not in FITS or event.arguments is None:
             continue
         again = _is_fed_again(analysis, event)

@@ -929,7 +929,8 @@ class Rebuilt:
 
     ``statements`` are the assignments that build it, its own last: those of its data and samplers go with it. ``above``
     is the loop in front of which they can stand, ``loop`` the one that holds them. ``data``: data are built with it.
-    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``why_not`` says what is in the way.
+    ``lasting``: a loader whose workers shall stay (``persistent_workers``). ``cheap``: a criterion without tensors.
+    ``why_not`` says what is in the way.
     """
 
     site: Site
@@ -940,6 +941,7 @@ class Rebuilt:
     name: str
     data: bool = False
     lasting: bool = False
+    cheap: bool = False
     why_not: str | None = None
 
 
@@ -1189,6 +1191,7 @@ class Model:
     convolutions: tuple[Convolution, ...] = ()
     compiling: Compiling | None = None  # None where no step calls it, or its framework compiles
     numbers: int = 0  # at least so many are in its matrices and trained, embeddings and convolutions left out
+    pretrained: bool = False  # it, or a part of it, is given weights of a file before its training
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,26 @@ def _described(
         products=products_of(layers.parts, layers.bases, whole=values, unseen=layers.unseen),
         convolutions=convolutions_of(layers.parts, layers.bases),
         numbers=numbers_of(analysis, layers.parts, values),
+        pretrained=any(id(each) in layers.seen for each in loaded_from_files(analysis)),
     )
+
+
+def loaded_from_files(analysis: Analysis) -> list[Value]:
+    """What is given weights of a file before the training begins, as the program stands."""
+
+    def found() -> list[Value]:
+        begins = min((each.order for each in analysis.facts.of("backward")), default=0)
+        takers: list[Value] = []
+        for event in analysis.facts.of("load"):
+            given = event.arguments.get("state_dict", 0) if event.arguments is not None else None
+            read = given is not None and any(
+                isinstance(each, Opaque) and "load" in each.name.partition("(")[0] for each in members(given.value)
+            )
+            if read and event.order < begins and not switch_of(analysis, event).off:
+                takers += members(event.receiver)
+        return takers
+
+    return analysis.once(("loaded from files",), found)
 
 
 def _made_in(model: Made | Instance | Opaque) -> str | None:

@@ -16,7 +16,7 @@ from turbofix.program.model import FirstBatch, Rebuilt
 from turbofix.program.names import dotted, loads, names_of, stores
 from turbofix.program.preloading import place_of_helper
 from turbofix.program.sites import LOOPS
-from turbofix.program.values import Const, Made, members
+from turbofix.program.values import Const, Made, Sequence, Tensor, members
 from turbofix.records import dataclass
 
 _HOLDING = frozenset(
@@ -110,7 +110,7 @@ def _without_moves(node: ast.expr) -> ast.expr:
 
 
 def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, others: dict[str, _Built]) -> Rebuilt | None:
-    if built.made.kind not in _KINDS or not built.name:
+    if built.made.kind not in _KINDS or not built.name or _is_one_round(analysis, loop, built):
         return None
     group = _group(analysis, loop, built, others)
     if group is None:
@@ -131,8 +131,26 @@ def _rebuilt(analysis: Analysis, loop: ast.For | ast.While, built: _Built, other
         name=built.name,
         data=any(each.made.kind == "dataset" for each in group) or _holds_data(analysis, built.statement.value),
         lasting=lasting,
+        cheap=built.made.kind == "criterion"
+        and not any(isinstance(each, Tensor) for value in built.made.arguments.values() for each in members(value)),
         why_not=why_not,
     )
+
+
+def _is_one_round(analysis: Analysis, loop: ast.For | ast.While, built: _Built) -> bool:
+    """Whether a loop goes through a list of one, or through the product of such."""
+    over = loop.iter if isinstance(loop, ast.For) else None
+    crossed = isinstance(over, ast.Call) and (dotted(over.func) or "").rpartition(".")[2] == "product"
+    lists = [] if over is None else over.args if crossed and isinstance(over, ast.Call) else [over]
+    frames = analysis.facts.frames(built.event)
+
+    def is_one(each: ast.expr) -> bool:
+        if isinstance(each, (ast.List, ast.Tuple)):
+            return len(each.elts) == 1
+        values = members(analysis.facts.evaluate(each, frames))
+        return bool(values) and all(isinstance(value, Sequence) and len(value.items or ()) == 1 for value in values)
+
+    return bool(lists) and all(map(is_one, lists))
 
 
 def _holds_data(analysis: Analysis, value: ast.expr) -> bool:

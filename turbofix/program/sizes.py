@@ -70,10 +70,10 @@ def has_noticeable(products: Products, batch: int | None) -> bool:
 
 def has_none(products: Products, batch: int | None) -> bool:
     """Whether every matrix of a model is known, and so small that nothing is gained by multiplying faster."""
-    return _are_small(products, _before_the_classifier(products), batch or MANY)
+    return are_small(products, _before_the_classifier(products), batch or MANY)
 
 
-def _are_small(products: Products, layers: tuple[Product, ...], batch: int) -> bool:
+def are_small(products: Products, layers: tuple[Product, ...], batch: int) -> bool:
     """Whether some layers of a model are all small, whatever is not known of them.
 
     A side that is not known is small beside one that is very small itself; at the ends of a network without
@@ -125,4 +125,4 @@ def is_bound_by_launches(products: Products, batch: int | None) -> bool:
     """Whether every product of a model without convolutions is known to be over before the next one is launched."""
     if batch is None or products.of_graphs or (products.by_position and batch > SMALL_BATCH):
         return False
-    return _are_small(products, products.layers, batch)
+    return are_small(products, products.layers, batch)

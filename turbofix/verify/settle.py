@@ -21,6 +21,9 @@ MANY_PRODUCTS = 1 << 18
 MOST_OTHER_SIZES = 0.34
 """The share of batches that may have another size than most: the last ones of short passes."""
 
+FEW_SIZES = 3
+"""Sizes that come again and again: of acting and of updating, and of the last batch of a pass."""
+
 SHORT, LONG = 200, 500
 """Steps up to which a training is over before it has earned back a minute, and from which it may have."""
 
@@ -97,6 +100,12 @@ def _sizes(log: Mapping[str, Any], fact: str = "sizes") -> Answer:
     return len(counts) <= 2 and other <= MOST_OTHER_SIZES, figure
 
 
+def _few_sizes(log: Mapping[str, Any], fact: str = "sizes") -> Answer:
+    _, figure = _sizes(log, fact)
+    counts = log["facts"][fact]
+    return len(counts) <= FEW_SIZES if sum(counts) > 1 else None, figure
+
+
 def _dimensions(log: Mapping[str, Any]) -> Answer:
     dimensions = log["facts"]["dimensions"]
     if not dimensions:
@@ -155,7 +164,8 @@ FACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "device": _device,
     "products": _products,
     "sizes": _sizes,
-    "convolved": lambda log: _sizes(log, "convolved"),
+    "few sizes": _few_sizes,
+    "convolved": lambda log: _few_sizes(log, "convolved"),
     "dimensions": _dimensions,
     "batches": _batches,
     "pickling": _pickling,

@@ -1,0 +1,68 @@
+"""How much faster arithmetic may bring to a training: one judgement for all codemods that make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from turbofix.findings import Site, Worth
+from turbofix.program.model import Model, TrainingProgram
+from turbofix.program.sizes import SMALL_BATCH, are_small, has_noticeable, is_bound_by_launches
+
+from ._precision import RECURRENT
+
+CHANNELS = 64
+"""The width of a convolution that does noticeable work over pictures of any size."""
+
+THIN_WORK = 1 << 30
+"""Multiplications of the largest convolution up to which a network is thin: convolutions use tensor cores anyway."""
+
+SEVERAL = 256
+"""The samples of a batch of convolutions where nothing tells how many there are: rarely more."""
+
+
+def worth_of_work(
+    program: TrainingProgram, models: Collection[Model], batch: int | None, read: Iterable[Site]
+) -> Worth:
+    """What faster arithmetic is worth for some models, by whatever codemod: little for known thin layers, much for
+    known wide ones and for layers over tokens; of others, and where loaders ``read`` files in the training process,
+    nothing is known."""
+    if models and all(is_thin(model, batch) for model in models):
+        return Worth.SMALL
+    if any(is_wide(model, batch) for model in models):
+        return Worth.HIGH
+    loaders = [each for site in read if (each := program.loader(site)) is not None and each.role == "training"]
+    starved = any(
+        {"read", "decode", "tokenize"} & {*each.dataset.work} and each.argument("num_workers").values in ((), (0,))
+        for each in loaders
+    )
+    by_position = any(each.products.by_position and not each.layers & RECURRENT for each in models)
+    return Worth.HIGH if by_position and not starved else Worth.SOME
+
+
+def is_wide(model: Model, batch: int | None) -> bool:
+    """Whether a model is known to do noticeable work: a library's network, a wide convolution or a large product."""
+    sides = [min(each.inputs or 0, each.outputs or 0) for each in model.convolutions if not each.cuts]
+    whole = any(each.whole for each in model.convolutions)
+    return whole or max(sides, default=0) >= CHANNELS or has_noticeable(model.products, batch)
+
+
+def is_thin(model: Model, batch: int | None) -> bool:
+    """Whether all layers of a model are known, and too small to keep a GPU busy.
+
+    How large pictures are is not known; where a classifier takes the last maps whole, their number tells: a layer
+    before it has a quarter of the channels' products over four times as many positions, and kernels of nine.
+    """
+    products = model.products
+    if not products.beside_convolutions:
+        return bool(products.layers) and model.layers.isdisjoint(RECURRENT) and is_bound_by_launches(products, batch)
+    if not products.complete or products.channels is None or products.by_position:
+        return False
+    taken = max((layer.inputs or 0 for layer in products.layers), default=0)
+    convolved = taken * products.channels * 2 * 9 * (batch or SEVERAL)
+    return products.channels < taken and convolved <= THIN_WORK and are_small(products, products.layers, SMALL_BATCH)
+
+
+def is_over_at_once(model: Model, batch: int | None) -> bool:
+    """Whether each layer of a thin model is known to be over before the next one is launched."""
+    few = batch is not None and (batch <= SMALL_BATCH or not model.products.beside_convolutions)
+    return few and (model.products.channels or 0) <= CHANNELS

@@ -1,0 +1,171 @@
+"""What a finding says is true of the program in front of it, and its worth is judged alike by all codemods."""
+
+from __future__ import annotations
+
+import pytest
+from memory import ENTRY, MemoryWorkspace
+
+from turbofix import pipeline, registry
+from turbofix.findings import Examined, Risk, Worth
+from turbofix.pipeline import Trust
+from turbofix.program.model import Target
+
+THIN = "nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.Flatten(), nn.Linear(1152, 99), nn.Linear(99, 8)"
+WIDE = "nn.Conv2d(1, 256, 3), nn.Conv2d(256, 256, 3), nn.Flatten(), nn.Linear(147456, 4096), nn.Linear(4096, 8)"
+TRAINING = """\
+import torch
+import torchmetrics
+from torch import nn
+from torch.utils.data import DataLoader
+
+from data import Pictures
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(LAYERS)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Pictures(), batch_size=128, shuffle=True)
+others = DataLoader(Pictures(), batch_size=128)
+for epoch in range(50):
+    total = 0.0
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        criterion = nn.CrossEntropyLoss()
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        # counted
+        total += loss.item()
+    print(total)
+    with torch.no_grad():
+        for at, (x, y) in enumerate(others):
+            print(model(x.cuda()).argmax(1)[0])
+            if at == 4:
+                break
+torch.save(model.state_dict(), "net.pt")
+"""
+DATA = """\
+import numpy as np
+import torch
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 500000
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.load(f"{index}.npy")), index % 8
+"""
+ARITHMETIC = ("autocast", "channels-last", "compile-model", "tf32")
+
+
+def workspace(text: str) -> MemoryWorkspace:
+    return MemoryWorkspace({ENTRY: text, ENTRY.with_name("data.py"): DATA})
+
+
+def findings(text: str) -> list[Examined]:
+    return list(pipeline.analyze(ENTRY, workspace(text), registry.load(), Target()).findings)
+
+
+@pytest.mark.parametrize(("layers", "worth"), [(THIN, {Worth.SMALL}), (WIDE, {Worth.HIGH, Worth.SOME})])
+def test_one_network_is_worth_the_same_to_whatever_makes_it_faster(layers: str, worth: set[Worth]) -> None:
+    found = {each.codemod: each for each in findings(TRAINING.replace("LAYERS", layers)) if each.fixable}
+    worths = {name: found[name].worth for name in ARITHMETIC if name in found}
+    assert len(worths) > 1
+    assert set(worths.values()) <= worth
+    assert all(found[name].gain is None for name in worths if worth == {Worth.SMALL})
+
+
+def test_what_is_hardly_noticed_says_so() -> None:
+    found = findings(TRAINING.replace("LAYERS", THIN))
+    (built,) = [each for each in found if each.codemod == "hoist-loader"]
+    assert built.worth is Worth.SMALL
+    assert not [each for each in found if each.codemod == "loader-workers" and "others" in each.message]
+
+
+def test_a_wait_of_torchmetrics_stays() -> None:
+    figure = "        torchmetrics.functional.accuracy(out, y, task='multiclass', num_classes=8)\n        # counted\n"
+    found = findings(TRAINING.replace("LAYERS", WIDE).replace("        # counted\n", figure))
+    (read,) = [each for each in found if each.codemod == "defer-item" and "loss" in each.message]
+    assert read.message.endswith("; torchmetrics looks at its input on line 32, and still waits in every step")
+    assert (read.worth, read.gain) == (Worth.SMALL, None)
+
+
+def test_a_graph_that_is_kept_is_no_wait() -> None:
+    found = findings(TRAINING.replace("LAYERS", WIDE).replace("loss.item()", "loss"))
+    (sum_,) = [each for each in found if each.codemod == "defer-item" and "graph" in each.message]
+    assert sum_.gain is None
+
+
+def test_a_save_without_a_file_saves_nothing() -> None:
+    found = findings(TRAINING.replace("LAYERS", WIDE).replace(', "net.pt")', ")"))
+    (lost,) = [each for each in found if each.codemod == "crash-checkpoint"]
+    assert "it is saved nowhere" in lost.message
+
+
+def test_a_loop_of_one_round_builds_nothing_anew() -> None:
+    text = TRAINING.replace("LAYERS", WIDE).replace("        criterion = nn.CrossEntropyLoss()\n", "")
+    text = text.replace("    total = 0.0\n", "    criterion = nn.CrossEntropyLoss()\n    total = 0.0\n")
+    assert [each for each in findings(text) if each.codemod == "hoist-loader"]
+    once = text.replace("for epoch in range(50):", "for rate in [0.1]:")
+    assert not [each for each in findings(once) if each.codemod == "hoist-loader"]
+
+
+def test_nothing_is_left_of_copies_that_preloading_makes_needless() -> None:
+    data = "data = torch.utils.data.TensorDataset(torch.randn(512, 1, 28, 28), torch.randint(0, 8, (512,)))\n"
+    text = TRAINING.replace("LAYERS", THIN).replace("from data import Pictures\n", data).replace("Pictures()", "data")
+    text = text.replace("            if at == 4:\n                break\n", "")
+    found = [each for each in findings(text) if each.codemod in ("non-blocking", "pin-memory") and each.fixable]
+    assert found
+    assert all(each.message.endswith("; preload-dataset, which is better, makes it needless") for each in found)
+    done = pipeline.apply(
+        ENTRY, workspace(text), registry.load(), Target(), Risk.EQUIVALENT, trust=Trust(likely=True)
+    ).texts[ENTRY]
+    assert "preloaded(" in done
+    assert "non_blocking" not in done
+    assert "pin_memory" not in done
+
+
+LIGHTNING = """\
+import lightning as L
+import torch
+from torch.utils.data import DataLoader
+
+from data import Pictures
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 8)
+
+    def training_step(self, batch, index):
+        x, y = batch
+        return torch.nn.functional.cross_entropy(self.layer(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+train = DataLoader(Pictures(), batch_size=64)
+test = DataLoader(Pictures(), batch_size=64)
+trainer = L.Trainer(accelerator="gpu", max_epochs=10)
+trainer.fit(Net(), train)
+trainer.test(Net(), test)
+"""
+
+
+def test_a_test_after_the_training_is_one_pass() -> None:
+    pins = {each.message[:7]: each.why_not for each in findings(LIGHTNING) if each.codemod == "pin-memory"}
+    assert pins["`train`"] is None
+    assert "one pass of an evaluation" in (pins["`test` "] or "")
